@@ -1,4 +1,4 @@
-//! What clients ask, and what they make of the answers.
+//! Clients: their requests, and their checks of the answers.
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -15,63 +15,63 @@ const COUNTER: &[u8] = b"/counter";
 const QUEUE: &[u8] = b"/queue";
 const PAIR: [&[u8]; 2] = [b"/pair/one", b"/pair/two"];
 
-/// How many keys are waited for, set and deleted.
+/// Number of keys that clients wait for, set and delete.
 const AWAITED: u64 = 30;
 
-/// How many members complete a barrier.
+/// Number of members that complete a barrier.
 pub const MEMBERS: i64 = 3;
 
-/// One client, over all the connections that it makes.
+/// One client, over all of its connections.
 #[derive(Debug)]
 pub struct Client {
     number: usize,
     pub(crate) state: State,
     reader: Option<ReplyReader>,
-    /// Counts what is unique to this client: entries pushed, pairs written.
+    /// Counter for unique values of this client: pushed entries and written pairs.
     serial: u64,
-    /// The value seen last of each key whose operations are written down.
+    /// Last seen value of each key whose operations are recorded.
     seen: [Vec<u8>; KEYS],
 }
 
-/// What a client is in the middle of.
+/// Current activity of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing; it will think of something.
+    /// Nothing; the client will choose an action.
     Idle,
-    /// It has asked for the preamble's nonce.
+    /// The client has requested the nonce of the preamble.
     Joining,
-    /// Pings are under way, the first unanswered and the last.
+    /// Pings are on their way: the first unanswered one and the last one.
     Pinging { next: u32, last: u32 },
-    /// It has asked for the large value many times at once, a ping before each.
+    /// Many requests for the large value are on their way, each after a ping.
     Gorging { next: u32, last: u32 },
-    /// It has the answer to such a ping and expects the value.
+    /// The answer to such a ping has arrived, and the value comes next.
     Swallowing { next: u32, last: u32 },
-    /// It has asked for what the register holds.
+    /// The client reads the register.
     Reading,
-    /// It has tried to take the register on from a version.
+    /// The client tries to advance the register from a version.
     Swapping { version: u64 },
-    /// It has asked to be counted.
+    /// The client adds to the counter.
     Adding,
-    /// It has asked for a key to be deleted.
+    /// The client deletes a key.
     Deleting,
-    /// It waits for keys.
+    /// The client waits for keys.
     Waiting { keys: Vec<Vec<u8>>, pops: bool },
-    /// It has given up waiting; whether the wait was answered all the same.
+    /// The client has cancelled a wait; `answered` if the wait was answered anyway.
     Cancelling { answered: bool },
-    /// It has asked for an entry of the queue.
+    /// The client requests an entry of the queue.
     Popping,
-    /// It has asked for both keys of the pair.
+    /// The client reads both keys of the pair.
     Pairing,
-    /// It has asked for the large value.
+    /// The client reads the large value.
     Fetching,
-    /// It has entered a barrier.
+    /// The client has entered a barrier.
     InBarrier { key: Vec<u8> },
-    /// It has done something to a key, which is written down.
+    /// The client has requested a recorded operation on a key.
     KeyOperation(KeyOperation),
 }
 
 impl Client {
-    /// One that has not connected yet.
+    /// Creates a client that has not connected yet.
     pub fn new(number: usize) -> Self {
         Self {
             number,
@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// The first bytes of a new connection.
+    /// Returns the first bytes of a new connection.
     pub fn join(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         request::preamble(&mut out, self.nonce());
@@ -90,7 +90,9 @@ impl Client {
         out
     }
 
-    /// The connection is gone, with whatever was under way; that may have happened nevertheless.
+    /// Handles the loss of the connection.
+    ///
+    /// The current operation may have taken effect nevertheless.
     pub fn lost(&mut self, ledger: &mut Ledger) {
         if let State::KeyOperation(asked) = std::mem::replace(&mut self.state, State::Idle) {
             ledger.key_operation(asked, None);
@@ -98,17 +100,17 @@ impl Client {
         self.reader = None;
     }
 
-    /// Whether it has nothing under way.
+    /// `true` if the client has no current operation.
     pub fn is_idle(&self) -> bool {
         self.state == State::Idle
     }
 
-    /// Whether it waits and may give up.
+    /// `true` if the client waits and may cancel.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting { .. } | State::InBarrier { .. })
     }
 
-    /// Gives up waiting.
+    /// Cancels the wait.
     pub fn cancel(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         request::cancel_wait(&mut out);
@@ -116,7 +118,7 @@ impl Client {
         out
     }
 
-    /// Thinks of the next thing to do, and says it.
+    /// Chooses the next operation and returns its request.
     pub fn act(&mut self, now: u64, random: &mut Rng) -> Vec<u8> {
         let mut out = Vec::new();
         self.serial += 1;
@@ -159,7 +161,7 @@ impl Client {
                 request::barrier(&mut out, &key, MEMBERS);
                 (State::InBarrier { key }, Shape::Byte)
             }
-            // There is no answer to these.
+            // These requests have no answer.
             10 | 15 => {
                 request::set(&mut out, &awaited(random), b"here");
                 return out;
@@ -202,7 +204,7 @@ impl Client {
         out
     }
 
-    /// Makes sense of what came; returns what it sends at once in answer to that.
+    /// Handles received bytes; returns the next request if one follows.
     pub fn receive(
         &mut self,
         now: u64,
@@ -212,7 +214,7 @@ impl Client {
         let mut out = Vec::new();
         while !bytes.is_empty() {
             let Some(reader) = &mut self.reader else {
-                return self.violated("INV-S2/INV-S3: bytes that nobody asked for", bytes);
+                return self.violated("INV-S2/INV-S3: unrequested bytes", bytes);
             };
             let reply = reader.feed(&mut bytes);
             match reply {
@@ -260,7 +262,7 @@ impl Client {
                 self.expect(State::Swapping { version }, Shape::Bytes);
             }
             (State::Swapping { version }, Reply::Bytes(held)) => {
-                // Nobody else ever wants to write these bytes, so this tells who won.
+                // No other client ever writes these bytes, so they show who won.
                 if held == format!("{} {}", version + 1, self.number) {
                     ledger.won(version, self.number)?;
                 }
@@ -278,7 +280,7 @@ impl Client {
                 self.expect(State::Cancelling { answered: true }, Shape::Byte);
             }
             (State::Cancelling { .. }, Reply::Byte(WAIT_CANCELED)) => {}
-            // Somebody who did not wait may have been faster.
+            // A client that did not wait may have been faster.
             (State::Popping, Reply::Pop(None)) => {}
             (State::Popping, Reply::Pop(Some(entry))) => {
                 let text = String::from_utf8_lossy(&entry);
@@ -287,7 +289,7 @@ impl Client {
                     Some((pusher.parse().ok()?, number.parse().ok()?))
                 });
                 let Some((pusher, number)) = parts else {
-                    return self.violated("INV-S6: an entry that nobody pushed", &entry);
+                    return self.violated("INV-S6: an entry that no client pushed", &entry);
                 };
                 ledger.took(pusher, number)?;
             }
@@ -352,7 +354,7 @@ fn awaited(random: &mut Rng) -> Vec<u8> {
     format!("/awaited/{}", random.u64(0..AWAITED)).into_bytes()
 }
 
-/// The register holds "version client"; absent is version 0.
+/// Returns the version in the register (`VERSION CLIENT`); 0 if it is absent.
 fn version(held: &Bytes) -> u64 {
     let text = String::from_utf8_lossy(held);
     let version = text.split(' ').next().and_then(|word| word.parse().ok());

@@ -1,4 +1,4 @@
-//! Operations on a few keys, each of which is written down with its answer.
+//! Operations on a few keys, each recorded with its answer.
 
 use fastrand::Rng;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
@@ -6,24 +6,26 @@ use rdzv_store_proto::wire::request;
 
 use crate::history::key::{Answer, Call};
 
-/// The number of keys; the first of them hold numbers, the others texts.
+/// Number of keys; the first ones hold numbers, the others texts.
 pub const KEYS: usize = 4;
 const NUMBERS: usize = 2;
 
-/// A requested operation.
+/// Requested operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyOperation {
-    /// The key.
+    /// Index of the key.
     pub key: usize,
-    /// The operation.
+    /// Operation on the key.
     pub call: Call,
     /// Time of the request.
     pub called: u64,
 }
 
 impl KeyOperation {
-    /// Asks for something, with this value where one is needed, and what was seen last of each key where something is expected.
-    /// PyTorch's protocol does not answer that a value was stored: a ping that follows does.
+    /// Requests a random operation, and returns it with the shape of its answer.
+    ///
+    /// `value` is the value to write, and `seen` has the last seen value of each key. PyTorch's
+    /// protocol does not acknowledge a stored value, so a ping follows such a request.
     pub fn ask(
         now: u64,
         seen: &[Vec<u8>; KEYS],
@@ -68,7 +70,7 @@ impl KeyOperation {
         (Self { key, call, called }, shape)
     }
 
-    /// The meaning of a reply; nothing if it is that of another operation.
+    /// Returns the meaning of a reply; `None` if it belongs to another operation.
     pub fn answer(&self, reply: &Reply, nonce: u32) -> Option<Answer> {
         Some(match (&self.call, reply) {
             (Call::Set(_) | Call::Append(_), Reply::Nonce(number)) if *number == nonce => {

@@ -1,4 +1,4 @@
-//! What must be true of all answers together.
+//! Invariants of all answers together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,23 +7,23 @@ use crate::history::{Operation, check};
 use crate::key_operation::KeyOperation;
 use crate::{Violation, broken};
 
-/// What the clients have learnt so far.
+/// Answers that the clients have received until now.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// INV-S1: who took the register from a version to the next.
+    /// INV-S1: client that advanced the register from each version.
     winners: BTreeMap<u64, usize>,
-    /// Sums that were answered to additions of 1.
+    /// Sums in the answers to additions of 1.
     sums: BTreeSet<i64>,
-    /// INV-S6: entries taken, by pusher and number.
+    /// INV-S6: entries that were taken, by pusher and number.
     taken: BTreeSet<(usize, u64)>,
-    /// INV-L1: what was done to each key.
+    /// INV-L1: operations on each key.
     keys: BTreeMap<usize, Vec<Operation<Key>>>,
-    /// How many answers were looked at.
+    /// Number of answers that were checked.
     pub answers: u64,
 }
 
 impl Ledger {
-    /// Something was done to a key, and perhaps answered.
+    /// Records an operation on a key, with its answer if there is one.
     pub fn key_operation(&mut self, asked: KeyOperation, answered: Option<(u64, Answer)>) {
         let operations = self.keys.entry(asked.key).or_default();
         operations.push(Operation {
@@ -33,7 +33,9 @@ impl Ledger {
         });
     }
 
-    /// Fails unless what was done to each key has an order. Returns how many operations were looked at.
+    /// Fails unless the operations on each key are linearizable.
+    ///
+    /// Returns the number of operations that were checked.
     pub fn linearizable(&self) -> Result<u64, Violation> {
         for (key, operations) in &self.keys {
             check(operations).map_err(|it| Violation(format!("key {key}: {}", it.0)))?;
@@ -41,7 +43,7 @@ impl Ledger {
         Ok(self.keys.values().map(|all| all.len() as u64).sum())
     }
 
-    /// A compare-and-set from `version` to the next one succeeded.
+    /// Records a successful compare-and-set from `version` to the next version.
     pub fn won(&mut self, version: u64, client: usize) -> Result<(), Violation> {
         match self.winners.insert(version, client) {
             None => Ok(()),
@@ -51,7 +53,7 @@ impl Ledger {
         }
     }
 
-    /// An addition of 1 to the shared counter was answered.
+    /// Records the answer to an addition of 1 to the shared counter.
     pub fn added(&mut self, sum: i64) -> Result<(), Violation> {
         if self.sums.insert(sum) {
             return Ok(());
@@ -59,9 +61,10 @@ impl Ledger {
         broken(format!("two additions were answered with {sum}"))
     }
 
-    /// An entry was taken from the queue. With one queue and one server, the entries of a pusher
-    /// are answered in the order in which they were pushed only if they travel to one popper; so
-    /// only taking one twice is wrong here.
+    /// Records an entry that was taken from the queue.
+    ///
+    /// The entries of one pusher keep their order only if one client takes them all. With one queue
+    /// and one server, the only error is therefore an entry that is taken twice.
     pub fn took(&mut self, pusher: usize, number: u64) -> Result<(), Violation> {
         if self.taken.insert((pusher, number)) {
             return Ok(());

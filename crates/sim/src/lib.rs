@@ -1,35 +1,37 @@
 //! Simulated worlds for the protocol machines, each under one seed.
 //!
-//! [`agents`] is the world of agents that find one another at a coordinator or over a shared state,
-//! [`consensus`] that of a group of voters and clients that count with it, [`fence`] that of nodes that are cut off, [`references`] that of workers that refer to one another's values; the rest is that of the store
-//! server's machine: clients, links and faults.
+//! - [`agents`]: agents that form rounds at a coordinator or over a shared state.
+//! - [`consensus`]: a group of voters, and clients that count with it.
+//! - [`fence`]: nodes that are cut off.
+//! - [`references`]: workers that refer to each other's values.
+//! - The other modules: the machine of the store server, with clients, links and faults.
 //!
 //! ```text
 //!   client ──requests──► link ──pieces, late──► machine      one event at a time,
 //!   client ◄──replies─── link ◄──as far as there is room──   in order of virtual time
 //! ```
 //!
-//! Clients behave as PyTorch's do (one question at a time, cancelling waits in their own time) and
-//! as they should not (asking without reading, leaving in the middle of a request). Links cut the
-//! streams anywhere, delay them, take replies slowly, and break. Nothing here knows a real clock
-//! or socket; the same seed gives the same run.
+//! Some clients behave like PyTorch's: they ask one question at a time and cancel waits. Others
+//! misbehave: they ask without reading, or leave in the middle of a request. Links cut the streams
+//! anywhere, delay them, accept replies slowly, and break. No part uses a real clock or socket, so
+//! the same seed gives the same run.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | [`history`] | whether what clients and agents saw is linearizable, in all worlds |
+//! | [`history`] | check that all clients and agents saw a linearizable history |
 //! | [`report`] | the totals of a run of agents |
-//! | [`scheduler`], [`trace`] | virtual time, events and what is shown of them, in all worlds |
-//! | [`world`] | virtual time, events, what clients do; the driver of the machine |
-//! | [`link`] | one connection's two directions |
-//! | [`client`] | what clients ask, and what they make of the answers |
-//! | [`key_operation`] | operations whose order is looked for |
-//! | [`ledger`] | what must be true of all answers together |
+//! | [`scheduler`], [`trace`] | virtual time, events and their traces, in all worlds |
+//! | [`world`] | virtual time, events, acts of clients; the driver of the machine |
+//! | [`link`] | the two directions of one connection |
+//! | [`client`] | the requests of clients, and the checks of answers |
+//! | [`key_operation`] | operations that must be linearizable |
+//! | [`ledger`] | invariants of all answers together |
 //!
-//! Invariants: **INV-S1** compare-and-set has one winner per version. **INV-S2** a wait that is
-//! satisfied is answered, and exactly once. **INV-S3** replies come in the order of requests.
-//! **INV-S4** memory stays within the limit. **INV-S5** a multi-set is seen whole or not at all.
-//! **INV-S6** an entry of a queue is taken once, and in order. **INV-L1** what clients of a key
-//! saw, and the agents of a run, is linearizable.
+//! Invariants: **INV-S1** Compare-and-set has one winner per version. **INV-S2** A satisfied wait
+//! gets exactly one answer. **INV-S3** Replies come in the order of requests. **INV-S4** Memory
+//! stays within the limit. **INV-S5** A multi-set is visible completely or not at all. **INV-S6**
+//! An entry of a queue is taken once, and in order. **INV-L1** The history that the clients of a
+//! key saw is linearizable, and so is that of the agents of a run.
 
 pub mod agents;
 pub mod client;
@@ -46,7 +48,7 @@ pub mod scheduler;
 pub mod trace;
 pub mod world;
 
-/// What is wrong with a run: the invariant and what was seen.
+/// Violation of an invariant, with the observed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub String);
 

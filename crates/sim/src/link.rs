@@ -10,27 +10,27 @@ pub type Nanos = u64;
 /// One connection between a client and the server.
 #[derive(Debug)]
 pub struct Link {
-    /// Tells the connection from its successors.
+    /// Number that distinguishes the connection from its successors.
     pub generation: u64,
-    /// How long a piece travels at least.
+    /// Minimum time that a piece travels.
     latency: Nanos,
-    /// When the last piece to the server arrives; the next cannot overtake it.
+    /// Arrival time of the last piece to the server; the next cannot overtake it.
     server_busy: Nanos,
     client_busy: Nanos,
-    /// Replies that the network and the client's kernel take before the client reads.
+    /// Bytes of replies that fit into the network and the client's kernel.
     window: usize,
-    /// How much of the window is used.
+    /// Number of bytes of the window that are used.
     in_flight: usize,
-    /// What has arrived at a server that does not read.
+    /// Pieces that have arrived at a server that does not read.
     pub unread: VecDeque<Vec<u8>>,
-    /// The server does not read.
+    /// `true` if the server does not read.
     pub paused: bool,
-    /// The server has more to send than fits.
+    /// `true` if the server has more to send than fits.
     pub wants_room: bool,
 }
 
 impl Link {
-    /// A link with a character of its own.
+    /// Creates a link with random latency and window.
     pub fn new(generation: u64, random: &mut Rng) -> Self {
         Self {
             generation,
@@ -49,7 +49,7 @@ impl Link {
         }
     }
 
-    /// Cuts what a client sends into pieces, each with the time of its arrival.
+    /// Cuts a client's bytes into pieces, each with the time of its arrival.
     pub fn to_server(
         &mut self,
         now: Nanos,
@@ -71,19 +71,19 @@ impl Link {
         pieces
     }
 
-    /// How much the server can send at this moment.
+    /// Returns the number of bytes that the server can send now.
     pub fn room(&self) -> usize {
         self.window - self.in_flight
     }
 
-    /// The server sends so much; returns when it arrives.
+    /// Sends `length` bytes to the client; returns the time of their arrival.
     pub fn to_client(&mut self, now: Nanos, length: usize, random: &mut Rng) -> Nanos {
         self.in_flight += length;
         self.client_busy = self.client_busy.max(now + self.latency) + random.u64(0..5_000);
         self.client_busy
     }
 
-    /// The client has read so much.
+    /// Frees the window of `length` bytes that the client has read.
     pub fn read(&mut self, length: usize) {
         self.in_flight -= length;
     }

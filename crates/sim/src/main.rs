@@ -1,19 +1,19 @@
 //! Runs seeds of a simulated world.
 //!
 //! ```text
-//! cargo run -p rdzv-sim -- --seeds 10000                  the store server: many, from 0
+//! cargo run -p rdzv-sim -- --seeds 10000                  the store server: many seeds, from 0
 //! cargo run -p rdzv-sim -- rendezvous --seeds 10000       agents that meet over a store
-//! cargo run -p rdzv-sim -- rendezvous --seed 42 --trace   one, with everything that happens
-//! cargo run -p rdzv-sim -- rendezvous --agents 1000       so many agents, without faults
-//! cargo run -p rdzv-sim -- rendezvous --agents 1000 --seed 7    the same with what the seed has
+//! cargo run -p rdzv-sim -- rendezvous --seed 42 --trace   one seed, with all events
+//! cargo run -p rdzv-sim -- rendezvous --agents 1000       this number of agents, without faults
+//! cargo run -p rdzv-sim -- rendezvous --agents 1000 --seed 7    the same with the faults of a seed
 //! cargo run -p rdzv-sim -- native --seeds 10000           agents that meet at a coordinator
 //! cargo run -p rdzv-sim -- restarts --seeds 10000         the same, and the coordinator is killed
 //! cargo run -p rdzv-sim -- references --seeds 10000       workers that refer to remote values
-//! cargo run -p rdzv-sim -- consensus --seeds 10000        a group of voters, and clients that count with it
+//! cargo run -p rdzv-sim -- consensus --seeds 10000        a group of voters, and counting clients
 //! cargo run -p rdzv-sim -- consensus --seed 5 --break RemovesLeader    with a broken rule
-//! cargo run -p rdzv-sim -- fence --seeds 10000            voters and agents that are cut off, with fences
-//! cargo run -p rdzv-sim -- consensus --from 500 --seeds 100    so many from another one on
-//! cargo run -p rdzv-sim -- history FILE           whether a record of real clients is linearizable
+//! cargo run -p rdzv-sim -- fence --seeds 10000            voters and agents that are cut off
+//! cargo run -p rdzv-sim -- consensus --from 500 --seeds 100    100 seeds, from 500
+//! cargo run -p rdzv-sim -- history FILE                   check a recorded history of real clients
 //! ```
 
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         let mut all = rdzv_sim::rules::CONSENSUS.into_iter();
         all.find(|rule| format!("{rule:?}") == *name)
     });
-    // Returns the report of a seed, and the number of operations whose order was looked for.
+    // Returns the report of a seed, and the number of operations that were checked for their order.
     let run = |seed: u64, trace: Trace| -> Result<(String, u64), Violation> {
         let place = match world.map(String::as_str) {
             Some("rendezvous") => Place::Store,
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
             Ok((_, ordered)) => operations += ordered,
             Err(violation) => {
                 if !everything {
-                    // Once more, to show how it came about.
+                    // Run the seed again, to show the last events.
                     let _ = run(seed, Trace::Last);
                 }
                 eprintln!("seed {seed}: {}", violation.0);
@@ -122,7 +122,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints the size of a record, if it is in order.
+/// Prints the size of a recorded history, if it is linearizable.
 fn history(file: &str) -> ExitCode {
     let text = std::fs::read_to_string(file);
     let text = text.map_err(|error| Violation(format!("failed to read {file}: {error}")));

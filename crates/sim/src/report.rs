@@ -1,36 +1,44 @@
-//! The totals of a run of agents, over a shared state or over a coordinator, and its limits.
+//! Totals of a run of agents, and its limits.
+//!
+//! The agents use a shared state or a coordinator.
 
 use std::time::Duration;
 
-/// How long after everything that is planned all must have come together again: the last call, the
-/// time after which nodes are lost, stopping workers, and joining once more because of each.
+/// Time after the last planned event within which all agents must be together.
+///
+/// It covers the last call, the time after which nodes are lost, the stop of the workers, and one
+/// more join because of each.
 pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(240);
 
-/// Events of one agent in a second of virtual time, on average; more is a busy loop.
+/// Maximum average number of events of one agent in a second of virtual time.
+///
+/// More events are a busy loop.
 pub(crate) const BUSY: u64 = 400;
 
-/// The totals of a run.
+/// Totals of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Agents.
+    /// Number of agents.
     pub agents: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Rounds that were completed.
+    /// Number of completed rounds.
     pub rounds: u64,
-    /// Times that an agent joined.
+    /// Number of times that an agent joined.
     pub joined: u64,
     /// Operations that arrived at the coordinator; 0 over a shared state.
     pub operations: u64,
-    /// Operations of agents whose order was looked for; 0 over a shared state.
+    /// Agent operations that were checked for their order; 0 over a shared state.
     pub ordered: u64,
     /// Reads of the shared state; 0 over a coordinator.
     pub reads: u64,
-    /// Writes of the shared state that were tried; over a coordinator, those of torchrun agents.
+    /// Attempted writes of the shared state.
+    ///
+    /// With a coordinator, these are the writes of torchrun agents.
     pub tried: u64,
     /// Writes that won.
     pub won: u64,
-    /// When the last agent joined.
+    /// Time at which the last agent joined.
     pub last_joined: Duration,
     /// Virtual time that passed.
     pub elapsed: Duration,

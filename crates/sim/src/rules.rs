@@ -1,4 +1,6 @@
-//! Rules that the tests break one at a time: a world that notices no broken rule may be blind.
+//! Rules that the tests break one at a time.
+//!
+//! A world that notices no broken rule may be blind.
 
 use rdzv_consensus::Rule as ConsensusRule;
 use rdzv_rendezvous_proto::Rule;

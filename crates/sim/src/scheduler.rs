@@ -9,20 +9,22 @@ use rdzv_core::time::{Mono, Now, Wall};
 
 use crate::trace::{Log, Trace};
 
-/// When virtual time begins, in Unix seconds.
+/// Start of virtual time, in Unix seconds.
 const EPOCH: i64 = 1_800_000_000;
 
-/// Sequence numbers from here on; smaller ones precede all other events of their time.
+/// First sequence number of ordinary events.
+///
+/// Events with smaller numbers precede all other events of their time.
 const FIRST: u64 = 1 << 32;
 
 /// Clock, random numbers, event queue and log of one seed.
 #[derive(Debug)]
 pub struct Scheduler<E> {
-    /// All that is random in this world.
+    /// Source of all random numbers in this world.
     pub random: Rng,
     /// Nanoseconds since the beginning.
     pub now: u64,
-    /// Events that have happened.
+    /// Number of events that have happened.
     pub count: u64,
     log: Log,
     events: BTreeMap<(u64, u64), E>,
@@ -31,7 +33,7 @@ pub struct Scheduler<E> {
 }
 
 impl<E> Scheduler<E> {
-    /// A world in which nothing has happened yet.
+    /// Creates a world in which nothing has happened yet.
     pub fn new(seed: u64, trace: Trace) -> Self {
         Self {
             random: Rng::with_seed(seed),
@@ -44,24 +46,24 @@ impl<E> Scheduler<E> {
         }
     }
 
-    /// A number that no event and no other caller has.
+    /// Returns a number that no event and no other caller has.
     pub fn unique(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// Schedules an event, after all others of its time.
+    /// Schedules an event, after all other events of its time.
     pub fn at(&mut self, time: u64, event: E) {
         let number = self.unique();
         self.events.insert((time.max(self.now), number), event);
     }
 
-    /// Schedules an event for `delay` nanoseconds from now, after all others of that time.
+    /// Schedules an event `delay` nanoseconds later, behind all others then.
     pub fn after(&mut self, delay: u64, event: E) {
         self.at(self.now + delay, event);
     }
 
-    /// Schedules the event of a machine that is due, unless an event at `wake` is as early.
+    /// Schedules the event of a due machine, unless the one at `wake` is as early.
     pub fn wake(&mut self, wake: &mut Option<u64>, due: Option<u64>, event: E) {
         if let Some(due) = due.map(|due| due.max(self.now))
             && wake.is_none_or(|at| due < at)
@@ -77,7 +79,7 @@ impl<E> Scheduler<E> {
         self.events.insert((self.now, self.urgent), event);
     }
 
-    /// Takes the next event, whose time begins.
+    /// Takes the next event and advances the time to it.
     pub fn pop(&mut self) -> Option<E> {
         let ((time, _), event) = self.events.pop_first()?;
         self.now = time;
@@ -85,7 +87,9 @@ impl<E> Scheduler<E> {
         Some(event)
     }
 
-    /// The clocks of a process whose wall clock is ahead by `skew` microseconds.
+    /// Returns the clocks of a process.
+    ///
+    /// The wall clock is ahead by `skew` microseconds.
     pub fn clocks(&self, skew: i64) -> Now {
         Now {
             mono: Mono::from_origin(Duration::from_nanos(self.now)),
@@ -93,28 +97,28 @@ impl<E> Scheduler<E> {
         }
     }
 
-    /// A random time between these two.
+    /// Returns a random time between these two.
     pub fn between(&mut self, (least, most): (Duration, Duration)) -> u64 {
         self.random.u64(nanos(least)..=nanos(most))
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns `true` with a probability of `percent`.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.random.u32(0..100) < percent
     }
 
-    /// Traces what happens to `who`.
+    /// Traces an event of `who`.
     pub fn log(&self, who: impl Display, text: impl FnOnce() -> String) {
         self.log.write(self.now, who, text);
     }
 }
 
-/// Nanoseconds of virtual time.
+/// Returns a duration in nanoseconds of virtual time.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// When a machine is due, in nanoseconds since the beginning.
+/// Returns the deadline of a machine in nanoseconds since the beginning.
 pub fn due(deadline: Option<Mono>) -> Option<u64> {
     deadline.map(|due| nanos(due.since(Mono::ZERO)))
 }

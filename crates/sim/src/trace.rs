@@ -1,24 +1,24 @@
-//! The trace of a run.
+//! Trace of a run.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt::Display;
 
-/// How much of what happened last is kept.
+/// Maximum number of events that are kept.
 const LAST: usize = 300;
 
-/// What of a run is written to standard output.
+/// Events of a run that are written to standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trace {
-    /// Nothing.
+    /// No events.
     Nothing,
     /// The last events, when the world ends: for a run that breaks an invariant.
     Last,
-    /// Everything that happens.
+    /// All events.
     All,
 }
 
-/// Writes what happens.
+/// Log of events.
 #[derive(Debug)]
 pub struct Log {
     trace: Trace,
@@ -26,7 +26,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Nothing has happened yet.
+    /// Creates an empty log.
     pub fn new(trace: Trace) -> Self {
         Self {
             trace,
@@ -34,7 +34,7 @@ impl Log {
         }
     }
 
-    /// Something happened to `who`, so many nanoseconds after the beginning.
+    /// Logs an event of `who`, at `nanos` nanoseconds after the beginning.
     pub fn write(&self, nanos: u64, who: impl Display, text: impl FnOnce() -> String) {
         if self.trace == Trace::Nothing {
             return;

@@ -1,9 +1,9 @@
-//! Virtual time, events, and what clients do.
+//! Virtual time, events, and acts of clients.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `driver.rs` | the driver of the machine |
-//! | `end.rs` | what must be true in the end |
+//! | `end.rs` | invariants at the end |
 
 mod driver;
 mod end;
@@ -22,36 +22,38 @@ use crate::scheduler::Scheduler;
 use crate::trace::Trace;
 use crate::{Violation, broken};
 
-/// Things that clients begin in one run.
+/// Number of operations that clients start in one run.
 const ACTS: usize = 600;
 
-/// What a run amounted to.
+/// Totals of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Events that happened.
+    /// Number of events.
     pub events: u64,
-    /// Answers that clients looked at.
+    /// Number of answers that clients checked.
     pub answers: u64,
-    /// Operations on keys whose order was looked for.
+    /// Number of operations on keys that were checked for their order.
     pub operations: u64,
-    /// Connections that broke.
+    /// Number of broken connections.
     pub resets: u64,
-    /// Times that the server stopped reading from a connection.
+    /// Number of times that the server stopped reading from a connection.
     pub pauses: u64,
-    /// The most memory that the server used.
+    /// Maximum memory that the server used.
     pub peak_memory: usize,
     /// Virtual time that passed.
     pub elapsed: Duration,
 }
 
-/// Something that happens at a time. `generation` tells a connection from its successors.
+/// Event at a time.
+///
+/// `generation` distinguishes a connection from its successors.
 #[derive(Debug)]
 enum Event {
-    /// A client that is idle does something, one that waits may give up.
+    /// An idle client acts; a waiting client may cancel its wait.
     Turn(usize),
     /// Bytes arrive at the server.
     AtServer(usize, u64, Vec<u8>),
-    /// Bytes arrive at the client, who reads them later.
+    /// Bytes arrive at the client, which reads them later.
     AtClient(usize, u64, Vec<u8>),
     /// The connection breaks.
     Reset { client: usize, generation: u64 },
@@ -64,7 +66,7 @@ pub struct World {
     machine: ServerMachine,
     limits: Limits,
     clients: Vec<Client>,
-    /// The connection of each client; its id is the client's number.
+    /// Connection of each client; its id is the client's number.
     links: Vec<Option<Link>>,
     ledger: Ledger,
     acts_left: usize,
@@ -72,7 +74,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing has happened yet.
+    /// Creates a world in which nothing has happened yet.
     pub fn new(seed: u64, trace: Trace) -> Self {
         let mut time = Scheduler::new(seed, trace);
         let limits = Limits {
@@ -98,14 +100,14 @@ impl World {
         world
     }
 
-    /// Lets everything happen, and looks at what is left in the end.
+    /// Runs all events, and checks the result.
     pub fn run(mut self) -> Result<Report, Violation> {
         while let Some(event) = self.time.pop() {
             self.time.log("clients", || shown(&event));
             self.happen(event)?;
             let memory = self.machine.stats().memory_bytes;
             self.report.peak_memory = self.report.peak_memory.max(memory);
-            // One request that was let in may take a little more than it said.
+            // One admitted request may use a little more than it announced.
             if memory > self.limits.max_memory_bytes + (1 << 20) {
                 return broken(format!("INV-S4: {memory} bytes of memory in use"));
             }
@@ -159,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// A client's turn: to connect, to ask, to tell, to give up, or to be unlucky.
+    /// Gives a client its turn: connect, send a request, cancel a wait, or fail.
     fn turn(&mut self, client: usize) {
         let out_of_acts = self.acts_left == 0;
         if self.links[client].is_none() {
@@ -170,7 +172,7 @@ impl World {
             return;
         }
         if self.clients[client].is_waiting() {
-            // In the end nobody gives up: whoever can be answered has to be.
+            // In the end no client cancels: every wait that can be answered must be answered.
             if !out_of_acts && self.time.random.u8(..) < 16 {
                 let bytes = self.clients[client].cancel();
                 self.send(client, &bytes);
@@ -201,7 +203,7 @@ impl World {
         self.handle(Input::Connected(id(client), None));
         let bytes = self.clients[client].join();
         self.send(client, &bytes);
-        // Some connections begin with something else, and are closed for it.
+        // Some connections start with wrong bytes, and the server closes them.
         if self.time.random.u8(..) < 4 {
             let mut wrong = Vec::new();
             request::preamble(&mut wrong, 1);

@@ -1,4 +1,4 @@
-//! Rules of a group that agents may join, which are broken on purpose.
+//! Rules of a group that agents may join, broken on purpose.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -15,14 +15,14 @@ mod deaths;
 #[allow(dead_code, reason = "other tests use more of it")]
 mod world;
 
-/// Seeds within which each broken rule has to be noticed.
+/// Number of seeds within which each broken rule must be noticed.
 const NOTICED_WITHIN: u64 = 2000;
 
 thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The fault in the world of a seed, if there is one.
+/// Returns the fault in the world of a seed, if there is one.
 fn fault(seed: u64, rules: Rules<Rule>) -> Option<String> {
     IS_QUIET.set(true);
     let result = panic::catch_unwind(|| deaths::run(seed, rules));
@@ -56,7 +56,7 @@ fn every_broken_rule_is_noticed_and_none_without() {
         }
     }
     assert!(unnoticed.is_empty(), "not noticed: {unnoticed:?}");
-    // The seeds that have found something find nothing without it.
+    // With all rules in force, the same seeds find no fault.
     for seed in 0..=within {
         assert_eq!(fault(seed, Rules::default()), None, "seed {seed}");
     }

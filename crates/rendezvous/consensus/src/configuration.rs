@@ -1,4 +1,4 @@
-//! The members of a group, and changes of them.
+//! Members of a group, and changes of the members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,29 +6,36 @@ use bytes::{Buf as _, BufMut as _};
 
 use crate::voter::VoterId;
 
-/// The number of places; so many members a group can have.
+/// Number of voter indexes, and so the maximum number of members.
 pub(crate) const PLACES: u8 = 10;
 
-/// The places for each position in a list of voters: one for the voter there, and one for the process that replaces it.
+/// Voter indexes per position in a list of voters.
+///
+/// One is for the voter at the position, and one for the process that replaces it.
 const PLACES_OF_ONE: u8 = 2;
 
-/// The members of a group: voters and learners.
+/// Members of a group: voters and learners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configuration {
-    /// A majority of them decides.
+    /// Voters; a majority of them decides.
     pub voters: BTreeSet<VoterId>,
-    /// In a joint configuration, a majority of these has to agree too; else empty.
+    /// Outgoing voters; empty unless the configuration is joint.
+    ///
+    /// In a joint configuration, a majority of these must agree too.
     pub outgoing: BTreeSet<VoterId>,
-    /// Members that receive everything and do not count.
+    /// Members that receive every entry but do not vote.
     pub learners: BTreeSet<VoterId>,
-    /// The place of each member, from 0. No two members have the same one: it decides for how long a
-    /// member waits before it stands for election.
+    /// Voter index of each member, from 0; no two members share an index.
+    ///
+    /// The index decides how long a member waits before it campaigns.
     pub places: BTreeMap<VoterId, u8>,
 }
 
 impl Configuration {
-    /// The first configuration of a group. Places follow the order, each with room after it for a process that replaces
-    /// the voter.
+    /// Returns the first configuration of a group.
+    ///
+    /// Voter indexes follow the order of the list. After each index, one stays free for a process
+    /// that replaces the voter.
     pub fn of_voters(voters: &[VoterId]) -> Self {
         Self {
             voters: voters.iter().copied().collect(),
@@ -41,29 +48,31 @@ impl Configuration {
         }
     }
 
-    /// Whether the member is in it, in any part.
+    /// `true` if the member is a voter, an outgoing voter or a learner.
     pub fn has(&self, member: VoterId) -> bool {
         self.is_voter(member) || self.learners.contains(&member)
     }
 
-    /// Whether the member votes, be it for the configuration that is left.
+    /// `true` if the member votes, also if only among the outgoing voters.
     pub fn is_voter(&self, member: VoterId) -> bool {
         self.voters.contains(&member) || self.outgoing.contains(&member)
     }
 
-    /// Whether two sets of voters have to agree.
+    /// `true` if two sets of voters must agree.
     pub fn is_joint(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// All members, in order.
+    /// Returns all members in order.
     pub fn members(&self) -> BTreeSet<VoterId> {
         let members = self.voters.iter().chain(&self.outgoing);
         members.chain(&self.learners).copied().collect()
     }
 
-    /// The members in the order in which they stand for election when a leader is gone: that of places, beginning after the
-    /// leader's. Agents look for the next leader in this order.
+    /// Returns the other members in the order in which they campaign after a loss.
+    ///
+    /// The order is that of the voter indexes, starting after the index of the lost leader. Agents
+    /// search for the next leader in this order.
     pub fn succession(&self, leader: VoterId) -> Vec<VoterId> {
         let first = self.places.get(&leader).copied().unwrap_or_default();
         let others = self.places.iter().filter(|(member, _)| **member != leader);
@@ -74,8 +83,10 @@ impl Configuration {
         others.into_iter().map(|(_, member)| member).collect()
     }
 
-    /// The lowest place that no member has, beside that of the voter at the same position of the list if there is a list: so
-    /// the order of places stays that of the list.
+    /// Returns the lowest free voter index; `None` if all are taken.
+    ///
+    /// With a list, an index at the same position of the list comes first. This keeps the order of
+    /// the indexes equal to the order of the list.
     pub fn free_place(&self, position: Option<u8>) -> Option<u8> {
         let of_position = position.map(|position| {
             let first = position.saturating_mul(PLACES_OF_ONE);
@@ -86,7 +97,7 @@ impl Configuration {
         beside.or_else(|| (0..PLACES).find(is_free))
     }
 
-    /// Whether a majority is among these members, of the outgoing voters too.
+    /// `true` if `members` contain a majority, of the outgoing voters too.
     pub fn is_majority(&self, members: &BTreeSet<VoterId>) -> bool {
         let most = |voters: &BTreeSet<VoterId>| {
             voters.is_empty() || voters.intersection(members).count() * 2 > voters.len()
@@ -94,8 +105,10 @@ impl Configuration {
         most(&self.voters) && most(&self.outgoing)
     }
 
-    /// This configuration after a change. A change of one voter is in force at once, one of several makes a
-    /// joint configuration, and an empty one leaves that.
+    /// Returns this configuration after a change.
+    ///
+    /// A change of one voter is in force immediately. A change of several voters makes a joint
+    /// configuration, and an empty change leaves it.
     pub fn after(&self, change: &Change) -> Self {
         let mut next = self.clone();
         if change.steps.is_empty() {
@@ -120,7 +133,7 @@ impl Configuration {
         next
     }
 
-    /// Why a change is not possible from here.
+    /// Returns the reason why a change is not possible from here.
     pub(crate) fn fault(&self, leader: VoterId, change: &Change) -> Option<&'static str> {
         if self.is_joint() {
             return Some("the last change is not over");
@@ -153,22 +166,22 @@ impl Configuration {
         if places.len() != next.members().len() || places.iter().any(|place| *place >= PLACES) {
             return Some("two members have one place");
         }
-        next.voters.is_empty().then_some("nobody would vote")
+        next.voters.is_empty().then_some("no member would vote")
     }
 }
 
-/// The part of a member after a change.
+/// Role of a member after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It votes.
+    /// Member with a vote.
     Voter,
-    /// It learns.
+    /// Member that learns.
     Learner,
-    /// It is no member.
+    /// No member.
     Removed,
 }
 
-/// One member of a change.
+/// Step of a change, for one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) member: VoterId,
@@ -176,14 +189,16 @@ pub(crate) struct Step {
     pub(crate) place: u8,
 }
 
-/// A change of the members; several at once are agreed by the majorities of before and after.
+/// Change of members.
+///
+/// Majorities before and after a change of several steps must agree to it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
     pub(crate) steps: Vec<Step>,
 }
 
 impl Change {
-    /// Adds a member as a learner, or a voter.
+    /// Adds a member as a learner or as a voter.
     pub fn add(&mut self, member: VoterId, kind: Kind, place: u8) {
         self.steps.push(Step {
             member,
@@ -197,12 +212,12 @@ impl Change {
         self.add(member, Kind::Removed, 0);
     }
 
-    /// Whether nothing changes.
+    /// `true` if nothing changes.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The members that are not removed, each with its place.
+    /// Returns the members that are not removed, with their voter indexes.
     pub fn added(&self) -> impl Iterator<Item = (VoterId, u8)> {
         let added = self.steps.iter().filter(|step| step.kind != Kind::Removed);
         added.map(|step| (step.member, step.place))
@@ -222,9 +237,9 @@ impl Change {
         bytes
     }
 
-    /// The change in the bytes of an entry of the log; `None` if there is none.
+    /// Decodes the change in the bytes of a log entry; `None` if there is none.
     pub(crate) fn read(mut bytes: &[u8]) -> Option<Self> {
-        // Each member may be removed, and each may be replaced.
+        // Every member may be removed, and every member may be replaced.
         if bytes.len() > 10 * 2 * usize::from(PLACES) {
             return None;
         }

@@ -1,12 +1,12 @@
-//! The rules that a message of a peer must keep, against the log of this member, before the library sees it.
+//! Guard that checks each message of a peer before the library sees it.
 //!
-//! The library ends the process when a message contradicts its log. An honest member never sends
-//! such a message; a foreign or broken one may. A lie that contradicts nothing passes: members are
-//! trusted, once they have proved to be members.
+//! The guard compares a message with the log of this member. The library ends the process when a
+//! message contradicts its log. An honest member never sends such a message; an unknown or broken
+//! process may. A lie that contradicts nothing passes: members that have proved their membership
+//! are trusted.
 //!
-//! The sender need not be in our configuration. It may be newer than ours, for as long as we were
-//! cut off, and Raft has members answer candidates and leaders whatever their own configuration
-//! says.
+//! The sender need not be in this member's configuration. The sender may be newer, if this member
+//! was cut off. In Raft, members answer candidates and leaders regardless of their configuration.
 
 use std::collections::BTreeSet;
 
@@ -17,18 +17,20 @@ use crate::log::Log;
 use crate::voter::VoterId;
 use crate::wire::NUMBER_BOUND;
 
-/// The verdict on a message.
+/// Verdict on a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The library may see it.
+    /// The library may see the message.
     Pass,
-    /// It has no meaning any more.
+    /// The message is obsolete: drop it.
     Ignore,
-    /// An honest member would not have sent it, for this reason.
+    /// An honest member would not send the message, for this reason.
     Refuse(&'static str),
 }
 
-/// Looks at a message that came over the connection of `from`; `slack` is 0, but for a broken guard.
+/// Checks a message that arrived over the connection of `from`.
+///
+/// `slack` is 0, except for a guard that is broken on purpose.
 pub(crate) fn check(node: &RawNode<Log>, from: VoterId, message: &Message, slack: u64) -> Verdict {
     if message.from != from.number() {
         return Verdict::Refuse("it names another sender than the connection");
@@ -42,7 +44,7 @@ pub(crate) fn check(node: &RawNode<Log>, from: VoterId, message: &Message, slack
     if message.term == 0 {
         return Verdict::Refuse("it has no term");
     }
-    // The library answers or ignores these whatever they contain.
+    // The library answers or ignores an old message, whatever it contains.
     if message.term < node.raft.term {
         return Verdict::Pass;
     }
@@ -81,7 +83,7 @@ fn append(node: &RawNode<Log>, message: &Message) -> Option<&'static str> {
             return Some("a change of members cannot be read");
         }
     }
-    // The library only answers with what is committed.
+    // The library answers such a message only with its committed index.
     if message.index < committed {
         return None;
     }
@@ -99,8 +101,8 @@ fn acknowledgement(node: &RawNode<Log>, message: &Message) -> Option<&'static st
         return None;
     }
     let last = node.store().last();
-    // A rejection names the index that was asked for, which this member may have lost with an
-    // earlier term.
+    // A rejection names the requested index. This member may have lost that entry with an earlier
+    // term.
     (!message.reject && message.index > last).then_some("it acknowledges more than was sent")
 }
 
@@ -122,7 +124,7 @@ fn snapshot(node: &RawNode<Log>, message: &Message) -> Option<&'static str> {
     }
 }
 
-/// Whether a configuration keeps the rules of the library, and has the member `own`.
+/// `true` if a configuration keeps the library's rules and contains `own`.
 fn is_consistent(conf_state: &ConfState, own: u64) -> bool {
     let set = |members: &[u64]| members.iter().copied().collect::<BTreeSet<u64>>();
     let voters = set(&conf_state.voters);

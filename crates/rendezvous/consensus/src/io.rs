@@ -6,105 +6,121 @@ use rdzv_core::time::{Mono, Now};
 use crate::configuration::{Change, Configuration};
 use crate::voter::VoterId;
 
-/// Something that happened.
+/// Event that the machine handles.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'a> {
-    /// A command is to be replicated. [`Output::Dropped`] with its token if it is not even begun.
+    /// Replicate a command.
+    ///
+    /// [`Output::Dropped`] with its token follows if the replication does not start.
     Propose {
-        /// The driver's name for the command.
+        /// Name that the driver gives to the command.
         token: u64,
-        /// At most [`crate::wire::COMMAND_BOUND`] bytes.
+        /// Bytes of the command; at most [`crate::wire::COMMAND_BOUND`].
         command: &'a [u8],
     },
-    /// A frame of a peer that has proved to be a member of the cluster.
+    /// A frame arrived from a peer that has proved to be a member of the cluster.
     Received {
-        /// The peer at the other end of the connection.
+        /// Peer at the other end of the connection.
         from: VoterId,
-        /// The opcode of the frame; see [`crate::wire::opcode`].
+        /// Opcode of the frame; see [`crate::wire::opcode`].
         opcode: u8,
-        /// The body of the frame.
+        /// Body of the frame.
         payload: &'a [u8],
     },
-    /// A connection to a peer has been made.
+    /// A connection to a peer was opened.
     PeerUp(VoterId),
-    /// The connection to a peer has ended.
+    /// The connection to a peer has closed.
     PeerDown(VoterId),
-    /// Asks whether this member leads, as of now. [`Output::Confirmed`] with the token when a majority says so
-    /// and everything that was committed before is applied; else [`Output::Unconfirmed`].
+    /// Asks whether this member leads now.
+    ///
+    /// [`Output::Confirmed`] with the token follows when a majority agrees and everything committed
+    /// before is applied. Otherwise [`Output::Unconfirmed`] follows.
     Confirm(u64),
-    /// The members are to change.
+    /// Change the members.
     Change(&'a Change),
-    /// Leadership goes to a voter; to the one with the newest log if none is named.
+    /// Transfer the leadership to this voter.
+    ///
+    /// If `None`, the voter with the newest log becomes the leader.
     Transfer(Option<VoterId>),
-    /// The state after everything that was applied, in answer to [`Output::TakeSnapshot`].
+    /// State after all applied commands, as an answer to [`Output::TakeSnapshot`].
     Snapshot(&'a [u8]),
-    /// The deadline has come.
+    /// The deadline has passed.
     Tick,
 }
 
-/// Something to do, or something to know.
+/// Action or notification for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// A configuration is in the log now. The note is to have it before any later output is acted upon.
+    /// A configuration was appended to the log.
+    ///
+    /// Record it before any later output is acted upon.
     Note(Configuration),
-    /// A frame for a peer. It may be lost if there is no connection.
+    /// Send a frame to a peer; it may be lost if there is no connection.
     Send {
-        /// The peer.
+        /// Receiver of the frame.
         to: VoterId,
         /// The whole frame: opcode, length and body.
         frame: Vec<u8>,
     },
-    /// A command is committed.
+    /// Apply a committed command.
     Apply {
-        /// Its place in the log.
+        /// Index of the command in the log.
         index: u64,
-        /// The time of the group when it was proposed. Never less than that of the command before.
+        /// Time of the group when the command was proposed.
+        ///
+        /// It is never earlier than the time of the previous command.
         at: Now,
         /// The command.
         command: Bytes,
     },
-    /// The state is replaced by another member's.
+    /// Replace the state by the state of another member.
     Restore {
-        /// The last command in it.
+        /// Index of the last command in the state.
         index: u64,
-        /// The time of the last command in it.
+        /// Time of the last command in the state.
         at: Now,
-        /// The state, as another member's driver gave it.
+        /// State, as the driver of another member supplied it.
         state: Bytes,
     },
-    /// The state is to be given as [`Input::Snapshot`] next, so that the log can be truncated.
+    /// Supply the state as [`Input::Snapshot`], so that the log can be truncated.
     TakeSnapshot,
     /// A configuration is in force.
     Configuration(Configuration),
-    /// The role of this member, or what it knows of the leader, has changed.
+    /// The role of this member, or its knowledge of the leader, has changed.
     Role(Role),
-    /// This member led when the question was asked, and has applied everything that was committed then.
+    /// This member led when the driver asked.
+    ///
+    /// It has applied everything that was committed at that time.
     Confirmed(u64),
-    /// Nothing is known of that.
+    /// This member cannot tell whether it leads.
     Unconfirmed(u64),
-    /// A command was not begun: this member does not lead, hands over, or has too much uncommitted.
+    /// The replication of a command did not start.
+    ///
+    /// This member does not lead, hands over, or has too much that is uncommitted.
     Dropped(u64),
-    /// A change of members was not begun, for this reason.
+    /// A change of members did not start, for this reason.
     Unchanged(&'static str),
-    /// The connection to a peer is to be closed, for this reason.
+    /// Close the connection to a peer.
     Close {
-        /// The peer.
+        /// Peer whose connection to close.
         peer: VoterId,
-        /// A sentence.
+        /// Reason, as a sentence.
         reason: String,
     },
 }
 
-/// The part of a member in its group.
+/// Role of a member in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Role {
-    /// The term.
+    /// Current term.
     pub term: u64,
-    /// The leader of the term, as far as this member knows.
+    /// Leader of the term, as far as this member knows.
     pub leader: Option<VoterId>,
-    /// Whether that is this member.
+    /// `true` if this member is the leader.
     pub leads: bool,
-    /// At the beginning of a leader's term: the newest moment at which one of the voters that elected it had heard from an
-    /// earlier leader, on this member's clock; `None` if none had.
+    /// Time at which an electing voter last received from an earlier leader.
+    ///
+    /// The newest such time counts, on this member's clock. It is set at the beginning of a
+    /// leader's term; `None` if no voter had received from a leader.
     pub heard: Option<Mono>,
 }

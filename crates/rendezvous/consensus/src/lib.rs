@@ -1,28 +1,28 @@
-//! A consensus group that lives in memory: commands that a majority of voters has, in one order.
+//! Consensus group in memory: a majority of voters keeps commands in one order.
 //!
 //! ```text
 //!   driver ── Propose, Confirm, Change, Transfer ──► Consensus ── frames ──► peers
 //!          ◄─ Apply, Confirmed, Role, Configuration ─         ◄─ frames ───
 //! ```
 //!
-//! The algorithm is the library `raft`'s (Raft with pre-vote, check-quorum, learners and joint
-//! changes of membership). This crate makes a machine of it: time, frames and requests in; frames,
-//! commands to apply and changes of role out. Nothing is kept on disk. A process that ends takes
-//! its part of the log along, so a voter's id ([`VoterId`]) is drawn at the start of a process and
-//! never used again.
+//! The algorithm is that of the library `raft`: Raft with pre-vote, check-quorum, learners and
+//! joint changes of membership. This crate wraps it in a machine. Time, frames and requests go in;
+//! frames, commands to apply and changes of role come out. Nothing is kept on disk. When a process
+//! ends, its part of the log is lost. The id of a voter ([`VoterId`]) is therefore drawn at the
+//! start of a process and never used again.
 //!
-//! The sharp edges of the library, and where they are dealt with:
+//! The library has sharp edges, which this crate handles as follows:
 //!
-//! * Its only randomness is the election timeout. Each member has a *place*, which no other member
-//!   has, and waits exactly `16 + place` ticks, and longer after split votes ([`Configuration`],
-//!   `machine/election.rs`). Where the leader's connection has closed, members stand at once, 30 ms
-//!   apart in the order of places.
-//! * It ends the process on inconsistent messages. `guard.rs` compares each message with the log
-//!   before the library sees it; a message that fails closes its connection.
-//! * It has messages in the form of protobuf. Peers speak the fixed form of [`wire`], and nothing
-//!   that a peer sends is parsed by protobuf.
-//! * A leader that is removed goes on leading, so [`Consensus`] refuses the change; it hands over
-//!   first.
+//! - The library's only randomness is the election timeout. Each member has a unique *voter index*
+//!   and waits exactly `16 + index` ticks, and longer after split votes ([`Configuration`],
+//!   `machine/election.rs`). If the leader's connection has closed, members campaign immediately,
+//!   30 ms apart in the order of their indexes.
+//! - The library ends the process on inconsistent messages. `guard.rs` compares each message with
+//!   the log before the library sees it. A message that fails closes its connection.
+//! - The library has messages in the form of protobuf. Peers use the fixed form of [`wire`], and
+//!   protobuf parses nothing that a peer sends.
+//! - A removed leader continues to lead, so [`Consensus`] refuses its removal: the leader must hand
+//!   over first.
 //!
 //! | file | contents |
 //! |---|---|
@@ -34,13 +34,13 @@
 //! | `log.rs` | the log, in memory |
 //! | `wire.rs` | frames between members |
 //!
-//! Invariants: **INV-Q1** at most one leader per term. **INV-Q2** two logs that have an entry of
-//! one index and term have the same entries up to it, and an entry that was committed is in the log
-//! of every later leader. **INV-Q3** the same index means the same state. **INV-Q4** an id of a
-//! voter never acts after the end of its process. **INV-Q5** an acknowledged command is in every
-//! later state, once, and reads see it. **INV-Q6** the time of commands never goes back, and no
-//! timer fires early. **INV-Q7** a majority that is connected has a leader within 5 s, and every
-//! command is decided.
+//! Invariants: **INV-Q1** A term has at most one leader. **INV-Q2** If two logs have an entry with
+//! the same index and term, they are equal up to that entry. A committed entry is in the log of
+//! every later leader. **INV-Q3** The same index means the same state. **INV-Q4** The id of a voter
+//! never acts after the end of its process. **INV-Q5** An acknowledged command is in every later
+//! state exactly once, and reads see it. **INV-Q6** The time of commands never goes back, and no
+//! timer fires early. **INV-Q7** A connected majority has a leader within 5 s, and every command is
+//! decided.
 
 mod configuration;
 mod guard;

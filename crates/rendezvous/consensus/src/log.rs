@@ -6,28 +6,31 @@ use std::collections::VecDeque;
 use raft::prelude::{ConfState, Entry, HardState, RaftState, Snapshot};
 use raft::{Error, GetEntriesContext, Result, Storage, StorageError};
 
-/// Applied entries that are left when the log is truncated, for followers that lag a little.
+/// Applied entries that a truncation keeps, for followers that lag a little.
 const TAIL: u64 = 1024;
 
-/// The log of one member, and the last snapshot of the state. Everything is durable at once, for as long as the
-/// process lives.
+/// Log of one member, with the last snapshot of the state.
+///
+/// Everything counts as durable immediately, for as long as the process lives.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) hard_state: HardState,
-    /// The configuration in force.
+    /// Configuration in force.
     pub(crate) conf_state: ConfState,
-    /// Covers at least everything that was truncated.
+    /// Last snapshot; it covers at least everything that was truncated.
     snapshot: Snapshot,
     /// Index and term of the entry before the first one.
     truncated: (u64, u64),
     entries: VecDeque<Entry>,
-    /// The snapshot is too old for a member that needs one.
+    /// `true` if the snapshot is too old for a member that needs one.
     is_too_old: Cell<bool>,
 }
 
 impl Log {
-    /// The log of each member of a new group: one snapshot, so that later members begin with one too. Terms begin after
-    /// `term`.
+    /// Creates the log of each member of a new group.
+    ///
+    /// The log consists of one snapshot, so that later members start with a snapshot too. Terms
+    /// begin after `term`.
     pub(crate) fn of_group(conf_state: ConfState, state: Vec<u8>, term: u64) -> Self {
         let mut log = Self::default();
         log.hard_state.term = term;
@@ -46,12 +49,12 @@ impl Log {
         self.truncated.0 + self.entries.len() as u64
     }
 
-    /// The newest entries first.
+    /// Returns the entries, the newest first.
     pub(crate) fn newest(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().rev()
     }
 
-    /// The term of an entry that is here, or of the one before the first.
+    /// Returns the term of an entry in the log, or of the entry before the first.
     pub(crate) fn term_at(&self, index: u64) -> Option<u64> {
         if index == self.truncated.0 {
             return Some(self.truncated.1);
@@ -61,7 +64,7 @@ impl Log {
         Some(entry.term)
     }
 
-    /// Appends entries, in place of those that the log has from the first of them on.
+    /// Appends entries; they replace existing entries from their first index on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else {
             return;
@@ -72,12 +75,12 @@ impl Log {
         self.entries.extend(entries.iter().cloned());
     }
 
-    /// Whether a newer snapshot was needed since this was last asked.
+    /// `true` if a member needed a newer snapshot since the last call.
     pub(crate) fn needs_snapshot(&self) -> bool {
         self.is_too_old.take()
     }
 
-    /// Begins anew with the state of another member.
+    /// Replaces the log by the snapshot of another member.
     pub(crate) fn restore(&mut self, snapshot: Snapshot) {
         let metadata = snapshot.get_metadata();
         self.truncated = (metadata.index, metadata.term);
@@ -88,7 +91,7 @@ impl Log {
         self.snapshot = snapshot;
     }
 
-    /// Keeps the state after `index`, and forgets most of what led to it.
+    /// Stores the state after `index`, and drops most entries before it.
     pub(crate) fn truncate(&mut self, index: u64, state: Vec<u8>) {
         let Some(term) = self.term_at(index) else {
             return;
@@ -140,7 +143,7 @@ impl Storage for Log {
         let count = usize::try_from(high - low).unwrap_or(usize::MAX);
         let mut size = 0_u64;
         let entries = self.entries.iter().skip(first).take(count);
-        // At least one.
+        // At least one entry always fits.
         let fits = |entry: &&Entry| {
             let before = size;
             size += (entry.data.len() + entry.context.len() + 12) as u64;
@@ -166,7 +169,9 @@ impl Storage for Log {
         Ok(self.last())
     }
 
-    /// A member takes a snapshot only if it is in its configuration, so one from before it was added is of no use.
+    /// Returns the snapshot, if the member is in its configuration.
+    ///
+    /// A member accepts no other snapshot, so one from before its addition is of no use.
     fn snapshot(&self, _: u64, to: u64) -> Result<Snapshot> {
         let conf_state = self.snapshot.get_metadata().get_conf_state();
         let known = [

@@ -1,4 +1,4 @@
-//! The machine: the library's node, what it is fed, and one function that drains it.
+//! The machine: the library's node, its inputs, and a function that drains it.
 
 mod clock;
 mod confirm;
@@ -31,44 +31,52 @@ use confirm::Questions;
 use election::{Election, TICKS_BOUND};
 use snapshot::{Assemblies, Transfers};
 
-/// Ticks without a leader before the member of place 0 stands for election.
+/// Ticks without a leader after which the member with index 0 campaigns.
 const ELECTION_TICKS: usize = 16;
 
-/// Ticks between heartbeats. A follower that misses one does not stand for election yet.
+/// Ticks between heartbeats.
+///
+/// A follower that misses one heartbeat does not campaign yet.
 const HEARTBEAT_TICKS: usize = 7;
 
-/// Ticks between two looks of a leader for its majority: it steps down if no majority has answered since the one before. A look
-/// comes with every second heartbeat, so that no leader wakes up for it.
+/// Ticks between a leader's checks of its majority.
+///
+/// A leader steps down if no majority has answered since the previous check. A check coincides with
+/// every second heartbeat, so that the leader need not wake up for it.
 const MAJORITY_TICKS: usize = 2 * HEARTBEAT_TICKS;
 
-/// The most bytes of entries in one message.
+/// Maximum number of bytes of entries in one message.
 const MESSAGE_BOUND: u64 = 512 << 10;
 
-/// The most messages to a peer that it has not acknowledged.
+/// Maximum number of unacknowledged messages to a peer.
 const MESSAGES_IN_FLIGHT: usize = 64;
 
-/// The most bytes of commands that are proposed and not committed.
+/// Maximum number of bytes of proposed commands that are not committed.
 const UNCOMMITTED_BOUND: u64 = 16 << 20;
 
-/// A learner that lacks no more entries than these may vote.
+/// Maximum number of entries that a learner may lack when it becomes a voter.
 const CAUGHT_UP: u64 = 64;
 
-/// The settings of a member.
+/// Settings of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The time of a tick. A leader says that it lives every 7 ticks; without one, a member stands for election
-    /// after `16 + place` ticks, and after more of them when votes were split.
+    /// Duration of a tick.
+    ///
+    /// A leader sends a heartbeat every 7 ticks. Without heartbeats, a member campaigns after `16 +
+    /// index` ticks, and after more ticks if votes were split.
     pub tick: Duration,
-    /// Truncate the log when so many commands have been applied since the last snapshot.
+    /// Number of commands applied since the last snapshot that triggers truncation.
     pub truncate_after: u64,
-    /// The most bytes of a snapshot in one frame; at least 1, at most half of [`crate::wire::FRAME_BOUND`].
+    /// Maximum number of snapshot bytes in one frame.
+    ///
+    /// At least 1, and at most half of [`crate::wire::FRAME_BOUND`].
     pub snapshot_part: usize,
-    /// All rules, except in a simulation.
+    /// Rules that are in force: all of them, except in a simulation.
     pub rules: Rules<Rule>,
 }
 
 impl Default for Settings {
-    /// Ticks of 50 ms; a snapshot every 4096 commands, in parts of 512 KiB.
+    /// Returns ticks of 50 ms, and snapshots every 4096 commands in 512 KiB parts.
     fn default() -> Self {
         Self {
             tick: Duration::from_millis(50),
@@ -84,12 +92,12 @@ pub struct Consensus {
     node: RawNode<Log>,
     settings: Settings,
     id: VoterId,
-    /// The configuration in force.
+    /// Configuration in force.
     configuration: Configuration,
-    /// The newest configuration in the log.
+    /// Newest configuration in the log.
     appended: Configuration,
     now: Now,
-    /// Up to when ticks have been counted.
+    /// Time up to which ticks have been counted.
     ticked: Mono,
     role: Role,
     election: Election,
@@ -97,14 +105,16 @@ pub struct Consensus {
     questions: Questions,
     assemblies: Assemblies,
     transfers: Transfers,
-    /// The state was asked for, and has not been given.
+    /// `true` if the state was requested and has not been supplied yet.
     wants_snapshot: bool,
     outbox: Outbox<Output>,
 }
 
 impl Consensus {
-    /// A voter of a new group. All voters of it are given the same list and state; the first of the list stands
-    /// for election at once.
+    /// Creates a voter of a new group.
+    ///
+    /// All voters of the group receive the same list and state. The first voter of the list
+    /// campaigns immediately.
     pub fn bootstrap(
         now: Now,
         settings: Settings,
@@ -115,8 +125,9 @@ impl Consensus {
         Self::bootstrap_after(now, settings, id, voters, state, 1)
     }
 
-    /// The same for a group that follows others, whose members have all ended: its terms begin after `term`, which is at
-    /// least 1.
+    /// Creates a voter of a new group that follows other groups.
+    ///
+    /// All members of those groups have ended. Terms begin after `term`, which is at least 1.
     pub fn bootstrap_after(
         now: Now,
         settings: Settings,
@@ -151,8 +162,10 @@ impl Consensus {
         consensus
     }
 
-    /// A member that an existing group has invited, with the place that the invitation names. It waits
-    /// for the group's leader.
+    /// Creates a member that an existing group has invited.
+    ///
+    /// `place` is the voter index from the invitation. The member waits for the leader of the
+    /// group.
     pub fn join(now: Now, settings: Settings, id: VoterId, place: u8) -> Self {
         let log = Log::default();
         Self::new(now, settings, id, place, log, Configuration::default())
@@ -170,8 +183,8 @@ impl Consensus {
             id: id.number(),
             election_tick: MAJORITY_TICKS,
             heartbeat_tick: HEARTBEAT_TICKS,
-            // The library draws from this range, and what it draws is replaced before it is used
-            // (`await_leader`).
+            // The library draws a number from this range. `await_leader` replaces the number before
+            // the library uses it.
             min_election_tick: ELECTION_TICKS,
             max_election_tick: TICKS_BOUND,
             applied: log.snapshot_index(),
@@ -210,49 +223,52 @@ impl Consensus {
         consensus
     }
 
-    /// This member.
+    /// Returns the id of this member.
     pub fn id(&self) -> VoterId {
         self.id
     }
 
-    /// The part of this member, as far as it knows.
+    /// Returns the role of this member, as far as it knows.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The configuration in force, as far as this member knows.
+    /// Returns the configuration in force, as far as this member knows.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
     }
 
-    /// The newest configuration in this member's log, which need not be in force.
+    /// Returns the newest configuration in the log, which need not be in force.
     pub fn appended(&self) -> &Configuration {
         &self.appended
     }
 
-    /// The index of the last command that was applied.
+    /// Returns the index of the last applied command.
     pub fn applied(&self) -> u64 {
         self.node.raft.raft_log.applied()
     }
 
-    /// The index of the last entry that is known to be committed.
+    /// Returns the index of the last entry that is known to be committed.
     pub fn committed(&self) -> u64 {
         self.node.raft.raft_log.committed
     }
 
-    /// The term of an entry of the log; `None` where the log was truncated, and after its end.
+    /// Returns the term of a log entry.
+    ///
+    /// `None` if the entry was truncated, or if it is after the end of the log.
     pub fn term_at(&self, index: u64) -> Option<u64> {
         self.node.store().term_at(index)
     }
 
-    /// Index and term of the last entry of the log.
+    /// Returns index and term of the last entry of the log.
     pub fn last(&self) -> (u64, u64) {
         let last = self.node.store().last();
         (last, self.term_at(last).unwrap_or(0))
     }
 
-    /// At the leader: the number of entries that a member lacks, as far as it has said; `None` for others than
-    /// members, and at other members.
+    /// Returns the number of entries that a member lacks, as far as it reported.
+    ///
+    /// `None` if this member does not lead, or for a process that is no member.
     pub fn lag(&self, member: VoterId) -> Option<u64> {
         if self.node.raft.state != StateRole::Leader {
             return None;
@@ -261,8 +277,9 @@ impl Consensus {
         Some(self.node.store().last() - progress.matched)
     }
 
-    /// At the leader: whether a member lacks so little that it may vote. One that has acknowledged nothing yet lacks
-    /// everything, however short the log is.
+    /// `true` if this member leads, and the other has enough entries to vote.
+    ///
+    /// A member that has acknowledged nothing yet lacks everything, however short the log is.
     pub fn is_caught_up(&self, member: VoterId) -> bool {
         let promotes = !self.settings.rules.has(Rule::LearnersHaveTheLog);
         let last = self.node.store().last();
@@ -270,7 +287,7 @@ impl Consensus {
             .is_some_and(|lag| promotes || lag < last && lag <= CAUGHT_UP)
     }
 
-    /// At the leader: whether a change of members is not over.
+    /// `true` if this member leads and a change of members is not over.
     pub fn is_changing(&self) -> bool {
         self.configuration.is_joint() || self.node.raft.has_pending_conf()
     }
@@ -290,7 +307,7 @@ impl Consensus {
         }
     }
 
-    /// The speed of the group's time, as a multiple of the clock's.
+    /// Returns the speed of the group's time, as a multiple of the clock's.
     fn pace(&self) -> u32 {
         1 + u32::from(!self.settings.rules.has(Rule::TimeIsSteady))
     }
@@ -318,7 +335,7 @@ impl Consensus {
         if message.msg_type == MessageType::MsgSnapshot {
             let metadata = message.get_snapshot().get_metadata();
             let key = (metadata.index, metadata.term);
-            // Without all of its parts it is as if it were lost.
+            // A snapshot without all of its parts counts as lost.
             let Some(state) = self.assemblies.take(from, key, state_length) else {
                 return;
             };
@@ -353,7 +370,7 @@ impl Consensus {
             message.msg_type,
             MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot
         );
-        // An answer of a peer that is no member is an error of no consequence.
+        // An answer of a process that is no member is a harmless error.
         let _ = self.node.step(message);
         if leads && self.node.raft.leader_id == from.number() {
             self.election.heard(self.now.mono);
@@ -371,7 +388,7 @@ impl Consensus {
             self.node.report_unreachable(peer.number());
             self.snapshot_failed(peer);
             if is_up {
-                // Its answer says what it lacks.
+                // The answer to the ping shows which entries the peer lacks.
                 self.node.ping();
             }
         } else if !is_up
@@ -382,9 +399,11 @@ impl Consensus {
         }
     }
 
-    /// The leader's connection has closed: nothing holds this member back from a vote any more, and it stands for
-    /// election soon, in the order of places after its own. If the leader is there after all, its next heartbeat ends
-    /// that; the others, which still hear it, do not vote.
+    /// Handles the close of the leader's connection.
+    ///
+    /// The leader no longer keeps this member from voting. The member soon campaigns, in the order
+    /// of voter indexes after the leader's. If the leader is alive after all, its next heartbeat
+    /// ends the campaign. The other members still receive from the leader and do not vote.
     fn forget_leader(&mut self, leader: VoterId) {
         let term = self.node.raft.term;
         self.node.raft.become_follower(term, raft::INVALID_ID);
@@ -401,8 +420,10 @@ impl Consensus {
         self.election.begin(self.now.mono, before);
     }
 
-    /// A member that stands for election ends that if one that stands before it asks for its vote, and would get it: the votes of
-    /// two that stand at the same moment would be split.
+    /// Ends this member's campaign in favor of a member that comes before it.
+    ///
+    /// The other member must ask for a vote that it would get. If both campaigned at the same time,
+    /// the votes would be split.
     fn withdraw(&mut self, asks: VoterId, message: &Message) {
         let raft = &mut self.node.raft;
         let stands = matches!(raft.state, StateRole::PreCandidate | StateRole::Candidate);
@@ -413,8 +434,10 @@ impl Consensus {
         }
     }
 
-    /// Sets for how long this member waits for a leader. The library draws a number at each change of term or part, which
-    /// nothing looks at before this.
+    /// Sets for how long this member waits for a leader.
+    ///
+    /// The library draws its own number at each change of term or role, and does not use that
+    /// number before this call.
     fn await_leader(&mut self) {
         let raft = &mut self.node.raft;
         if raft.leader_id != raft::INVALID_ID {
@@ -472,7 +495,7 @@ impl Consensus {
                     VoterId::new(**id).is_some_and(|id| self.configuration.voters.contains(&id));
                 **id != own && is_voter && progress.recent_active
             });
-            // Of equals, the lowest id.
+            // Of equal voters, the lowest id wins.
             let newest = voters.max_by_key(|(id, progress)| (progress.matched, u64::MAX - **id));
             newest.map(|(id, _)| *id)
         };
@@ -499,7 +522,8 @@ impl Consensus {
         let state = snapshot::wrap(self.clock.applied(), &configuration, state);
         self.node.mut_store().truncate(index, state);
         if self.node.raft.state == StateRole::Leader {
-            // Members that wait for one, because the last one was from before they were added.
+            // These members wait for a snapshot, because the last one was taken before they were
+            // added.
             let progress = self.node.raft.prs().iter();
             let waiting = progress
                 .filter(|(id, it)| **id != self.id.number() && it.state == ProgressState::Probe);
@@ -526,7 +550,7 @@ impl Consensus {
             return;
         }
         self.election.again(self.now.mono);
-        // Votes that were asked for are on their way, unless they are split.
+        // Requested votes are still on their way, unless they are split.
         let (_, refused, _) = self.node.raft.prs().tally_votes();
         if state != StateRole::Candidate || refused > 0 {
             let _ = self.node.campaign();
@@ -535,7 +559,7 @@ impl Consensus {
 
     fn send(&mut self, messages: Vec<Message>) {
         for message in messages {
-            // One that grants its vote against itself has led until now.
+            // A leader that grants a vote against itself has led until now.
             let silence = match self.role.leads {
                 true => Some(Duration::ZERO),
                 false => self.election.silence(self.now.mono),
@@ -561,7 +585,7 @@ impl Consensus {
     }
 }
 
-/// A change as the library has it.
+/// Converts a change into the library's form.
 fn library_change(change: &Change) -> ConfChangeV2 {
     let steps = change.steps.iter().map(|step| ConfChangeSingle {
         node_id: step.member.number(),

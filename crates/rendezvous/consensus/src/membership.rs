@@ -1,16 +1,16 @@
-//! The next change that a group needs: its size, and which members vote.
+//! Decides the next change that a group needs: its size, and its voters.
 //!
 //! | candidates | voters |
 //! |---|---|
 //! | 1 | 1 |
 //! | 2 | 1, and the other one learns, so that it can take over |
 //! | 3, 4 | 3 |
-//! | 5, 6 | 5, and so on, up to the most that is allowed |
+//! | 5, 6 | 5, and so on, up to the allowed maximum |
 //!
-//! Preferred are voters of now, then learners, then stores, nodes without workers, other machines,
-//! other networks, age. Newcomers learn first and vote when they have the log. A voter that is gone
-//! is replaced in one step by one that has the log; where no candidate is there to replace it
-//! within a second, the group shrinks.
+//! The order of preference is: current voters, learners, stores, nodes without workers, other
+//! machines, other networks, age. New members learn first, and vote when they have the log. A lost
+//! voter is replaced in one step by a member that has the log. If no candidate can replace it
+//! within one second, the group shrinks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,76 +21,78 @@ use rdzv_core::time::Mono;
 use crate::configuration::{Change, Configuration, Kind};
 use crate::voter::VoterId;
 
-/// Time for a candidate to replace a voter that is gone, before the group shrinks.
+/// Time for a candidate to replace a lost voter, before the group shrinks.
 const REPLACED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A process that is a member, or could be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// The member that it is, or would be.
+    /// Id of the member that it is, or would be.
     pub id: VoterId,
-    /// Whether it is there.
+    /// Availability of the process.
     pub standing: Standing,
-    /// It has nothing else to do than to keep the store.
+    /// `true` if the process only keeps the store.
     pub is_store: bool,
-    /// Workers run beside it.
+    /// `true` if workers run beside the process.
     pub has_workers: bool,
-    /// Its machine; equal numbers are one machine.
+    /// Machine of the process; equal numbers are one machine.
     pub machine: u64,
-    /// The network of its address; equal numbers are one network.
+    /// Network of its address; equal numbers are one network.
     pub network: u64,
-    /// Its position in the list of the group, if there is one.
+    /// Position in the list of the group, if there is a list.
     pub position: Option<u8>,
-    /// When it was first there.
+    /// Time at which the process was first connected.
     pub since: Mono,
 }
 
-/// Whether a candidate is there.
+/// Availability of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is connected.
+    /// Connected.
     Present,
-    /// It does not answer, and may yet.
+    /// Without an answer at present; the process may return.
     Silent,
-    /// It has ended, or is counted as lost, for so long.
+    /// Ended or counted as lost, for this duration.
     Gone(Duration),
 }
 
-/// All that the decision rests on. A member that is no candidate counts as silent.
+/// Input of the decision; a member that is no candidate counts as silent.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// The leader, who decides.
+    /// Leader, which decides.
     pub leader: VoterId,
-    /// The leader is about to end.
+    /// `true` if the leader is ending.
     pub leader_ends: bool,
-    /// The configuration in force.
+    /// Configuration in force.
     pub configuration: &'a Configuration,
-    /// The leader among them.
+    /// Candidates, including the leader.
     pub candidates: &'a [Candidate],
-    /// The members that have the log.
+    /// Members that have the log.
     pub caught_up: &'a BTreeSet<VoterId>,
-    /// The most voters; odd.
+    /// Maximum number of voters; odd.
     pub most: usize,
 }
 
-/// The next step of a group.
+/// Next step of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing, for this reason.
+    /// No change, for this reason.
     Nothing(&'static str),
-    /// Other members.
+    /// Change of the members.
     Change(Change),
-    /// Another leader.
+    /// Handover to another leader.
     HandOver(VoterId),
 }
 
-/// The number of voters that a group of so many candidates should have: odd, and at most `most`.
+/// Returns the number of voters for a number of candidates.
+///
+/// The result is odd, and at most `most`.
 pub fn target(candidates: usize, most: usize) -> usize {
     let odd = |count: usize| count - usize::from(count.is_multiple_of(2) && count > 0);
     odd(candidates).min(odd(most)).max(1)
 }
 
-/// The next step.
+/// Decides the next step.
 pub fn next(view: &View<'_>) -> Next {
     let configuration = view.configuration;
     if configuration.is_joint() {
@@ -107,12 +109,12 @@ pub fn next(view: &View<'_>) -> Next {
     if let Some(change) = group.learn(&wanted) {
         return Next::Change(change);
     }
-    Next::Nothing("the group is as it should be, or waits for a learner")
+    Next::Nothing("the group is complete, or waits for a learner")
 }
 
 struct Group<'a> {
     view: &'a View<'a>,
-    /// Those that count.
+    /// Candidates that count as available.
     live: Vec<&'a Candidate>,
 }
 
@@ -140,7 +142,7 @@ impl<'a> Group<'a> {
         candidate.standing == Standing::Present && self.view.caught_up.contains(&candidate.id)
     }
 
-    /// The voters that there should be, the best first.
+    /// Returns the best set of voters, the best candidate first.
     fn wanted(&self) -> Vec<&'a Candidate> {
         let size = target(self.live.len(), self.view.most);
         let mut wanted: Vec<&Candidate> = Vec::new();
@@ -152,7 +154,7 @@ impl<'a> Group<'a> {
         wanted
     }
 
-    /// The best candidate beside those of `chosen`.
+    /// Returns the best candidate that is not in `chosen`.
     fn best(&self, chosen: &[&Candidate]) -> Option<&'a Candidate> {
         let others = self.live.iter().filter(|candidate| {
             let is_new = !self.is_voter(candidate.id);
@@ -175,7 +177,7 @@ impl<'a> Group<'a> {
         best.copied()
     }
 
-    /// Voters that are gone, and for how long the last of them.
+    /// Returns the lost voters, and the shortest time since their loss.
     fn gone(&self) -> (Vec<VoterId>, Duration) {
         let gone = self
             .view
@@ -189,7 +191,7 @@ impl<'a> Group<'a> {
         (gone, times.into_iter().min().unwrap_or_default())
     }
 
-    /// The change of voters, if one is possible now.
+    /// Returns the change of voters, if one is possible now.
     fn replace(&self, wanted: &[&Candidate]) -> Option<Next> {
         let missing: Vec<_> = wanted.iter().filter(|it| !self.is_voter(it.id)).collect();
         let ready: Vec<_> = missing.iter().filter(|it| self.is_ready(it)).collect();
@@ -197,8 +199,8 @@ impl<'a> Group<'a> {
         let mut change = Change::default();
         let all = ready.len() == missing.len();
         if !ready.is_empty() && (all || !gone.is_empty()) {
-            // As many as are gone, or all at once: an even number of voters is no better than one
-            // less.
+            // Promote as many as are lost, or all together: an even number of voters is no better
+            // than one voter less.
             let most = if all {
                 usize::MAX
             } else {
@@ -215,13 +217,13 @@ impl<'a> Group<'a> {
         (!change.is_empty()).then_some(Next::Change(change))
     }
 
-    /// Adds the vote of a learner to a change.
+    /// Adds the promotion of a learner to a change.
     fn promote(&self, change: &mut Change, learner: VoterId) {
         let place = self.view.configuration.places.get(&learner);
         change.add(learner, Kind::Voter, place.copied().unwrap_or(0));
     }
 
-    /// Another learner, or one less.
+    /// Returns a change that adds or removes one learner, if one is needed.
     fn learn(&self, wanted: &[&Candidate]) -> Option<Change> {
         let configuration = self.view.configuration;
         let mut change = Change::default();

@@ -9,7 +9,9 @@ pub enum Rule {
     LearnersHaveTheLog,
     /// A leader hands over before it is removed.
     LeadersHandOver,
-    /// A process that starts again has a new id. The process that draws the id keeps this rule.
+    /// A restarted process has a new id.
+    ///
+    /// The process that draws the id keeps this rule.
     IdsAreNew,
     /// A heartbeat commits no more entries than the log has.
     CommitsAreBounded,
@@ -23,7 +25,7 @@ pub enum Rule {
     SnapshotsHaveIndexes,
     /// A question is confirmed by a majority.
     MajorityConfirms,
-    /// A follower whose connection to the leader closes campaigns before the timeout.
+    /// A follower that loses the connection to the leader campaigns immediately.
     ClosedLeaderIsForgotten,
     /// A member without a vote does not campaign.
     OnlyVotersCampaign,

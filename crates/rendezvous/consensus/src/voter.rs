@@ -1,13 +1,15 @@
-//! The names of members.
+//! Ids of members.
 
 use std::fmt;
 
-/// A member of a group: one process. Drawn at random when the process starts, and never used again.
+/// Id of a member of a group, which is one process.
+///
+/// The process draws the id at random when it starts. The id is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VoterId(u64);
 
 impl VoterId {
-    /// A member with this number, which is not 0.
+    /// Creates an id from a number; `None` if the number is 0.
     pub const fn new(number: u64) -> Option<Self> {
         match number {
             0 => None,
@@ -15,7 +17,7 @@ impl VoterId {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn number(self) -> u64 {
         self.0
     }

@@ -1,8 +1,8 @@
-//! The stack machine: bytes in, a [`Document`] out.
+//! Stack machine that decodes bytes into a [`Document`].
 //!
-//! Bytes come from a peer and are bounded in every direction: the input by [`MAX_LENGTH`]; stack,
-//! memo, marks, compounds and what is in those by [`MOST_ITEMS`] each. Nothing recurses, so depth
-//! needs no bound here.
+//! The bytes come from a peer, so every size is bounded. [`MAX_LENGTH`] bounds the input.
+//! [`MOST_ITEMS`] bounds each of the stack, the memo, the marks, the compounds and their contents.
+//! Nothing recurses, so depth needs no bound here.
 
 use super::document::{Compound, Content, Document, Item, Kind};
 use super::opcode;
@@ -10,14 +10,14 @@ use super::time::Time;
 use super::value::Class;
 use super::{PickleError, Problem};
 
-/// Longest pickle in bytes: a state of some 160,000 nodes.
+/// Maximum length of a pickle in bytes: a state of some 160,000 nodes.
 pub const MAX_LENGTH: usize = 16 << 20;
 
-/// Most entries of each of the machine's tables.
+/// Maximum number of entries in each of the machine's tables.
 pub const MOST_ITEMS: usize = 1 << 20;
 
 impl<'a> Document<'a> {
-    /// Runs the pickle. What follows its end is passed over, as Python does.
+    /// Runs the pickle; ignores the bytes after its end, like Python does.
     pub fn read(pickle: &'a [u8]) -> Result<Self, PickleError> {
         let mut machine = Machine {
             input: pickle,
@@ -48,12 +48,12 @@ struct Machine<'a> {
     marks: Vec<usize>,
     memo: Vec<Item<'a>>,
     contents: Vec<Content<'a>>,
-    /// How many items and pairs are in all the contents.
+    /// Number of items and pairs in all compounds.
     contained: usize,
 }
 
 impl<'a> Machine<'a> {
-    /// Carries out one instruction; gives the result with the last.
+    /// Executes one instruction; the last one returns the result.
     fn step(&mut self) -> Result<Option<Item<'a>>, Problem> {
         bounded(self.input.len(), MAX_LENGTH + 1, "bytes")?;
         let [instruction] = self.take_array()?;
@@ -152,12 +152,12 @@ impl<'a> Machine<'a> {
             opcode::REDUCE => self.call()?,
             other => return Err(self.refuse(other)),
         };
-        bounded(self.stack.len(), MOST_ITEMS, "items at once")?;
+        bounded(self.stack.len(), MOST_ITEMS, "items on the stack")?;
         self.stack.push(item);
         Ok(None)
     }
 
-    // The input.
+    // Input.
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], Problem> {
         let rest = &self.input[self.at..];
@@ -168,7 +168,7 @@ impl<'a> Machine<'a> {
 
     fn take_array<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
         let bytes = self.take(N)?;
-        Ok(bytes.try_into().expect("as many bytes as were asked for"))
+        Ok(bytes.try_into().expect("the requested number of bytes"))
     }
 
     fn text(&mut self, length: usize) -> Result<Item<'a>, Problem> {
@@ -189,7 +189,7 @@ impl<'a> Machine<'a> {
         Ok(Item::Int(i128::from_le_bytes(whole)))
     }
 
-    // The stack. What lies below the last mark is out of reach.
+    // Stack. Items below the last mark are out of reach.
 
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
@@ -230,7 +230,7 @@ impl<'a> Machine<'a> {
         Ok(Item::Compound(Compound { kind, number }))
     }
 
-    /// Makes sure that there is room for so many more.
+    /// Returns an error unless there is room for `more` items in compounds.
     fn contain(&mut self, more: usize) -> Result<(), Problem> {
         self.contained += more;
         bounded(self.contained, MOST_ITEMS + 1, "items in compounds")
@@ -316,7 +316,7 @@ impl<'a> Machine<'a> {
         Err(expected("an instance without attributes", found))
     }
 
-    /// Calls one of the classes of time, whose instances are made in this way.
+    /// Calls one of the classes of time, which create their instances by calls.
     fn call(&mut self) -> Result<Item<'a>, Problem> {
         let (arguments, callee) = (self.pop()?, self.pop()?);
         let Item::Class(class) = callee else {
@@ -335,8 +335,9 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Why an instruction is refused. The older way to name a class is told apart, so that what it
-    /// names can be said.
+    /// Returns the reason why an instruction is refused.
+    ///
+    /// The older way to name a class gets a separate error, so that the error can show the name.
     fn refuse(&self, instruction: u8) -> Problem {
         const GLOBAL: u8 = b'c';
         let mut lines = self.input[self.at..].splitn(3, |byte| *byte == b'\n');
@@ -372,15 +373,16 @@ fn bounded(count: usize, most: usize, what: &'static str) -> Result<(), Problem>
     }
 }
 
-/// Days that Python's durations may have, in either direction.
+/// Maximum number of days in Python's durations, in either direction.
 const MOST_DAYS: i128 = 999_999_999;
 
 const DAY: i128 = 86_400_000_000;
 
-/// The calls that a pickle may make. Each has one form and one result, and runs no code but this:
-/// `datetime(ten bytes)`, `datetime(ten bytes, zone)`, `timezone(duration)`, `timedelta(days, s, µs)`.
+/// Executes one of the calls that a pickle may make.
 ///
-/// Returns nothing if the class takes no such arguments.
+/// Each call has one form and one result, and runs no other code: `datetime(ten bytes)`,
+/// `datetime(ten bytes, zone)`, `timezone(duration)`, `timedelta(days, s, µs)`. Returns `None` if
+/// the class accepts no such arguments.
 fn call<'a>(class: Class, arguments: &[Item<'a>]) -> Option<Item<'a>> {
     match (class, arguments) {
         (Class::Datetime, [Item::Bytes(bytes), zone @ ..]) => {

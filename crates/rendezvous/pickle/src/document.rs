@@ -1,21 +1,21 @@
-//! A pickle that was read, and taking things out of it.
+//! Document: a decoded pickle, and access to its items.
 //!
-//! Compounds live in a list and are named by their number, since an instance is remembered before
-//! it has its attributes. So a few bytes can make a document that unfolds into more than any
-//! memory, or that contains itself: what is copied out of one is paid from a [`Budget`], and nests
-//! at most [`MAX_DEPTH`] deep.
+//! Compounds are in a list and have numbers, because an instance is remembered before it has its
+//! attributes. A few bytes can therefore make a document that unfolds into more than any memory, or
+//! that contains itself. Copies from a document are charged to a [`Budget`], and nest at most
+//! [`MAX_DEPTH`] deep.
 
 use super::Problem;
 use super::time::Time;
 use super::value::{Class, Value};
 
-/// How deep a [`Value`] may nest.
+/// Maximum depth of a [`Value`].
 pub const MAX_DEPTH: usize = 32;
 
-/// Something in a document.
+/// Item in a document.
 #[derive(Debug, Clone, Copy)]
 pub enum Item<'a> {
-    /// None.
+    /// Python's `None`.
     None,
     /// A boolean.
     Bool(bool),
@@ -37,12 +37,12 @@ pub enum Item<'a> {
     Class(Class),
     /// The empty tuple.
     Empty,
-    /// Something that contains others.
+    /// A compound, which contains other items.
     Compound(Compound),
 }
 
 impl Item<'_> {
-    /// What it is, for people.
+    /// Kind of the item, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::None => "None",
@@ -60,7 +60,7 @@ impl Item<'_> {
         }
     }
 
-    /// The compound; `None` if the item is of another kind.
+    /// Returns the compound; `None` if the item is of another kind.
     fn compound(self, kind: Kind) -> Option<Compound> {
         match self {
             Self::Compound(compound) if compound.kind == kind => Some(compound),
@@ -69,7 +69,7 @@ impl Item<'_> {
     }
 }
 
-/// Names something in a document that contains others.
+/// Reference to an item that contains other items.
 #[derive(Debug, Clone, Copy)]
 pub struct Compound {
     pub(super) kind: Kind,
@@ -98,19 +98,19 @@ impl Kind {
     }
 }
 
-/// What is in a compound.
+/// Contents of a compound.
 #[derive(Debug)]
 pub(super) struct Content<'a> {
-    /// Of a dict, the keys and values in turn.
+    /// Items; for a dict, keys and values in turn.
     pub(super) items: Vec<Item<'a>>,
-    /// The dict with the attributes of an instance, once it has them.
+    /// Dict with the attributes of an instance; `None` until it has been built.
     pub(super) attributes: Option<u32>,
 }
 
-/// Keys with what they stand for.
+/// Keys and values of a dict.
 pub type Pairs<'d, 'a> = &'d [[Item<'a>; 2]];
 
-/// A pickle that was read. What it means has not been looked at.
+/// Decoded pickle, whose meaning has not been checked.
 #[derive(Debug)]
 pub struct Document<'a> {
     pub(super) root: Item<'a>,
@@ -118,30 +118,34 @@ pub struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// The whole.
+    /// Returns the item that contains the whole pickle.
     pub fn root(&self) -> Item<'a> {
         self.root
     }
 
-    /// The attributes of an instance of `class`; nothing if it is something else.
+    /// Returns the attributes of an instance; `None` if `item` is not of `class`.
     pub fn attributes(&self, item: Item<'a>, class: Class) -> Option<Pairs<'_, 'a>> {
         item.compound(Kind::Object(class))
             .map(|compound| self.pairs_of(compound))
     }
 
-    /// What is in a dict; nothing if it is something else. A key may come twice: the last counts.
+    /// Returns the contents of a dict; `None` if the item is no dict.
+    ///
+    /// A key may occur twice: the last occurrence counts.
     pub fn dict(&self, item: Item<'a>) -> Option<Pairs<'_, 'a>> {
         item.compound(Kind::Dict)
             .map(|compound| self.pairs_of(compound))
     }
 
-    /// What is in a set; nothing if it is something else. An item may come twice.
+    /// Returns the items of a set; `None` if `item` is no set.
+    ///
+    /// An item may occur twice.
     pub fn set(&self, item: Item<'a>) -> Option<&[Item<'a>]> {
         item.compound(Kind::Set)
             .map(|compound| self.items_of(compound))
     }
 
-    /// A copy that outlives the document.
+    /// Returns a copy that outlives the document.
     pub fn value(&self, item: Item<'a>, budget: &mut Budget) -> Result<Value, Problem> {
         self.copy(item, budget, 0)
     }
@@ -222,7 +226,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// How many more bytes may be copied out of a document.
+/// Number of bytes that may still be copied out of a document.
 #[derive(Debug)]
 pub struct Budget {
     left: usize,
@@ -230,13 +234,13 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What any honest pickle of that length needs, many times over.
+    /// Returns many times the budget that an honest pickle of this length needs.
     pub fn for_length(length: usize) -> Self {
         let whole = (length * 16).saturating_add(1 << 20);
         Self { left: whole, whole }
     }
 
-    /// Takes `bytes` off.
+    /// Subtracts `bytes` from the budget.
     pub fn spend(&mut self, bytes: usize) -> Result<(), Problem> {
         let too_much = Problem::TooMuch {
             what: "bytes in it when unfolded",

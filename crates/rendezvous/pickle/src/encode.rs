@@ -1,45 +1,45 @@
-//! Writing pickles: protocol 4, framed and shared in the way of Python's own.
+//! Writing of pickles: protocol 4, with Python's framing and sharing.
 //!
-//! What is written twice by a caller that kept its [`Memo`] takes two to five bytes the second
-//! time. Classes and the time zone UTC are kept by the [`Writer`] itself.
+//! An item that a caller writes twice takes two to five bytes the second time, if the caller kept
+//! its [`Memo`]. The [`Writer`] keeps the memos of classes and of the time zone UTC.
 
 use super::opcode;
 use super::time::Time;
 use super::value::{Class, Value};
 
-/// Version that is written: what Python 3.8 to 3.13 write, and all read.
+/// Protocol version: Python 3.8 to 3.13 write it, and all versions read it.
 const PROTOCOL: u8 = 4;
 
-/// A frame is ended at the first occasion after so many bytes.
+/// Number of bytes after which a frame ends at the next opportunity.
 const FRAME_TARGET: usize = 64 << 10;
 
-/// Instruction and length of a frame.
+/// Length of a frame's head: the instruction and the length.
 const FRAME_HEAD: usize = 9;
 
-/// Most items that are added to a compound at once.
+/// Maximum number of items that one instruction adds to a compound.
 const BATCH: usize = 1000;
 
 const DAY: i128 = 86_400_000_000;
 
-/// The number under which something is remembered.
+/// Number of a remembered item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memo(u32);
 
-/// Writes one pickle, item by item.
+/// Writer of one pickle, item by item.
 #[derive(Debug)]
 pub struct Writer {
     out: Vec<u8>,
-    /// Where the head of the frame under way is.
+    /// Offset of the head of the current frame.
     frame: usize,
     remembered: u32,
-    /// The modules of the classes that were written.
+    /// Modules of the classes that were written.
     modules: Vec<(&'static str, Memo)>,
     classes: [Option<Memo>; Class::ALL.len()],
     utc: Option<Memo>,
 }
 
 impl Writer {
-    /// Begins a pickle of about that length.
+    /// Starts a pickle of about this length.
     pub fn with_capacity(length: usize) -> Self {
         let mut out = Vec::with_capacity(length);
         out.extend([opcode::PROTO, PROTOCOL]);
@@ -55,19 +55,19 @@ impl Writer {
         writer
     }
 
-    /// The pickle. Exactly one item must have been written.
+    /// Ends the pickle, which must contain exactly one item, and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.out.push(opcode::STOP);
         self.end_frame();
         self.out
     }
 
-    /// None.
+    /// Writes `None`.
     pub fn none(&mut self) {
         self.item(opcode::NONE);
     }
 
-    /// A boolean.
+    /// Writes a boolean.
     pub fn bool(&mut self, truth: bool) {
         self.item(if truth {
             opcode::NEWTRUE
@@ -76,7 +76,7 @@ impl Writer {
         });
     }
 
-    /// An integer, in the shortest form.
+    /// Writes an integer in the shortest form.
     pub fn int(&mut self, number: i128) {
         if let Ok(small) = u8::try_from(number) {
             self.item(opcode::BININT1);
@@ -89,7 +89,8 @@ impl Writer {
             self.out.extend(signed.to_le_bytes());
         } else {
             let significant = i128::BITS - number.unsigned_abs().leading_zeros();
-            // The power of two that is the lowest of its length needs no bit for its sign.
+            // The lowest number of a length is a power of two and needs no additional bit for its
+            // sign.
             let lowest = number < 0 && number.unsigned_abs().is_power_of_two();
             let bits = significant + u32::from(!lowest);
             let length = bits.div_ceil(8).min(i128::BITS / 8) as u8;
@@ -100,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// A text; it is remembered.
+    /// Writes a text and remembers it.
     pub fn text(&mut self, text: &str) -> Memo {
         self.sized(
             opcode::SHORT_BINUNICODE,
@@ -109,7 +110,7 @@ impl Writer {
         )
     }
 
-    /// A text that is remembered in `memo` from its first use on.
+    /// Writes a text on its first use, and recalls it from `memo` afterwards.
     pub fn name(&mut self, text: &str, memo: &mut Option<Memo>) {
         match *memo {
             Some(memo) => self.recall(memo),
@@ -117,12 +118,12 @@ impl Writer {
         }
     }
 
-    /// Bytes; they are remembered.
+    /// Writes bytes and remembers them.
     pub fn bytes(&mut self, bytes: &[u8]) -> Memo {
         self.sized(opcode::SHORT_BINBYTES, opcode::BINBYTES, bytes)
     }
 
-    /// What was remembered.
+    /// Writes a reference to a remembered item.
     pub fn recall(&mut self, Memo(number): Memo) {
         match u8::try_from(number) {
             Ok(small) => {
@@ -136,7 +137,7 @@ impl Writer {
         }
     }
 
-    /// A dict. `write` writes the key and then the value of one pair.
+    /// Writes a dict. `write` writes the key and then the value of one pair.
     pub fn dict<T>(
         &mut self,
         pairs: impl ExactSizeIterator<Item = T>,
@@ -148,7 +149,7 @@ impl Writer {
         self.batches(pairs, single, opcode::SETITEMS, write);
     }
 
-    /// A set. `write` writes one item.
+    /// Writes a set. `write` writes one item.
     pub fn set<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -159,7 +160,9 @@ impl Writer {
         self.batches(items, None, opcode::ADDITEMS, write);
     }
 
-    /// An instance without attributes; it is remembered. A dict and [`Writer::build`] have to follow.
+    /// Writes an instance without attributes and remembers it.
+    ///
+    /// A dict and [`Writer::build`] must follow.
     pub fn object(&mut self, class: Class) -> Memo {
         self.class(class);
         self.item(opcode::EMPTY_TUPLE);
@@ -167,12 +170,12 @@ impl Writer {
         self.remember()
     }
 
-    /// Gives the instance that was begun the attributes in the dict that was written last.
+    /// Gives the last instance the attributes in the dict that was written last.
     pub fn build(&mut self) {
         self.out.push(opcode::BUILD);
     }
 
-    /// A date with a time of day.
+    /// Writes a date with a time of day.
     pub fn time(&mut self, time: Time) {
         self.class(Class::Datetime);
         self.bytes(&time.bytes());
@@ -186,7 +189,7 @@ impl Writer {
         self.called();
     }
 
-    /// Anything.
+    /// Writes any value.
     pub fn value(&mut self, value: &Value) {
         match value {
             Value::None => self.none(),
@@ -289,7 +292,7 @@ impl Writer {
         self.called();
     }
 
-    /// Remembers the tuple on the stack, and what the class below it makes of it.
+    /// Remembers the tuple on the stack, and the result of the call that uses it.
     fn called(&mut self) -> Memo {
         self.remember();
         self.out.push(opcode::REDUCE);
@@ -331,7 +334,7 @@ impl Writer {
         }
     }
 
-    /// Begins an item with its instruction. Frames end between items.
+    /// Starts an item with its instruction. Frames end between items.
     fn item(&mut self, instruction: u8) {
         if self.out.len() - self.frame - FRAME_HEAD >= FRAME_TARGET {
             self.end_frame();

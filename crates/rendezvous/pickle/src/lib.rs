@@ -1,17 +1,19 @@
 //! Python's pickle, as far as the state of a rendezvous needs it.
 //!
-//! A pickle is a program for a small stack machine. Agents of PyTorch write the state that they
-//! share as one, with classes of theirs and of `datetime` in it. What runs here is that machine
-//! with nothing dangerous left in it: it builds plain data and instances of five known classes,
+//! A pickle is a program for a small stack machine. Agents of PyTorch write their shared state as a
+//! pickle that contains PyTorch's own classes and classes of `datetime`. This crate runs that
+//! machine without its dangerous parts. It builds plain data and instances of five known classes,
 //! calls nothing, and refuses every other name.
 //!
-//! * [`opcode`]: the instructions. [`value`]: what can be in a pickle, and the list of classes.
-//! * [`time`]: dates and times in Python's ten bytes.
-//! * [`decode`]: the machine; bytes to a [`Document`]. [`document`]: what can be asked of that.
-//! * [`encode`]: the other way, as protocol 4, with the sharing that keeps Python's pickles small.
+//! - [`opcode`]: the instructions. [`value`]: the possible contents of a pickle, and the list of
+//!   classes.
+//! - [`time`]: dates and times in Python's ten bytes.
+//! - [`decode`]: the machine, from bytes to a [`Document`]. [`document`]: access to its contents.
+//! - [`encode`]: the opposite direction, as protocol 4, with the sharing that keeps Python's
+//!   pickles small.
 //!
-//! Which attributes make a state is the business of `rendezvous-proto::codec`, not of this crate.
-//! Its API follows the releases of `rdzv-rendezvous`.
+//! `rendezvous-proto::codec` decides which attributes make a state; this crate does not. The API
+//! follows the releases of `rdzv-rendezvous`.
 
 pub mod decode;
 pub mod document;
@@ -27,59 +29,59 @@ pub use encode::{Memo, Writer};
 pub use time::Time;
 pub use value::{Class, Value};
 
-/// Where a pickle cannot be read, and why.
+/// Error that a pickle cannot be decoded, with its location.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("at byte {at} of the pickle, {problem}")]
 pub struct PickleError {
     /// Offset of the instruction.
     pub at: usize,
-    /// What is wrong with it.
+    /// Cause of the error.
     pub problem: Problem,
 }
 
-/// What is wrong.
+/// Cause of a [`PickleError`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
-    /// Something of the beginning, the middle or the end is missing.
+    /// Part of the pickle is missing.
     #[error("it ends in the middle of an instruction")]
     CutShort,
-    /// The instruction does not occur in a rendezvous state.
+    /// Instruction that does not occur in a rendezvous state.
     #[error("there is the instruction 0x{0:02x}, which no rendezvous state has")]
     Opcode(u8),
-    /// Something outside of the list of classes is named.
+    /// Name that is not in the list of classes.
     #[error("{module:?}.{name:?} is named; a rendezvous state may name five classes only")]
     Forbidden {
-        /// Its module, or the beginning of it.
+        /// Module of the named object, or the beginning of the module.
         module: String,
-        /// Its name, or the beginning of it.
+        /// Name of the object, or the beginning of the name.
         name: String,
     },
-    /// A version that is not known.
+    /// Unknown version of the protocol.
     #[error("protocol {0} is announced; known are those up to 5")]
     Protocol(u8),
-    /// A text is not UTF-8.
+    /// Text that is not UTF-8.
     #[error("a text is not UTF-8")]
     NotText,
-    /// Something is used that was never remembered.
+    /// Reference to an item that was never remembered.
     #[error("item {0} is recalled, which was never remembered")]
     Memo(usize),
-    /// The stack holds less than the instruction takes.
+    /// Instruction that takes more items than the stack holds.
     #[error("an instruction takes more than there is")]
     Missing,
-    /// Something is of another kind than the instruction needs.
+    /// Item of another kind than the instruction needs.
     #[error("there is {found} where {wanted} belongs")]
     Expected {
-        /// What belongs there.
+        /// Kind that the instruction needs.
         wanted: &'static str,
-        /// What is there.
+        /// Kind of the item.
         found: &'static str,
     },
-    /// It is larger than any state can be.
+    /// Size that exceeds the size of every possible state.
     #[error("there are more than {most} {what}, which no rendezvous state has")]
     TooMuch {
-        /// Of what there is too much.
+        /// Name of the counted things.
         what: &'static str,
-        /// The limit.
+        /// Maximum count.
         most: usize,
     },
 }

@@ -1,21 +1,21 @@
-//! Dates and times in Python's form: ten bytes, with or without an offset from UTC.
+//! Dates and times in Python's form: ten bytes, and an optional UTC offset.
 //!
 //! ```text
 //!   year (2, big-endian) | month | day | hour | minute | second | microsecond (3, big-endian)
 //! ```
 //!
-//! The highest bit of the month says which of two equal readings of a clock that was set back is
-//! meant. It has no meaning for the times that agents write, and is passed over.
+//! The highest bit of the month distinguishes two equal readings of a clock that was set back. It
+//! has no meaning for the times that agents write, so this module ignores it.
 
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
 
 use rdzv_core::time::Wall;
 
-/// Python's first instant, in microseconds after 1970.
+/// Python's first time, in microseconds after 1970.
 const FIRST: i64 = -62_135_596_800_000_000;
 
-/// Python's last instant, in microseconds after 1970.
+/// Python's last time, in microseconds after 1970.
 const LAST: i64 = 253_402_300_799_999_999;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
@@ -23,15 +23,16 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 /// A date with a time of day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
-    /// What the clock on the wall shows, in microseconds since it showed the beginning of 1970.
+    /// Microseconds from the beginning of 1970 to the time that the clock shows.
     pub shown: i64,
-    /// How far that clock is ahead of UTC, in microseconds; `None` for a naive time, whose meaning
-    /// is up to its reader.
+    /// Offset of the clock from UTC, in microseconds to the east.
+    ///
+    /// `None` for a naive time, which each reader interprets.
     pub zone: Option<i64>,
 }
 
 impl Time {
-    /// A time in UTC; one that Python cannot express becomes the nearest that it can.
+    /// Returns a time in UTC, limited to the range of Python.
     pub fn utc(wall: Wall, naive: bool) -> Self {
         Self {
             shown: wall.unix_micros().clamp(FIRST, LAST),
@@ -39,12 +40,12 @@ impl Time {
         }
     }
 
-    /// The time in UTC; a naive one is taken as that already.
+    /// Returns the time in UTC; a naive time counts as UTC.
     pub fn wall(self) -> Wall {
         Wall::from_unix_micros(self.shown.saturating_sub(self.zone.unwrap_or(0)))
     }
 
-    /// What Python's ten bytes show; nothing if no calendar has such a day or time.
+    /// Decodes Python's ten bytes; `None` if no calendar has such a day or time.
     pub(super) fn shown_by(bytes: &[u8]) -> Option<i64> {
         let &[y1, y0, month, day, hour, minute, second, m2, m1, m0] = bytes else {
             return None;
@@ -66,7 +67,7 @@ impl Time {
         (FIRST..=LAST).contains(&micros).then_some(micros)
     }
 
-    /// Python's ten bytes.
+    /// Encodes the time as Python's ten bytes.
     pub(super) fn bytes(self) -> [u8; 10] {
         let since = SignedDuration::from_micros(self.shown.clamp(FIRST, LAST));
         let shown = EPOCH

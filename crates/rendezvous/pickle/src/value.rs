@@ -1,30 +1,30 @@
-//! What can be in a pickle.
+//! Values that a pickle can contain.
 
 use super::time::Time;
 
-/// Module of the rendezvous's own classes.
+/// Module of PyTorch's rendezvous classes.
 pub const RENDEZVOUS_MODULE: &str = "torch.distributed.elastic.rendezvous.dynamic_rendezvous";
 
 /// Module of Python's times.
 pub const TIME_MODULE: &str = "datetime";
 
-/// The classes that a pickle may name. There is no way to name anything else.
+/// Class that a pickle may name; a pickle cannot name anything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// The state of a rendezvous.
+    /// State of a rendezvous.
     State,
-    /// A node in it.
+    /// Node in the state of a rendezvous.
     Node,
-    /// A date with a time of day.
+    /// Date with a time of day.
     Datetime,
-    /// An offset from UTC.
+    /// Offset from UTC.
     Timezone,
-    /// A duration.
+    /// Duration.
     Timedelta,
 }
 
 impl Class {
-    /// All of them.
+    /// All five classes.
     pub const ALL: [Self; 5] = [
         Self::State,
         Self::Node,
@@ -33,7 +33,7 @@ impl Class {
         Self::Timedelta,
     ];
 
-    /// Its module in Python.
+    /// Returns the Python module of the class.
     pub const fn module(self) -> &'static str {
         match self {
             Self::State | Self::Node => RENDEZVOUS_MODULE,
@@ -41,7 +41,7 @@ impl Class {
         }
     }
 
-    /// Its name there.
+    /// Returns the name of the class in its module.
     pub const fn name(self) -> &'static str {
         match self {
             Self::State => "_RendezvousState",
@@ -52,30 +52,31 @@ impl Class {
         }
     }
 
-    /// The class of that name, if it is one of the five.
+    /// Returns the class with this name, if it is one of the five.
     pub fn named(module: &str, name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|class| class.module() == module && class.name() == name)
     }
 
-    /// Whether its instances are a set of attributes, rather than one value.
+    /// `true` if instances are a set of attributes, rather than one value.
     pub const fn has_attributes(self) -> bool {
         matches!(self, Self::State | Self::Node)
     }
 }
 
-/// Something out of a pickle, to be kept as it is. Sharing is not kept: what was in the pickle once
-/// and used twice is two equal values.
+/// Value that was copied out of a pickle.
+///
+/// Sharing is not kept: an item that the pickle uses twice becomes two equal values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// None.
+    /// Python's `None`.
     None,
     /// A boolean.
     Bool(bool),
     /// An integer.
     Int(i128),
-    /// A float, by its bits, so that every one equals itself.
+    /// A float as its bits, so that every float equals itself.
     Float(u64),
     /// A text.
     Text(String),
@@ -85,9 +86,9 @@ pub enum Value {
     Tuple(Vec<Self>),
     /// A list.
     List(Vec<Self>),
-    /// Keys and what they stand for, in the order they came.
+    /// Keys and values, in the order of the pickle.
     Dict(Vec<(Self, Self)>),
-    /// A set, in the order its items came.
+    /// A set, in the order of the pickle.
     Set(Vec<Self>),
     /// A duration, in microseconds.
     Span(i128),

@@ -1,8 +1,10 @@
-//! The note of a run as a command of the log.
+//! Command of the log that changes the record of one run.
+//!
+//! The record is a [`RunNote`].
 //!
 //! ```text
-//!   proposer: u64, its number of the command: u64, run: u32 length and bytes, then nothing (the run is
-//!   forgotten) or the fields of its note
+//!   proposer: u64, the proposer's number of the command: u64, run: u32 length and bytes, then
+//!   nothing (the run is forgotten) or the fields of its record
 //! ```
 
 use rdzv_consensus::VoterId;
@@ -11,17 +13,19 @@ use rdzv_rendezvous_proto::coordinator::RunNote;
 use rdzv_rendezvous_proto::coordinator::note::{read_name, write_name};
 use rdzv_rendezvous_proto::slot::Bytes;
 
-/// A change of the note.
+/// Change of the record of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Command {
-    /// The voter whose coordinator has made it, and that coordinator's number for it.
+    /// Id of the voter whose coordinator made the change.
+    ///
+    /// The token is that coordinator's number for the change.
     pub(super) proposer: u64,
     pub(super) token: u64,
     pub(super) run: String,
     pub(super) note: Option<RunNote>,
 }
 
-/// The bytes of a command.
+/// Encodes a command.
 pub(super) fn write(proposer: VoterId, token: u64, run: &str, note: Option<&RunNote>) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(&proposer.number().to_le_bytes());
@@ -33,7 +37,7 @@ pub(super) fn write(proposer: VoterId, token: u64, run: &str, note: Option<&RunN
     bytes
 }
 
-/// A command of the log; `None` if no voter of this version has written it.
+/// Decodes a command; `None` if no voter of this version has written it.
 pub(super) fn read(bytes: &[u8]) -> Option<Command> {
     let mut bytes = Bytes(bytes);
     let (proposer, token) = (bytes.u64()?, bytes.u64()?);
@@ -77,7 +81,7 @@ mod tests {
             assert_eq!(read(&bytes), Some(expected));
             for length in 0..bytes.len() {
                 let cut = read(&bytes[..length]);
-                // Without its note, it forgets the run.
+                // A prefix that ends before the record decodes as a command that forgets the run.
                 assert!(cut.is_none_or(|cut| cut.note.is_none() && note.is_some()));
             }
         }

@@ -1,52 +1,55 @@
-//! Voters: several processes each have a coordinator in reserve, and a majority of them says whose is in use.
+//! Voters: processes that elect the one process that runs the coordinator.
 //!
 //! ```text
-//!   operations of agents ──► Voter ──► Coordinator ──► Gate ──► events for agents, once the note is committed
+//!   operations of agents ──► Voter ──► Coordinator ──► Gate ──► events for agents, once committed
 //!                              │                        │
-//!   frames of other voters ────┴───► Consensus ◄── note ┘ ──► frames for other voters
+//!   frames of other voters ────┴─► Consensus ◄── record ┘ ────► frames for other voters
 //! ```
 //!
-//! The first 3 or 5 endpoints of a list are the *places* of the voters; the process that listens at
-//! one of them is the voter there. The voters replicate the coordinator's
-//! [note](rdzv_rendezvous_proto::coordinator::Note) with `rdzv-consensus`, in memory. The leader of
-//! the group has the coordinator, whose epoch is the term. It begins with the note and learns the
-//! rest from the agents that reattach, as a coordinator does that was started again. Nothing that
-//! follows from a note is sent before the note is committed, so a round that was announced is known
-//! to every later coordinator.
+//! The first 3 or 5 endpoints of a list are the endpoints of the voters. The process that listens
+//! at such an endpoint is the voter there. The voters replicate the coordinator's record, a
+//! [`Note`](rdzv_rendezvous_proto::coordinator::Note), in memory with `rdzv-consensus`. The leader
+//! of the group runs the coordinator, and the coordinator's epoch is the term. A new coordinator
+//! starts from the record and learns the rest from the agents that reattach, like a coordinator
+//! that was restarted. No output that follows from a change of the record leaves before that change
+//! is committed. Every later coordinator therefore knows each round that was announced.
 //!
-//! **One group.** A process takes part in one group in its life, under an id that it has drawn at
-//! its start. The process at the first place founds a group when every other place has told it that
-//! it is in none. A group decides with more than half of its ids. So two groups that decide would
-//! need more than half of the places each, with a process that is in both. A process that comes
-//! back after its death has a new id and knows nothing; as long as one member of the old group is
-//! there, nobody founds another one.
+//! **One group.** A process joins at most one group in its life, under a random id that it draws at
+//! its start. The process at the first endpoint founds a group after every other endpoint has
+//! reported that it is in no group. A group decides with more than half of its ids. Two groups that
+//! both decide would each need more than half of the endpoints, and so one process in both. A
+//! process that restarts after its death has a new id and knows nothing. As long as one member of
+//! the old group is alive, no process founds another group.
 //!
-//! **A place is taken again.** A new process at the place of a member proves that the one before
-//! has ended. The leader has it learn the log, and then vote in place of the old one.
+//! **A new process at an endpoint.** A new process at the endpoint of a member proves that the old
+//! process has ended. The leader lets the new process learn the log, and then vote in place of the
+//! old one.
 //!
-//! **A group that is lost.** Where every place has a process in contact, and these are no majority
-//! of the group, the others of the group have ended and it can never decide again. Its members
-//! leave it, as if they had been started anew, and a new group is founded. That knows nothing of
-//! the rounds of the old one, so agents that hold one give it up and join anew.
+//! **A lost group.** Every endpoint may have a connected process while these processes are no
+//! majority of the group. Then the other members of the group have ended, and the group can never
+//! decide again. The remaining members leave it as if they had restarted, and found a new group.
+//! The new group does not know the rounds of the old one, so agents that hold such a round drop it
+//! and join again.
 //!
-//! **A store coordinates.** After a second in which nothing was decided, a coordinator beside an
-//! agent hands over to a voter that is a store, if there is one: the death of a machine then costs
-//! either a coordinator or workers.
+//! **A store coordinates.** A coordinator that runs beside an agent hands over after one second
+//! without a decision, if another voter is a store. Afterwards the death of one machine costs
+//! either a coordinator or workers, not both.
 //!
-//! **Without a list**, a group begins with one voter, and agents join it (`machine/open.rs`).
+//! **Without a list**, a group starts with one voter, and agents join it (`machine/open.rs`).
 //!
 //! | file | content |
 //! |---|---|
 //! | `lib.rs` | types |
-//! | `machine.rs` | the machine: which input goes where |
+//! | `machine.rs` | the machine: routes each input |
 //! | `machine/membership.rs` | the processes of the group: founding, invitations, replacements |
-//! | `machine/view.rs` | how the group stands, for those who ask |
+//! | `machine/view.rs` | the state of the group, for status requests |
 //! | `machine/open.rs` | a group that agents may join |
-//! | `machine/takeover.rs` | such a group after the end of all its voters |
-//! | `machine/leading.rs` | what the group has decided, and the coordinator at its leader |
-//! | `peers.rs` | the processes at the other places |
-//! | `command.rs` | a note of a run as a command of the log |
-//! | `search_order.rs` | the agents' side: which place is asked for the coordinator next |
+//! | `machine/takeover.rs` | an open group after the end of all its voters |
+//! | `machine/leading.rs` | the decisions of the group, and the coordinator at its leader |
+//! | `machine/agents.rs` | the agents that can become voters |
+//! | `peers.rs` | the processes at the other endpoints |
+//! | `command.rs` | the record of a run as a command of the log |
+//! | `search_order.rs` | for agents: the order in which they ask voters for the coordinator |
 
 mod command;
 mod machine;
@@ -66,63 +69,77 @@ use rdzv_rendezvous_proto::{Rule, coordinator};
 pub use rdzv_consensus::VoterId;
 pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
 
-/// The settings of a voter.
+/// Endpoints of the voters, in the order that every voter has.
+///
+/// In a group that agents may join, these are the known endpoints, and the first one is the
+/// endpoint of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The endpoints of all places in their order, as every voter has them. Of a group that agents may join, those that are
-    /// known, the endpoint of the job first.
+    /// Endpoints of the voters, in the order that every voter has.
+    ///
+    /// In a group that agents may join, these are the
+    /// known endpoints, and the first one is the endpoint of the job.
     pub places: Vec<String>,
-    /// Agents may join the group; else its voters are those at the places.
+    /// Settings of a group that agents may join.
+    ///
+    /// If `None`, the voters are the processes at the endpoints in `places`.
     pub open: Option<Open>,
-    /// The index of this process' place.
+    /// Endpoint index of this process.
     pub own: usize,
-    /// No agent runs here: this process is only a voter.
+    /// `true` if this process is only a voter, without an agent.
     pub is_store: bool,
-    /// The instance of the agent in this process, as its joins say it; none if it has no keeper, or there is no agent.
+    /// Instance of the agent in this process, as the agent's joins report it.
+    ///
+    /// `None` if the agent has no keeper process, or if there is no agent.
     pub agent: Option<u64>,
-    /// Where the numbers come from by which this process, and a group that it founds, differ from all others; drawn at
-    /// its start.
+    /// Seed of the random ids of this process and of the groups that it founds.
+    ///
+    /// The process draws the seed at its start, so that its ids differ from all others.
     pub seed: u64,
-    /// The time for which agents wait for the next coordinator.
+    /// Time for which agents wait for the next coordinator.
     pub timeout: Duration,
-    /// The time for which a machine may be silent; the group elects another leader in a third of it.
+    /// Time after which a silent machine is lost.
+    ///
+    /// The group elects another leader in a third of this time.
     pub node_timeout: Duration,
-    /// All rules, except in a simulation.
+    /// Rules that are in force: all of them, except in a simulation.
     pub rules: Rules<Rule>,
 }
 
-/// A group that agents may join.
+/// Settings of a group that agents may join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
-    /// The run that it is there for.
+    /// Run that the group serves.
     pub run: String,
-    /// The most voters; odd.
+    /// Maximum number of voters; odd.
     pub most: usize,
-    /// The part of this process in it.
+    /// Way in which this process enters the group.
     pub start: Start,
 }
 
-/// The way of a process into a group that agents may join.
+/// Way in which a process enters a group that agents may join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
-    /// It founds the group, or goes on as its only voter.
+    /// Found the group, or continue as its only voter.
     Alone {
-        /// The note of the process before it, which was the only voter; a new one if there was none.
+        /// Record of the previous process here, which was the only voter.
+        ///
+        /// A new record if there was no such process.
         note: Box<coordinator::Note>,
-        /// The place of the coordinator, and the words of people about those before it.
+        /// Addresses of the coordinator, and user statements about its predecessors.
         origin: coordinator::Origin,
     },
-    /// The process before it was a member of a group with others.
+    /// Return: the previous process here was a member of a group with others.
     Returns {
-        /// The note of that process.
+        /// Record of the previous process.
         note: Box<coordinator::Note>,
     },
-    /// A member invites it.
+    /// Wait for a member to invite this process.
     Invited,
 }
 
 impl Settings {
-    /// Those of the group: a tick is a sixtieth of the time for which a machine may be silent.
+    /// Settings of the consensus group; 60 ticks make one `node_timeout`.
     fn consensus(&self) -> consensus::Settings {
         consensus::Settings {
             tick: self.node_timeout / 60,
@@ -131,109 +148,120 @@ impl Settings {
     }
 }
 
-/// Something that a voter wants done.
+/// Action that a voter requests from its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// An output of the coordinator here; never a note.
+    /// Output of the coordinator here, except a record.
     Coordinator(coordinator::Output),
-    /// A frame for the process at a place. It may be lost if there is no connection.
+    /// Send a frame to the process at an endpoint.
+    ///
+    /// The frame may be lost if there is no connection.
     ToPeer {
-        /// The index of the place.
+        /// Endpoint index of the receiver.
         place: usize,
         /// The whole frame.
         frame: Vec<u8>,
     },
-    /// A connection is of no use any more, and nothing is wrong with the peer: end it.
+    /// Close a connection that is no longer needed; the peer did nothing wrong.
+    ///
+    /// The text is the reason.
     Dismiss(ConnId, String),
-    /// The first frames of every connection to another place from here on; to be sent on those that there are, too.
+    /// First frames for connections to other endpoints.
+    ///
+    /// Send them at the start of every future connection, and now over every existing one.
     Greet(Vec<u8>),
-    /// Call the process at this address from here on, as that of a place, or no process there any more.
+    /// Connect to this address from now on for an endpoint index.
+    ///
+    /// `None`: connect to no process for that index.
     Call {
-        /// The index of the place.
+        /// Endpoint index that the address belongs to.
         place: usize,
-        /// `host:port`.
+        /// Address to connect to (`host:port`).
         address: Option<String>,
     },
-    /// Keep this for the next process here, before any later output is applied. Only of a group that agents may join.
+    /// Write the record for the next process here.
+    ///
+    /// Do so before any later output is applied.
+    /// Only a group that agents may join requests this.
     Note(Box<coordinator::Note>),
-    /// Bytes for the other end of a connection.
+    /// Send bytes over a connection.
     Reply(ConnId, Vec<u8>),
-    /// The coordinator here is no more: what it has stored is to be removed.
+    /// The coordinator here has ended: remove the keys that it stored.
     SteppedDown,
-    /// No connection to another place is needed any more.
+    /// Close all connections to other endpoints; no more are needed.
     Retire,
-    /// Log this.
+    /// Log this event.
     Log(Fact),
 }
 
-/// Something that people may want to know.
+/// Event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fact {
-    /// The group has been founded.
+    /// The group was founded.
     Founded {
-        /// The endpoints of the voters.
+        /// Endpoints of the voters.
         voters: Vec<String>,
     },
-    /// The coordinator is here now.
+    /// This process now runs the coordinator.
     Coordinates {
-        /// The endpoint of the one before, if there was one.
+        /// Endpoint of the previous coordinator, if there was one.
         before: Option<String>,
-        /// The term.
+        /// Current term.
         term: u64,
     },
-    /// The coordinator is elsewhere now.
+    /// Another process now runs the coordinator.
     Follows {
-        /// Its endpoint.
+        /// Endpoint of the coordinator.
         coordinator: String,
-        /// The endpoint of the one before, if there was one.
+        /// Endpoint of the previous coordinator, if there was one.
         before: Option<String>,
-        /// The term.
+        /// Current term.
         term: u64,
     },
-    /// The coordinator is not heard of any more.
+    /// The voters have lost contact with the coordinator.
     Leaderless {
-        /// Its endpoint.
+        /// Endpoint of the lost coordinator.
         coordinator: String,
     },
-    /// The process at a place votes in place of the one that has ended there.
+    /// A new process votes in place of the process that ended at this endpoint.
     Replaced {
-        /// The endpoint.
+        /// Endpoint of the voter.
         place: String,
     },
-    /// Voters have left, and nobody has taken their places.
+    /// Voters have left, and no process has replaced them.
     Fewer {
-        /// The endpoints of those that vote now.
+        /// Endpoints of the remaining voters.
         voters: Vec<String>,
     },
-    /// The members of a group that agents may join, after a change.
+    /// The members of a group that agents may join have changed.
     Voters {
-        /// The endpoints of those that vote, the coordinator's first.
+        /// Endpoints of the voters; the coordinator's is first.
         voters: Vec<String>,
-        /// And of one that learns.
+        /// Endpoints of the members that learn.
         learners: Vec<String>,
     },
-    /// There is another group of the run, which has a later round; this process has left its own one.
+    /// This process left its group: another group of the run has a later round.
     Merged {
-        /// The endpoint of a member of the other one.
+        /// Endpoint of a member of the other group.
         other: String,
-        /// Its own had a round, which is over.
+        /// `true` if the group that this process left had a round; that round is over.
         had_round: bool,
     },
-    /// All voters have ended at once, and this process goes on from the newest note.
+    /// All voters had ended, and this process continues from the newest record.
     TookOver,
     /// This process has left a group that can never decide again.
     GaveUp,
-    /// A process at a place cannot be a voter of this group.
+    /// The process at an endpoint cannot be a voter of this group.
     Unsuitable {
-        /// The endpoint that it names.
+        /// Endpoint that the process reported.
         place: String,
-        /// Why not.
+        /// Reason.
         why: &'static str,
     },
 }
 
 impl Fact {
-    /// Whether people are to see it who have not asked for more than what is unusual.
+    /// `true` if the log shows this event at the default level.
     pub fn is_warning(&self) -> bool {
         match self {
             Self::Coordinates { before, .. } | Self::Follows { before, .. } => before.is_some(),
@@ -264,7 +292,7 @@ impl fmt::Display for Fact {
             }
             Self::Leaderless { coordinator } => write!(
                 formatter,
-                "the coordinator at {coordinator} is not heard of any more; the voters elect another one"
+                "the coordinator at {coordinator} is lost; the voters elect another one"
             ),
             Self::Replaced { place } => write!(
                 formatter,
@@ -284,29 +312,29 @@ impl fmt::Display for Fact {
                 )?;
                 match &learners[..] {
                     [] => Ok(()),
-                    [first, ..] => write!(formatter, "; if it ends in order, {first} goes on"),
+                    [first, ..] => write!(formatter, "; if it ends in order, {first} continues"),
                 }
             }
             Self::Founded { voters } | Self::Voters { voters, .. } => write!(
                 formatter,
-                "{} voters: {}; the rendezvous goes on as long as more than half of them live",
+                "{} voters: {}; the rendezvous continues as long as more than half of them live",
                 voters.len(),
                 voters.join(", ")
             ),
             Self::Merged { other, had_round } => write!(
                 formatter,
-                "the coordinator of this run is at {other}, or known there; this process gives {} up and follows it",
+                "the coordinator of this run is at or reachable through {other}; this process leaves {} and joins it",
                 match had_round {
-                    true => "its own, with the round of that,",
-                    false => "its own, which had no round,",
+                    true => "its own group with its round",
+                    false => "its own group, which had no round,",
                 }
             ),
             Self::TookOver => formatter.write_str(
-                "more than half of the voters have ended at once, and all were started again; this process goes on from \
-                 its note",
+                "more than half of the voters had ended, and all were restarted; this process continues from \
+                 its record",
             ),
             Self::GaveUp => formatter.write_str(
-                "more than half of the voters have ended at once, so the voters begin anew; rounds of before are given up",
+                "more than half of the voters ended; the others found a new group and drop earlier rounds",
             ),
             Self::Unsuitable { place, why } => {
                 write!(formatter, "the process at {place} cannot be a voter here: {why}")
@@ -315,7 +343,7 @@ impl fmt::Display for Fact {
     }
 }
 
-/// The rest of a sentence about the coordinator: the one before it, if there was one, and the term.
+/// Appends the previous coordinator, if there was one, and the term.
 fn in_place_of(before: Option<&str>, term: u64, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
     match before {
         None => write!(formatter, " (term {term})"),

@@ -1,4 +1,4 @@
-//! The machine of a voter: which input goes where, who leads, and what follows from that.
+//! Machine of a voter: routes inputs, tracks the leader, and acts on changes.
 
 mod agents;
 mod leading;
@@ -24,93 +24,102 @@ use rdzv_rendezvous_proto::coordinator::gate::{Gate, Next};
 use rdzv_rendezvous_proto::coordinator::{self, Coordinator, Input, RunNote};
 use view::Seen;
 
-/// The time after which a voter looks at its group again, as long as something is to be done about it.
+/// Interval between reviews of the group, as long as a review is needed.
 const REVIEW: Duration = Duration::from_millis(50);
 
-/// The time for which a group has to look lost before its members leave it. If there were a majority that this member does
-/// not know of, it would have elected a leader by then.
+/// Time for which a group must look lost before its members leave it.
+///
+/// A majority that this member does not know would elect a leader within this time.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 
-/// A question of the coordinator, as a token of the group; the others are terms.
+/// Bit that marks a consensus token as a question of the coordinator.
+///
+/// Tokens without it are terms.
 const QUESTION: u64 = 1 << 63;
 
-/// A voter.
+/// One voter of a group.
 #[derive(Debug)]
 pub struct Voter {
     settings: Settings,
-    /// If agents may join its group.
+    /// State of a group that agents may join; `None` with a fixed list.
     open: Option<OpenGroup>,
     random: fastrand::Rng,
-    /// This process in its group.
+    /// Id of this process in its group.
     id: VoterId,
-    /// The number of groups that were lost before its group, or before the next one.
+    /// Number of groups that were lost before the current or the next group.
     epoch: u32,
     peers: Peers,
-    /// Its group, once it is in one.
+    /// The group of this process; `None` before the process enters one.
     group: Option<Group>,
     /// The coordinator, if this voter leads.
     coordinator: Option<Coordinator>,
     gate: Gate,
-    /// Connections of agents that have asked the coordinator for something.
+    /// Connections of agents that have sent a request to the coordinator.
     agents: BTreeSet<ConnId>,
-    /// Connections of those who wait until it is known where the coordinator is.
+    /// Connections that wait for an answer to "who coordinates?".
     asking: BTreeSet<ConnId>,
-    /// Questions of the coordinator to the group, and answers for it.
+    /// Questions of the coordinator to the group, and the group's answers.
     questions: Vec<u64>,
     answers: Vec<(u64, bool)>,
-    /// When the coordinator here began, or had something decided last.
+    /// Time of the coordinator's start, or of its last proposal.
     decided: Mono,
-    /// Until when it waits to be no member any more, if it is about to end.
+    /// Time until which an ending process waits for its removal from the group.
     ending: Option<Mono>,
-    /// Since when its group looks as if it could never decide again.
+    /// Time since which the group has looked as if it could never decide again.
     lost_since: Option<Mono>,
-    /// When it looks at its group again, if something is to be done about that.
+    /// Time of the next review of the group, if one is needed.
     review: Option<Mono>,
     has_retired: bool,
-    /// For those who ask how the group stands.
+    /// State that only status requests need.
     seen: Seen,
-    /// Endpoints of processes that cannot be voters here, of which people were told.
+    /// Endpoints of unsuitable processes that were logged already.
     unsuitable: BTreeSet<String>,
     outbox: Outbox<Output>,
 }
 
-/// A group: its cluster, and in the upper half the number of groups, or of terms, of that cluster before it, without the log of
-/// which it has begun. Of a group with a list, that half is 0.
+/// Id of a group: its cluster (lower half) and a sequence number (upper half).
+///
+/// The sequence number counts the groups or terms of the cluster whose log this group did not
+/// inherit. It is 0 for a group with a list.
 type GroupId = u128;
 
-/// The cluster of a group.
+/// Returns the cluster of a group.
 fn cluster_of(group: GroupId) -> u64 {
     (group & u128::from(u64::MAX)) as u64
 }
 
-/// This process' part in a group.
+/// State of this process in a group.
 #[derive(Debug)]
 struct Group {
     id: GroupId,
     consensus: Consensus,
-    /// The voters of the beginning by their places, if this process is one of them.
+    /// First voters of the group by endpoint index.
+    ///
+    /// Empty if this process is none of them.
     founders: Vec<VoterId>,
-    /// The address of the member that has invited this process, if one has.
+    /// Address of the member that invited this process; empty if none did.
     inviter: String,
-    /// The runs, as far as they are committed.
+    /// Committed records of the runs.
     runs: BTreeMap<String, RunNote>,
-    /// The place of the coordinator that people were told of last, and the leader that is known now.
+    /// Endpoint index of the coordinator that was logged last.
+    ///
+    /// `leader` is the endpoint index of the current leader.
     announced: Option<usize>,
     leader: Option<usize>,
     voters: BTreeSet<VoterId>,
-    /// All that have voted so far.
+    /// All voters that the group has had until now.
     have_voted: BTreeSet<VoterId>,
 }
 
 impl Group {
-    /// Whether everything is over that it was there for.
+    /// `true` if the group has runs and all of them are over.
     fn is_over(&self) -> bool {
         !self.runs.is_empty() && self.runs.values().all(|note| note.closed)
     }
 }
 
 impl Voter {
-    /// The process at a place, which is in no group yet.
+    /// Creates the voter of this process, which is in no group yet.
     pub fn new(mut settings: Settings) -> Self {
         let mut random = fastrand::Rng::with_seed(settings.seed);
         let mut voter = Self {
@@ -136,46 +145,46 @@ impl Voter {
             unsuitable: BTreeSet::new(),
             outbox: Outbox::default(),
         };
-        // One that has not begun would say that it remembers nothing.
+        // A greeting before the start would report that this process remembers nothing.
         if !voter.has_to_begin() {
             voter.greet();
         }
         voter
     }
 
-    /// Whether the coordinator is here.
+    /// `true` if this process runs the coordinator.
     pub fn coordinates(&self) -> bool {
         self.coordinator.is_some()
     }
 
-    /// Whether what happens to keys concerns the coordinator here.
+    /// `true` if the coordinator here must see changes of keys.
     pub fn is_active(&self) -> bool {
         self.coordinator
             .as_ref()
             .is_some_and(Coordinator::is_active)
     }
 
-    /// Whether a connection is that of an agent which has joined, or of another voter.
+    /// `true` if the connection belongs to a joined agent or to another voter.
     pub fn has_joined(&self, connection: ConnId) -> bool {
         let coordinator = self.coordinator.as_ref();
         coordinator.is_some_and(|coordinator| coordinator.has_joined(connection))
             || self.peers.at(connection).is_some()
     }
 
-    /// Whether it is about to end, and waits until the others do not count on it any more.
+    /// `true` if this voter is ending and waits for the others to remove it.
     pub fn hands_over(&self) -> bool {
         self.ending.is_some()
     }
 
-    /// The time after which the connection of an agent is to be ended whose kernel acknowledges nothing.
+    /// Time after which to close an agent's connection that acknowledges nothing.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         self.coordinator.as_ref()?.silence(connection)
     }
 
-    /// The endpoint of the coordinator, as far as this voter knows.
+    /// Endpoint of the coordinator, if this voter knows it.
     pub fn coordinator(&self) -> Option<&str> {
         if self.group.is_none() && self.open.is_some() {
-            // Any member knows.
+            // Every member of a group knows the coordinator.
             let mut others = self.peers.all_present();
             let (place, _) = others.find(|(_, peer)| peer.group != 0)?;
             return self.settings.places.get(place).map(String::as_str);
@@ -189,12 +198,12 @@ impl Voter {
         self.settings.places.get(place).map(String::as_str)
     }
 
-    /// The part of this voter in its group, if it is in one.
+    /// Role of this voter in its group; `None` outside a group.
     pub fn role(&self) -> Option<Role> {
         self.group.as_ref().map(|group| group.consensus.role())
     }
 
-    /// Its group; 0 if it is in none.
+    /// Id of the group; 0 outside a group.
     fn group_id(&self) -> GroupId {
         self.group.as_ref().map_or(0, |group| group.id)
     }
@@ -226,14 +235,14 @@ impl Voter {
         self.outbox.push(Output::Greet(frame));
     }
 
-    /// Sends a frame to the process at a place.
+    /// Sends a frame to the process at an endpoint.
     fn send(&mut self, place: usize, message: &Frame) {
         let mut frame = Vec::new();
         message.write(&mut frame);
         self.outbox.push(Output::ToPeer { place, frame });
     }
 
-    /// Sends a frame to every other process that is in contact.
+    /// Sends a frame to every other connected process.
     fn send_all(&mut self, message: &Frame) {
         let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
         places
@@ -250,7 +259,7 @@ impl Voter {
         self.outbox.push(Output::Dismiss(connection, why.into()));
     }
 
-    /// A request of another voter, or of somebody who looks for the coordinator.
+    /// Handles a request of another voter, or of a search for the coordinator.
     fn peer_request(&mut self, now: Now, from: ConnId, code: u8, payload: &[u8]) {
         if matches!(code, opcode::MESSAGE | opcode::SNAPSHOT_PART) {
             return self.peer_message(now, from, code, payload);
@@ -294,17 +303,17 @@ impl Voter {
                 self.asking.insert(from);
             }
             Ok(Frame::Elsewhere { .. }) => {
-                self.close(from, "it said where the coordinator is, unasked");
+                self.close(from, "it reported the coordinator without a request");
             }
             Ok(Frame::Members(addresses)) => self.on_members(now, from, &addresses),
             Ok(Frame::Leave) => self.peers.leaves(from),
             Ok(Frame::Left) if self.hands_over() => self.retire(),
-            Ok(Frame::Left) => self.close(from, "it said that this voter has left, unasked"),
+            Ok(Frame::Left) => self.close(from, "it sent `Left` without a request"),
             Err(error) => self.close(from, format!("it sent a bad frame: {error}")),
         }
     }
 
-    /// Answers those who look for the coordinator, once it is known where that is.
+    /// Answers the processes that look for the coordinator, once it is known.
     fn answer(&mut self) {
         let Some(coordinator) = self.coordinator() else {
             return;
@@ -326,7 +335,7 @@ impl Voter {
         let Some(peer) = self.peers.at(from) else {
             return self.close(
                 from,
-                "it sent a message of a group before it said who it is",
+                "it sent a message of a group before it introduced itself",
             );
         };
         if peer.group != 0 && peer.group == self.group_id() {
@@ -339,7 +348,7 @@ impl Voter {
         }
     }
 
-    /// Hands an input to the coordinator, if it is here.
+    /// Passes an input to the coordinator, if it is here.
     fn coordinate(&mut self, now: Now, input: Input<'_>) {
         let Some(coordinator) = &mut self.coordinator else {
             return;
@@ -348,7 +357,7 @@ impl Voter {
         let mut adopted = None;
         while let Some(output) = coordinator.poll_output() {
             match output {
-                // Keys are this process' own; agents are told of what stands in them.
+                // Keys are local to this process; agents receive their contents in events.
                 coordinator::Output::Read(_)
                 | coordinator::Output::Store { .. }
                 | coordinator::Output::Remove(_) => {
@@ -364,7 +373,7 @@ impl Voter {
         }
     }
 
-    /// Lets out what may leave, and has notes replicated.
+    /// Emits the outputs that may leave, and proposes records to the group.
     fn settle(&mut self, now: Now) {
         let voters = self.group.as_ref().map_or(0, |group| group.voters.len());
         let voters = u32::try_from(voters).unwrap_or(u32::MAX);
@@ -414,7 +423,7 @@ impl Voter {
             self.coordinate(now, Input::Tick);
         }
         if self.hand_over_due().is_some_and(|due| due <= now.mono) {
-            // If it comes to nothing, the next attempt is made after the same time.
+            // After a failed attempt, the next one follows after the same time.
             self.decided = now.mono;
             self.hand_over_to_store(now);
         }
@@ -423,14 +432,14 @@ impl Voter {
         }
     }
 
-    /// Nobody has taken over: the agents look for another one.
+    /// Ends an unfinished handover; the agents then search for another coordinator.
     pub(super) fn give_up_hand_over(&mut self) {
         self.step_down(self.role().map_or(0, |role| role.term));
         self.retire();
     }
 }
 
-/// A number that no other process draws.
+/// Draws a random id.
 fn draw(random: &mut fastrand::Rng) -> VoterId {
     loop {
         if let Some(id) = VoterId::new(random.u64(1..)) {

@@ -1,4 +1,4 @@
-//! The processes at the places of the group, as they have introduced themselves.
+//! Processes at the endpoints of the group, as they have introduced themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,67 +8,71 @@ use rdzv_consensus::membership::{Candidate, Standing};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Mono;
 
-/// The process at a place.
+/// The process at an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) voter: VoterId,
-    /// Its group; 0 if it is in none.
+    /// Id of its group; 0 if it is in none.
     pub(super) group: u128,
-    /// The number of groups that were lost before, as far as it knows.
+    /// Number of groups that were lost before, as far as the process knows.
     pub(super) epoch: u32,
-    /// In a group that agents may join: the rounds that it knows of, and the part of the log that it has applied, or
-    /// remembers; and whether it votes there.
+    /// Number of rounds that it knows, in a group that agents may join.
+    ///
+    /// `applied` is the position in the log that it has applied or remembers. `votes` is `true` if
+    /// it votes there.
     pub(super) rounds: u32,
     pub(super) applied: (u64, u64),
     pub(super) votes: bool,
-    /// It is no agent.
+    /// `true` if no agent runs in the process.
     pub(super) is_store: bool,
-    /// Its connection, as long as there is one.
+    /// Connection of the process; `None` while there is none.
     pub(super) connection: Option<ConnId>,
-    /// When it was first heard of.
+    /// Time of its first introduction.
     pub(super) since: Mono,
-    /// Since when there is none.
+    /// Time since which it has had no connection.
     pub(super) absent_since: Mono,
-    /// It has said that it is about to end.
+    /// `true` if it has announced its end.
     pub(super) leaves: bool,
 }
 
-/// All places but this process' own.
+/// Processes at all endpoints except that of this process.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     peers: BTreeMap<usize, Peer>,
-    /// Processes that have ended, because others have their places.
+    /// Processes that have ended, because other processes are at their endpoints.
     ended: BTreeSet<VoterId>,
-    /// The addresses of processes, those that have ended among them.
+    /// Addresses of processes, including those that have ended.
     addresses: BTreeMap<VoterId, String>,
-    /// The other members of a group that the process at a place remembers.
+    /// Other members that the process at an endpoint remembers, by endpoint index.
     remembered: BTreeMap<usize, Vec<String>>,
 }
 
-/// Where the process at a place is.
+/// Location of the process at an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Whereabouts {
-    /// Equal numbers are one machine.
+    /// Machine; equal numbers are one machine.
     pub(super) machine: u64,
-    /// Equal numbers are one network.
+    /// Network; equal numbers are one network.
     pub(super) network: u64,
-    /// Its position in the list of the group, if there is one.
+    /// Position in the list of the group, if there is a list.
     pub(super) position: Option<u8>,
 }
 
-/// The difference that an introduction makes.
+/// Change that an introduction makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Introduced {
-    /// The process that was at the place before, which has ended therefore, if it is another one.
+    /// The previous process at the endpoint, if there was another one.
+    ///
+    /// It has ended, because one process owns the endpoint.
     pub(super) ended: Option<VoterId>,
-    /// The connection that it had before.
+    /// The previous connection of that endpoint, if there was another one.
     pub(super) replaced: Option<ConnId>,
-    /// It had no connection before, or was in another group.
+    /// `true` if the process had no connection before, or was in another group.
     pub(super) is_new: bool,
 }
 
 impl Peers {
-    /// The process at a place has said who it is.
+    /// Adds or updates the process at an endpoint.
     pub(super) fn introduce(&mut self, place: usize, address: &str, mut peer: Peer) -> Introduced {
         let (voter, group, connection) = (peer.voter, peer.group, peer.connection);
         let before = self.peers.get(&place).copied();
@@ -80,7 +84,7 @@ impl Peers {
         let old = before.and_then(|peer| peer.connection);
         let ended = before.map(|peer| peer.voter).filter(|old| *old != voter);
         self.ended.extend(ended);
-        // Others may have told of one there that has never been in contact.
+        // Others may have reported a process at this address that was never connected.
         let before = self
             .addresses
             .iter()
@@ -98,7 +102,7 @@ impl Peers {
         }
     }
 
-    /// A connection is gone. Returns the process whose it was.
+    /// Handles a closed connection. Returns the process at its other end.
     pub(super) fn closed(&mut self, now: Mono, connection: ConnId) -> Option<VoterId> {
         let mut peers = self.peers.values_mut();
         let peer = peers.find(|peer| peer.connection == Some(connection))?;
@@ -106,7 +110,7 @@ impl Peers {
         Some(peer.voter)
     }
 
-    /// Since when a process has no connection; `None` if it has one.
+    /// Time since which a process has no connection; `None` if it has one.
     pub(super) fn absent_since(&self, voter: VoterId) -> Option<Mono> {
         let mut peers = self.peers.values();
         match peers.find(|peer| peer.voter == voter) {
@@ -115,7 +119,7 @@ impl Peers {
         }
     }
 
-    /// Forgets the process at a place, if it is neither in contact nor needed.
+    /// Forgets the process at an endpoint, if it is neither connected nor needed.
     pub(super) fn forget_absent(
         &mut self,
         place: usize,
@@ -130,7 +134,7 @@ impl Peers {
         is_forgotten
     }
 
-    /// The process at the other end of a connection has said that it is about to end.
+    /// Records that the process at the other end has announced its end.
     pub(super) fn leaves(&mut self, connection: ConnId) {
         let mut peers = self.peers.values_mut();
         let peer = peers.find(|peer| peer.connection == Some(connection));
@@ -139,26 +143,26 @@ impl Peers {
         }
     }
 
-    /// The processes that have said that they are about to end, with their places.
+    /// Processes that have announced their end, with their endpoint indexes.
     pub(super) fn all_leaving(&self) -> impl Iterator<Item = (usize, VoterId)> {
         let leaving = self.peers.iter().filter(|(_, peer)| peer.leaves);
         leaving.map(|(place, peer)| (*place, peer.voter))
     }
 
-    /// Whether a process has ended, or has said that it is about to and is not in contact any more.
+    /// `true` if a process has ended, or has announced its end and is disconnected.
     pub(super) fn has_ended(&self, voter: VoterId) -> bool {
         let left = |peer: &Peer| peer.voter == voter && peer.leaves && peer.connection.is_none();
         self.ended.contains(&voter) || self.peers.values().any(left)
     }
 
-    /// The process at the other end of a connection.
+    /// Returns the process at the other end of a connection.
     pub(super) fn at(&self, connection: ConnId) -> Option<Peer> {
         let mut peers = self.peers.values();
         let found = peers.find(|peer| peer.connection == Some(connection));
         found.copied()
     }
 
-    /// The process at the other end of a connection, which is in no group, tells of what it remembers.
+    /// Stores the members that a process outside a group remembers.
     pub(super) fn reports(&mut self, connection: ConnId, others: Vec<String>) {
         let mut peers = self.peers.iter();
         let peer = peers.find(|(_, peer)| peer.connection == Some(connection));
@@ -167,17 +171,19 @@ impl Peers {
         }
     }
 
-    /// The members that the process at a place remembers.
+    /// Members that the process at an endpoint remembers.
     pub(super) fn remembers(&self, place: usize) -> &[String] {
         self.remembered.get(&place).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether it has told of that.
+    /// `true` if that process has reported its memory.
     pub(super) fn has_reported(&self, place: usize) -> bool {
         self.remembered.contains_key(&place)
     }
 
-    /// Whether another process has taken the place of this one, which has ended therefore.
+    /// `true` if another process has replaced this one at its endpoint.
+    ///
+    /// This process has therefore ended.
     pub(super) fn is_replaced(&self, voter: VoterId) -> bool {
         let is_there = |peer: &Peer| {
             let address = self.addresses.get(&peer.voter);
@@ -189,39 +195,40 @@ impl Peers {
         self.ended.contains(&voter) || is_known && self.peers.values().any(is_there)
     }
 
-    /// The address of a process, that may have ended.
+    /// Address of a process, which may have ended.
     pub(super) fn address(&self, voter: VoterId) -> Option<&str> {
         self.addresses.get(&voter).map(String::as_str)
     }
 
-    /// Somebody else knows the address of a process.
+    /// Stores the address of a process that another member reported.
     pub(super) fn is_at(&mut self, voter: VoterId, address: &str) {
         self.addresses.insert(voter, address.to_owned());
     }
 
-    /// The place of a process.
+    /// Endpoint index of a process.
     pub(super) fn place(&self, voter: VoterId) -> Option<usize> {
         let mut peers = self.peers.iter();
         let found = peers.find(|(_, peer)| peer.voter == voter);
         found.map(|(place, _)| *place)
     }
 
-    /// The process at a place, if it is in contact.
+    /// Returns the process at an endpoint, if it is connected.
     pub(super) fn present(&self, place: usize) -> Option<Peer> {
         let peer = self.peers.get(&place).copied();
         peer.filter(|peer| peer.connection.is_some())
     }
 
-    /// The processes that are in contact, with their places.
+    /// Connected processes with their endpoint indexes.
     pub(super) fn all_present(&self) -> impl Iterator<Item = (usize, Peer)> {
         let peers = self.peers.iter().map(|(place, peer)| (*place, *peer));
         peers.filter(|(_, peer)| peer.connection.is_some())
     }
 
-    /// Every process that is, or could be, a member of the group.
+    /// Returns every process that is, or could be, a member of the group.
     ///
-    /// A member that has said so is gone, and no other one is waited for. It has ended, too, if
-    /// another process has its place, or if it `is_gone`, for so long.
+    /// A member that has announced its end counts as lost, and its replacement need not wait. A
+    /// member has also ended if another process is at its endpoint, or if `is_gone` returns a
+    /// duration.
     pub(super) fn candidates(
         &self,
         group: u128,
@@ -247,7 +254,7 @@ impl Peers {
                 since,
             }
         };
-        // Whether another process has its place does not say for how long it has been gone.
+        // A new process at the endpoint does not show for how long the old one has been gone.
         let absent = |voter: VoterId| match is_gone(voter) {
             Some(time) => Standing::Gone(time),
             None if self.ended.contains(&voter) => Standing::Gone(Duration::ZERO),

@@ -1,33 +1,37 @@
-//! The places at which an agent asks for the coordinator, in the order in which it asks.
+//! Order in which an agent asks the endpoints for the coordinator.
 
 use std::time::Duration;
 
-/// The time for one attempt to connect to a place, and for a voter to name the coordinator: while one is elected, it
-/// answers as soon as that is over.
+/// Time for one attempt: to connect, and to receive the coordinator's endpoint.
+///
+/// During an election, a voter answers as soon as the election is over.
 pub const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// The number of times that it doubles. Thousands of agents look for the coordinator at once, and a voter that has not come
-/// to an agent in time has done its work in vain.
+/// Maximum number of times that [`ATTEMPT`] doubles.
+///
+/// Thousands of agents search at the same time. Otherwise a slow voter would answer only agents
+/// that have already timed out.
 const DOUBLINGS: u32 = 2;
 
-/// The places at which the coordinator may be.
+/// Endpoints at which the coordinator may be.
 ///
-/// A voter that is not the coordinator says where that is, if it knows; that place is asked next.
-/// Else the places are asked in turn. After a coordinator that is gone, the next place comes first:
-/// its machine may be gone too, and then the attempt to connect to it would take long.
+/// A voter that is not the coordinator names the coordinator's endpoint, if it knows it. The agent
+/// asks that endpoint next. Otherwise it asks the endpoints in turn. After the loss of a
+/// coordinator, the agent starts with the next endpoint: a connection to a lost machine would take
+/// long to fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchOrder {
     places: Vec<String>,
-    /// The place that was asked last.
+    /// Index of the endpoint that was asked last.
     at: usize,
     hint: Option<usize>,
     found: Option<usize>,
-    /// Searches in a row that have found nothing.
+    /// Number of consecutive searches that found no coordinator.
     failures: u32,
 }
 
 impl SearchOrder {
-    /// The first one is asked first.
+    /// Creates a search that starts with the first endpoint.
     pub fn new(places: Vec<String>) -> Self {
         Self {
             at: places.len().saturating_sub(1),
@@ -38,51 +42,51 @@ impl SearchOrder {
         }
     }
 
-    /// The number of places.
+    /// Number of endpoints.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there is none.
+    /// `true` if there are no endpoints.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// The place to ask now, by its index.
+    /// Returns the index of the endpoint to ask now.
     pub fn advance(&mut self) -> usize {
         let next = (self.at + 1) % self.places.len().max(1);
         self.at = self.hint.take().unwrap_or(next);
         self.at
     }
 
-    /// The coordinator is at this place.
+    /// Records that the coordinator is at this endpoint.
     pub fn found(&mut self, place: usize) {
         (self.at, self.hint, self.failures) = (place, None, 0);
         self.found = Some(place);
     }
 
-    /// The place at which the coordinator was last, as far as one was found.
+    /// Index of the endpoint at which the coordinator was found last.
     pub fn found_at(&self) -> Option<usize> {
         self.found
     }
 
-    /// No place was the coordinator.
+    /// Records that a search found no coordinator.
     pub fn failed(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// The time for the next attempt.
+    /// Time limit of the next attempt.
     pub fn attempt(&self) -> Duration {
         ATTEMPT * 2_u32.pow(self.failures.min(DOUBLINGS))
     }
 
-    /// All places but that of the coordinator, the next one first.
+    /// Indexes of all endpoints except the current one, the next one first.
     pub fn others(&self) -> Vec<usize> {
         let count = self.places.len();
         (1..count).map(|next| (self.at + next) % count).collect()
     }
 
-    /// These are the places from here on. The one that was asked last stays so, if it is among them.
+    /// Replaces the endpoints; keeps the position if its endpoint is still listed.
     pub fn replace(&mut self, places: Vec<String>) {
         let at = self.places.get(self.at);
         let found = at.and_then(|at| places.iter().position(|place| place == at));
@@ -90,13 +94,15 @@ impl SearchOrder {
         (self.places, self.hint) = (places, None);
     }
 
-    /// The coordinator may be at this place.
+    /// Asks this endpoint next, because the coordinator may be there.
     pub fn suppose(&mut self, place: usize) {
         self.hint = Some(place);
     }
 
-    /// A voter has said, while there is a connection to the coordinator, that it is at this endpoint. Returns whether that is
-    /// another one of the places; it is then asked next.
+    /// Handles a voter's report about the coordinator's endpoint.
+    ///
+    /// The agent is connected to a coordinator. Returns `true` if the report names another one of
+    /// the endpoints, which is then asked next.
     pub fn has_moved(&mut self, coordinator: &str) -> bool {
         let at = self.at;
         self.elsewhere(coordinator);
@@ -104,8 +110,10 @@ impl SearchOrder {
         self.hint.is_some()
     }
 
-    /// The voter that was asked last has said that the coordinator is at this endpoint, which may be its own by now.
-    /// Returns whether it is one of the places; others are not believed.
+    /// Handles the answer of the voter that was asked last.
+    ///
+    /// The coordinator's endpoint may be that of the voter by now. Returns `true` if it is one of
+    /// the endpoints; other answers are ignored.
     pub fn elsewhere(&mut self, coordinator: &str) -> bool {
         let mut places = self.places.iter();
         self.hint = places.position(|place| place == coordinator);
@@ -134,7 +142,7 @@ mod tests {
         assert_eq!(order.advance(), 0);
         assert!(order.elsewhere("c"));
         assert_eq!(order.advance(), 2);
-        // It is gone since: the others are asked before it.
+        // If the coordinator is lost again, the agent asks the other endpoints first.
         order.found(2);
         assert_eq!([order.advance(), order.advance()], [0, 1]);
     }

@@ -1,4 +1,6 @@
-//! The acts of the plan, done to agents: they start, end, are held up, and have wrong clocks.
+//! Applies the acts of the plan to agents.
+//!
+//! Agents start, end, pause, and have wrong clocks.
 
 use std::time::Duration;
 
@@ -11,7 +13,9 @@ use crate::Violation;
 use crate::history::record;
 use crate::scheduler::nanos;
 
-/// A store that notices dead agents takes one for dead that it has not heard of for so long.
+/// Time without contact after which the store reports an agent as dead.
+///
+/// This applies to a store that notices dead agents.
 const LONG_CUT: Duration = Duration::from_secs(10);
 
 impl World {
@@ -21,8 +25,8 @@ impl World {
         let until = |time: Duration| self.time.now + nanos(time);
         let running = self.agents[agent].doing != Doing::Nothing;
         match act {
-            // It may have left, or been told that the run is over. One that was killed is started
-            // by its keeper.
+            // The agent may have left, or may know that the run is over. The keeper restarts a
+            // killed agent.
             Act::Start if !running && !self.agents[agent].wanted => {
                 self.crash(agent, false);
                 self.agents[agent].wanted = true;
@@ -55,7 +59,7 @@ impl World {
                 {
                     link.cut = true;
                 }
-                // What the store notices need not be true.
+                // The store's report need not be true.
                 if self.plan.notices_dead && running && time > LONG_CUT {
                     self.notice_dead(agent);
                 }
@@ -77,8 +81,8 @@ impl World {
             }
             Act::Recover => {
                 self.recovers = true;
-                // Without a note, spares may fill a round before anybody of the last one is heard
-                // of.
+                // Without a record, spares may fill a round before an agent of the last round has
+                // reported.
                 match self.plan.has_spares() {
                     true => self.kill_host(false),
                     false => self.lose_note()?,
@@ -91,7 +95,9 @@ impl World {
         Ok(())
     }
 
-    /// An agent is killed, and its keeper starts another one in place of it, at this time if it is given.
+    /// Kills an agent; its keeper starts a replacement.
+    ///
+    /// `again` is the time of the start; without it, the time is random.
     pub(super) fn kill_agent(&mut self, agent: usize, again: Option<u64>) {
         let mut predecessors = std::mem::take(&mut self.agents[agent].predecessors);
         predecessors.push(self.agents[agent].instance);
@@ -119,8 +125,9 @@ impl World {
         self.tell(agent, Input::Join)
     }
 
-    /// The coordinator is killed, and its note is lost. Those that were told that all have succeeded have gone, so that may be
-    /// forgotten.
+    /// Kills the coordinator and loses its record.
+    ///
+    /// The agents that were notified of the success have left, so the success may be forgotten.
     fn lose_note(&mut self) -> Result<(), Violation> {
         if self.ledger.succeeded {
             self.ledger.is_forgotten = true;
@@ -130,7 +137,7 @@ impl World {
         Ok(())
     }
 
-    /// An agent leaves the others, or closes the run.
+    /// Makes an agent leave, or close the run.
     pub(super) fn end(&mut self, agent: usize, closes: bool) -> Result<(), Violation> {
         self.agents[agent].doing = Doing::Nothing;
         self.agents[agent].wanted = false;
@@ -141,7 +148,7 @@ impl World {
         self.tell(agent, input)
     }
 
-    /// The workers of an agent have succeeded; it waits for those of the others.
+    /// Lets the workers of an agent succeed; the agent then waits for the others.
     pub(super) fn succeed(&mut self, agent: usize) -> Result<(), Violation> {
         let it = &self.agents[agent];
         let Doing::Working(round) = it.doing else {
@@ -155,7 +162,7 @@ impl World {
         self.tell(agent, Input::Native(succeeded))
     }
 
-    /// The workers of an agent fail, because those of another one of its round have ended.
+    /// Fails an agent's workers, because other workers of its round have ended.
     pub(super) fn fail_workers(&mut self, agent: usize, round: u64) -> Result<(), Violation> {
         let it = &self.agents[agent];
         if it.doing != Doing::Working(round) || it.finishes {
@@ -165,13 +172,13 @@ impl World {
         self.tell(agent, Input::Join)
     }
 
-    /// The process of an agent ends; `silently` if its machine ends with it.
+    /// Ends the process of an agent; `silently` if its machine ends with it.
     pub(super) fn crash(&mut self, agent: usize, silently: bool) {
         if let Doing::Working(round) = self.agents[agent].doing
             && self.plan.place == Place::Restartable
         {
-            // A coordinator that recovers may have to wait for those who know what has become of
-            // the round.
+            // A coordinator that recovers may have to wait for agents that know how the round
+            // ended.
             for other in 0..self.agents.len() {
                 let late = self.time.random.u64(0..20_000_000_000);
                 self.later(other, late, Within::WorkersFail(round));
@@ -189,7 +196,7 @@ impl World {
         }
     }
 
-    /// The store tells all others that an agent is dead.
+    /// Lets the store report to all other agents that an agent is dead.
     fn notice_dead(&mut self, agent: usize) {
         let dead = self.agents[agent].me.clone();
         for other in (0..self.agents.len()).filter(|other| *other != agent) {

@@ -11,108 +11,108 @@ use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, participant}
 use super::plan::{Place, Plan};
 use crate::scheduler::due;
 
-/// Where the coordinator is.
+/// Endpoint of the coordinator.
 pub const ADDRESS: &str = "10.0.0.1:29400";
 
-/// The place of the agent's end of a connection, as its machine says.
+/// Endpoint of the agent's end of a connection, as its machine reports it.
 pub fn place(connection: u32) -> String {
     format!("10.0.1.1:{connection}")
 }
 
-/// What an agent is doing.
+/// Activity of an agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Doing {
-    /// Its process does not run, or it has ended with the run.
+    /// The process does not run, or it has ended with the run.
     Nothing,
-    /// It waits for a round.
+    /// The agent waits for a round.
     Joining,
-    /// Its workers run in this round.
+    /// The workers run in this round.
     Working(u64),
-    /// It stops its workers, to join again then.
+    /// The agent stops its workers, and joins again afterwards.
     Stopping,
 }
 
-/// Its machine.
+/// Machine of an agent.
 #[derive(Debug)]
 pub enum Make {
-    /// Speaks to the coordinator.
+    /// Machine that uses the coordinator.
     Native(Box<NativeClient>),
-    /// Knows only the key.
+    /// Machine that uses only the key.
     Stock(Box<Participant>),
 }
 
-/// Something that happens to its machine.
+/// Input of an agent's machine.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// To a native one.
+    /// Input of a native agent.
     Native(native_client::Input<'a>),
-    /// To a torchrun agent.
+    /// Input of a torchrun agent.
     Stock(participant::Input),
-    /// To either.
+    /// Join; for both kinds of agents.
     Join,
-    /// To either.
+    /// Leave; for both kinds of agents.
     Leave,
-    /// To either.
+    /// Close the run; for both kinds of agents.
     Close,
-    /// To either.
+    /// Tick; for both kinds of agents.
     Tick,
 }
 
-/// An output of its machine.
+/// Output of an agent's machine.
 #[derive(Debug)]
 pub enum Output {
-    /// Of a native one.
+    /// Output of a native agent.
     Native(native_client::Output),
-    /// Of a torchrun agent.
+    /// Output of a torchrun agent.
     Stock(participant::Output),
 }
 
 /// One agent.
 #[derive(Debug)]
 pub struct Agent {
-    /// Who it is: the process id changes with every start.
+    /// Identity of the agent; the process id changes with every start.
     pub me: NodeDesc,
-    /// What it is doing.
+    /// Current activity.
     pub doing: Doing,
-    /// The round in which its workers have ended, because they have succeeded.
+    /// Round in which its workers have succeeded, and thus ended.
     pub succeeded: Option<u64>,
-    /// It ends, whatever happens.
+    /// `true` if the agent ends in any case.
     pub finishes: bool,
-    /// Whether it shall take part.
+    /// `true` if the agent should participate.
     pub wanted: bool,
-    /// Whether the round that it is in outlives its coordinator.
+    /// `true` if its round outlives its coordinator.
     pub is_recoverable: bool,
-    /// The number by which the coordinator tells its process from others.
+    /// Number that distinguishes its process from others at the coordinator.
     pub instance: u64,
-    /// Those of the processes in whose place its keeper has started it.
+    /// Instances of earlier processes that its keeper has replaced.
     pub predecessors: Vec<u64>,
-    /// Whether its process has been in a round, and can tell of it.
+    /// `true` if its process has been in a round and can report it.
     pub knows: bool,
-    /// Its machine, if its process runs.
+    /// Machine of the agent; `None` if its process does not run.
     pub machine: Option<Make>,
-    /// Tells its processes apart.
+    /// Number that distinguishes its successive processes.
     pub process: u64,
-    /// Its connection, if it has one.
+    /// Connection of the agent; `None` if it has none.
     pub connection: Option<u32>,
-    /// Nothing happens in it before this time.
+    /// Time until which the agent is stopped.
     pub stalled_until: u64,
-    /// It has no network before this time.
+    /// Time until which the agent has no network.
     pub cut_until: u64,
-    /// How far its wall clock is ahead, in microseconds.
+    /// Offset of its wall clock, in microseconds ahead.
     pub skew: i64,
-    /// The version of the state that it saw last.
+    /// Version of the state that the agent saw last.
     pub version: u64,
-    /// Numbers its questions; older answers are of no interest.
+    /// Number of its last question; answers to earlier questions are ignored.
     pub asked: u64,
-    /// Whether the question that waits for an answer is a write.
+    /// `true` if the unanswered question is a write.
     pub writing: bool,
     torchrun: bool,
-    /// How long it takes to stop its workers.
+    /// Time that the agent takes to stop its workers.
     pub stop_takes: Duration,
 }
 
 impl Agent {
-    /// An agent whose process does not run yet.
+    /// Creates an agent whose process does not run yet.
     pub fn new(number: usize, plan: &Plan, instance: u64, stop_takes: Duration) -> Self {
         Self {
             me: NodeDesc {
@@ -142,7 +142,9 @@ impl Agent {
         }
     }
 
-    /// Starts its process; a native one has a connection by now, whose own end is there.
+    /// Starts the process of the agent.
+    ///
+    /// A native agent already has a connection, and `from` is its end.
     pub fn start(&mut self, now: Now, plan: &Plan, seed: u64, from: String) {
         self.process += 1;
         self.me.pid += 1;
@@ -165,7 +167,7 @@ impl Agent {
                     .at(ADDRESS.to_owned())
                     .from(Some(from))
                     .with_rules(plan.rules);
-                // Only agents that say their program can come back to a coordinator.
+                // Only agents that report their program can reattach to a coordinator.
                 let program = Program::new("train.py", b"", true);
                 let says = plan.place == Place::Restartable;
                 Make::Native(Box::new(client.running(says.then_some(program))))
@@ -173,7 +175,7 @@ impl Agent {
         });
     }
 
-    /// Ends its process at once; the next one has this number.
+    /// Ends the process immediately; the next process has this instance number.
     pub fn stop(&mut self, instance: u64) {
         self.process += 1;
         self.instance = instance;
@@ -183,12 +185,12 @@ impl Agent {
         self.machine = None;
     }
 
-    /// Whether it is one that knows only the key.
+    /// `true` if the agent uses only the key.
     pub fn is_stock(&self) -> bool {
         self.torchrun
     }
 
-    /// When its machine wants to be called again.
+    /// Time at which its machine wants the next call.
     pub fn deadline(&self) -> Option<u64> {
         let deadline = match self.machine.as_ref()? {
             Make::Native(client) => client.deadline(),
@@ -197,7 +199,7 @@ impl Agent {
         due(deadline)
     }
 
-    /// The state as it has read it, if it knows only that.
+    /// State that a torchrun agent has read; `None` for a native agent.
     pub fn state(&self) -> Option<&RendezvousState> {
         match self.machine.as_ref()? {
             Make::Native(_) => None,
@@ -205,7 +207,7 @@ impl Agent {
         }
     }
 
-    /// Why its machine decided as it did, for traces.
+    /// Reason of the machine's last decision, for traces.
     pub fn reason(&self) -> &'static str {
         match &self.machine {
             Some(Make::Stock(participant)) => participant.reason().unwrap_or_default(),
@@ -213,7 +215,7 @@ impl Agent {
         }
     }
 
-    /// Hands something to its machine, and returns what that wants done.
+    /// Passes an input to the machine, and returns the outputs.
     pub fn handle(&mut self, now: Now, input: Input<'_>) -> Vec<Output> {
         match &mut self.machine {
             None => Vec::new(),
@@ -251,18 +253,18 @@ impl Agent {
         }
     }
 
-    /// Its process ends with the run, or because nobody needs it.
+    /// Ends the process with the run, or because it is not needed.
     pub fn end(&mut self) {
         self.wanted = false;
         self.doing = Doing::Nothing;
     }
 
-    /// Whether it has workers that may be started again.
+    /// `true` if the agent has workers that may be restarted.
     pub fn has_workers(&self) -> bool {
         matches!(self.doing, Doing::Working(_)) && !self.finishes
     }
 
-    /// Whether its workers have ended in this round, which it is in, because they have succeeded.
+    /// `true` if the agent is in this round and its workers have succeeded there.
     pub fn has_succeeded(&self, round: u64) -> bool {
         self.doing == Doing::Working(round) && self.succeeded == Some(round)
     }

@@ -1,4 +1,4 @@
-//! The connections of native agents.
+//! Connections of native agents.
 
 use std::collections::VecDeque;
 
@@ -31,12 +31,14 @@ impl World {
         id
     }
 
-    /// One end of a connection hears of the other one that it is over.
+    /// Notifies one end of a connection that the other end has closed it.
     pub(super) fn end_link(&mut self, id: u32, to_host: bool) {
         self.send(id, to_host, Piece::End);
     }
 
-    /// A connection breaks. A proxy that is between ends both of its own in order.
+    /// Breaks a connection.
+    ///
+    /// A proxy in between closes both of its connections in order.
     pub(super) fn break_link(&mut self, id: u32) {
         let Some(link) = self.links.get(&id) else {
             return;
@@ -50,7 +52,7 @@ impl World {
         self.send(id, false, piece());
     }
 
-    /// Puts something on its way.
+    /// Sends a piece to one end of a connection.
     pub(super) fn send(&mut self, id: u32, to_host: bool, what: Piece) {
         let late = self.latency();
         let Some(link) = self.links.get_mut(&id).filter(|link| !link.cut) else {

@@ -1,4 +1,4 @@
-//! What agents are told, and what they want done then.
+//! Inputs of agents, and the actions that agents request.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::history::run::Assignment;
 use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
-/// How long it takes to notice that nobody answers.
+/// Time after which an agent notices that an endpoint does not answer.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time after which an agent that has not joined tries again.
+/// Time after which an agent that has not joined tries again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl World {
-    /// Tells an agent something, and applies what it wants done.
+    /// Passes an input to an agent, and applies its outputs.
     pub(super) fn tell(&mut self, agent: usize, input: Input<'_>) -> Result<(), Violation> {
         self.note(agent, || format!("◄ {input:?}"));
         let now = self.time.clocks(self.agents[agent].skew);
@@ -103,7 +103,7 @@ impl World {
                 }
                 self.stop_workers(agent);
                 if reason.contains("is lost") && !self.plan.faulty {
-                    return broken(format!("INV-R5: nobody is lost, but {reason}"));
+                    return broken(format!("INV-R5: no agent is lost, but {reason}"));
                 }
             }
             Output::Changed(Change::Closed) | Output::Closed => {
@@ -126,13 +126,13 @@ impl World {
         Ok(())
     }
 
-    /// An agent has joined, as the coordinator has told it.
+    /// Handles a join that the coordinator has confirmed to an agent.
     fn joined(&mut self, agent: usize, joined: &Joined) -> Result<(), Violation> {
         let it = &mut self.agents[agent];
         it.doing = Doing::Working(joined.round);
         it.knows = true;
         it.is_recoverable = joined.is_recoverable;
-        // Who is in a round with agents of torchrun is not all written down.
+        // The history does not contain every participant of a round with torchrun agents.
         let is_mixed = self.plan.torchrun.contains(&true);
         let assignment = Assignment {
             round: joined.round,
@@ -195,7 +195,7 @@ impl World {
         self.report.last_joined = Duration::from_nanos(self.time.now);
     }
 
-    /// An agent stops its workers, and joins again then.
+    /// Stops the workers of an agent; the agent joins again afterwards.
     fn stop_workers(&mut self, agent: usize) {
         let it = &mut self.agents[agent];
         if matches!(it.doing, Doing::Working(_)) {
@@ -205,10 +205,12 @@ impl World {
         }
     }
 
-    /// An agent has not joined, or has lost the coordinator. It tries again in this way.
+    /// Handles an agent that has not joined, or has lost the coordinator.
+    ///
+    /// `again` is the way in which the agent tries again.
     fn not_joined(&mut self, agent: usize, again: Within) {
         let it = &mut self.agents[agent];
-        // One that closes the run, and cannot in time, does not join again.
+        // An agent that cannot close the run in time does not join again.
         if !it.wanted {
             return it.end();
         }
@@ -216,17 +218,18 @@ impl World {
         self.later(agent, nanos(AGAIN_AFTER), again);
     }
 
-    /// Ends an agent whose workers have succeeded and that need not wait for others.
+    /// Ends an agent whose workers have succeeded, and that need not wait.
     ///
-    /// It closes the run if the workers of all agents have succeeded. Otherwise its round is over.
+    /// The agent closes the run if the workers of all agents have succeeded. Otherwise its round is
+    /// over.
     fn finish(&mut self, agent: usize, closes: bool) {
         self.agents[agent].finishes = true;
-        // The last lines of its workers' output come before.
+        // The last lines of its workers' output come first.
         let late = self.time.random.u64(0..3_000_000_000);
         self.later(agent, late, Within::Finishes(closes));
     }
 
-    /// Nobody is lost, or late, unless they leave.
+    /// Fails if an agent is lost or late although no agent has left.
     fn trouble(&self, agent: usize, output: &participant::Output) -> Result<(), Violation> {
         use participant::{Change, Failure, Output};
         let me = &self.agents[agent].me;
@@ -237,7 +240,7 @@ impl World {
         let leaves = |act: &Act| matches!(act, Act::Leave | Act::Crash | Act::Close);
         match output {
             Output::Changed(Change::NodesLost(nodes)) => match nodes.iter().find(there) {
-                Some(node) => broken(format!("INV-R5: {me} was told that {node} is lost")),
+                Some(node) => broken(format!("INV-R5: {me} received that {node} is lost")),
                 None => Ok(()),
             },
             Output::Changed(Change::Dropped) => broken(format!("INV-R5: {me} was dropped")),
@@ -251,8 +254,10 @@ impl World {
         }
     }
 
-    /// A torchrun agent says where workers meet when it leads for the first time, and then its role.
-    /// Without a network it says so when it has one again.
+    /// Publishes the endpoint of the workers, as a torchrun agent does.
+    ///
+    /// An agent publishes it when it leads for the first time, and then its role. Without a
+    /// network, it does so when it has a network again.
     fn lead_as_stock(&mut self, agent: usize, round: u64) {
         let process = self.agents[agent].process;
         let arrives = (self.time.now + self.latency()).max(self.agents[agent].cut_until);

@@ -1,4 +1,4 @@
-//! What must be true of all that agents are told: INV-R1 to INV-R4, INV-N1 to INV-N4.
+//! Invariants of the events for agents: INV-R1 to INV-R4, INV-N1 to INV-N4.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,28 +13,30 @@ use crate::{Violation, broken};
 /// Every round that was complete once.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The least and the most nodes of a round.
+    /// Minimum and maximum number of nodes of a round.
     sizes_allowed: (u32, u32),
-    /// Who has which rank, by round.
+    /// Node with each rank, by round.
     ranks: BTreeMap<(u64, u32), NodeDesc>,
-    /// How many take part, by round.
+    /// Number of participants, by round.
     sizes: BTreeMap<u64, u32>,
-    /// Where the workers of native agents meet, by round.
+    /// Endpoint of the workers of native agents, by round.
     masters: BTreeMap<u64, (String, u16)>,
-    /// The run is over.
+    /// `true` if the run is over.
     pub closed: bool,
-    /// Rounds of which somebody was told that they are over, before all had succeeded.
+    /// Rounds that an agent knows to be over, before all had succeeded.
     pub ends_of_rounds: BTreeSet<u64>,
-    /// Rounds of which somebody was told that all have succeeded.
+    /// Rounds in which an agent knows that all have succeeded.
     successes: BTreeSet<u64>,
-    /// All have succeeded, and the first that was told has closed the run.
+    /// `true` if all have succeeded and the first notified agent closed the run.
     pub succeeded: bool,
-    /// The note of that is lost: those that were told have gone, and nobody may know it any more.
+    /// `true` if the record of the success is lost.
+    ///
+    /// The agents that were notified have left, so perhaps no process knows the success any more.
     pub is_forgotten: bool,
 }
 
 impl Ledger {
-    /// Nothing has happened yet.
+    /// Creates a ledger in which nothing has happened.
     pub fn new(settings: Settings) -> Self {
         Self {
             sizes_allowed: (settings.min_nodes, settings.max_nodes),
@@ -42,12 +44,12 @@ impl Ledger {
         }
     }
 
-    /// The highest number that a round has had.
+    /// Highest round number until now.
     pub(super) fn highest(&self) -> Option<u64> {
         self.sizes.last_key_value().map(|(round, _)| *round)
     }
 
-    /// Another run begins.
+    /// Forgets all rounds, because another run starts.
     pub(super) fn forget(&mut self) {
         self.ranks.clear();
         self.sizes.clear();
@@ -56,12 +58,12 @@ impl Ledger {
         self.successes.clear();
     }
 
-    /// How many rounds were complete.
+    /// Number of rounds that were complete.
     pub fn rounds(&self) -> u64 {
         self.sizes.len() as u64
     }
 
-    /// The coordinator tells `node` something.
+    /// Checks an event that the coordinator sends to `node`.
     pub fn announced(&mut self, node: &NodeDesc, event: &Event) -> Result<(), Violation> {
         match event {
             Event::Formed {
@@ -100,7 +102,9 @@ impl Ledger {
         }
     }
 
-    /// A write won over a store without a coordinator: `new` follows `old`.
+    /// Checks a write that won over a store without a coordinator.
+    ///
+    /// The state `new` follows the state `old`.
     pub fn wrote(&mut self, old: &RendezvousState, new: &RendezvousState) -> Result<(), Violation> {
         let round = new.round;
         if round < old.round {
@@ -137,7 +141,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Fails if all workers of two rounds run, of these that do: who, in which round.
+    /// Fails if all workers of two rounds run at the same time.
+    ///
+    /// `working` lists each working node with its round.
     pub fn running<'a>(
         &self,
         working: impl Iterator<Item = (&'a NodeDesc, u64)>,
@@ -158,12 +164,14 @@ impl Ledger {
         match whole.len() {
             0 | 1 => Ok(()),
             _ => broken(format!(
-                "INV-N3: the workers of rounds {whole:?} run at once"
+                "INV-N3: the workers of rounds {whole:?} run together"
             )),
         }
     }
 
-    /// `late`: the round may be seen without those who have left it since.
+    /// Checks one rank of a round.
+    ///
+    /// `late`: the state may lack nodes that have left the round since.
     fn formed(
         &mut self,
         node: &NodeDesc,
@@ -202,7 +210,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// `node` says that it has joined, as the coordinator has told it.
+    /// Checks a join that the coordinator has confirmed to `node`.
     pub fn joined(&mut self, node: &NodeDesc, joined: &Joined) -> Result<(), Violation> {
         let Joined {
             round,
@@ -228,8 +236,10 @@ impl Ledger {
         }
     }
 
-    /// `node` says that it has joined, as it has read in `state`, perhaps without those who have left
-    /// since. `late`: a coordinator may have let too many leave, as in PyTorch; that does not hold then.
+    /// Checks a join that `node` has read in `state`.
+    ///
+    /// The state may lack nodes that have left since. `late`: a coordinator may have let too many
+    /// nodes leave, as in PyTorch, so those checks do not apply.
     pub fn read(
         &mut self,
         node: &NodeDesc,

@@ -1,5 +1,6 @@
-//! Agents that find one another: the machines of `rdzv_rendezvous_proto`, at a coordinator in a store or
-//! over nothing but a store.
+//! Agents that form rounds: the machines of `rdzv_rendezvous_proto`.
+//!
+//! The agents use a coordinator in a store, or only a store.
 //!
 //! ```text
 //!   native agents ──operations──► links ──late, cut, reset──► coordinator ── keys
@@ -8,37 +9,37 @@
 //!                   ◄──answers, "it changed"────
 //! ```
 //!
-//! At a coordinator, native agents and those of torchrun, which know only the state, may be mixed.
-//! Over a store that does nothing by itself all agents know only the state. The plan of a seed lets
-//! agents start, restart their workers, leave, crash with and without a word, come back as another
-//! process, stall, lose the network without noticing, have connections reset, lose answers to
-//! writes that won, and live by a clock that is wrong or jumps; and lets the coordinator itself
-//! stall, or die at any of its outputs and be started again with its note.
+//! At a coordinator, native agents and torchrun agents may be mixed; torchrun agents know only the
+//! state. Over a store without a coordinator, all agents know only the state. The plan of a seed
+//! lets agents start, restart their workers, and leave. They crash with and without a notice, and
+//! return as another process. They pause, lose the network unnoticed, and have connections reset.
+//! They lose answers to writes that won, and have clocks that are wrong or jump. The coordinator
+//! itself may pause, or die at any of its outputs and restart with its record.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | [`plan`] | what a seed lets happen |
-//! | [`world`] | virtual time, and what happens in it |
-//! | `acts.rs` | what the plan does to agents |
-//! | `inputs.rs` | what agents are told, and what they want done |
+//! | [`plan`] | the events that a seed allows |
+//! | [`world`] | virtual time and its events |
+//! | `acts.rs` | acts of the plan on agents |
+//! | `inputs.rs` | inputs of agents, and the actions that they request |
 //! | `connections.rs` | the connections of native agents |
 //! | `store.rs` | the store, and the coordinator in it |
 //! | [`agent`] | one agent around its machine, native or of torchrun |
 //! | `history.rs`, `record.rs` | the history of the run, as the agents see it |
-//! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
+//! | [`ledger`], `settled.rs` | invariants after every step, and in the end |
 //!
-//! Invariants: **INV-R1** at most one rank assignment per round. **INV-R2** two nodes never hold
-//! the same rank in the same round. **INV-R3** a complete round has between min and max nodes.
-//! **INV-R4** a closed rendezvous admits nobody. **INV-R5** without faults everybody joins before
-//! the join timeout, and nobody is counted as lost who is not; when faults have ended, everybody
-//! who is left comes together again. **INV-N1** all native agents of a round are told the same
-//! place where workers meet. **INV-N2** the ranks of workers follow those of the agents. **INV-N3**
-//! all workers of two rounds never run at once, also when the coordinator is killed and started
-//! again, with the agent in whose process it is, and without its note unless agents are silent
-//! then. **INV-N4** a coordinator that was started again, with its note, ends no round of which
-//! half is missing and nobody has left. **INV-L1** what agents at a coordinator were told is not
-//! taken back: joins, leaves, closes and successes are linearizable
-//! ([`history`](crate::history::run)).
+//! Invariants: **INV-R1** A round has at most one rank assignment. **INV-R2** Two nodes never hold
+//! the same rank in the same round. **INV-R3** A complete round has between min and max nodes.
+//! **INV-R4** A closed rendezvous admits no agent. **INV-R5** Without faults, every agent joins
+//! before the join timeout, and no live agent counts as lost. When faults have ended, all remaining
+//! agents form a round again. **INV-N1** All native agents of a round receive the same endpoint of
+//! the workers. **INV-N2** The ranks of workers follow those of the agents. **INV-N3** All workers
+//! of two rounds never run at the same time. This also holds if the coordinator is killed and
+//! restarted, with the agent in whose process it is, and without its record unless agents are
+//! silent then. **INV-N4** A coordinator that restarts with its record does not end a round because
+//! at least half of its nodes are missing, as long as no node has left. **INV-L1** The events that
+//! agents received from a coordinator stay true: joins, leaves, closes and successes are
+//! linearizable ([`history`](crate::history::run)).
 
 mod acts;
 pub mod agent;

@@ -1,4 +1,4 @@
-//! What a seed lets happen: how many agents of which kind, which network, which faults, when.
+//! Plan of a seed: kinds of agents, network, faults, and times.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,97 +7,101 @@ use fastrand::Rng;
 use rdzv_core::rules::Rules;
 use rdzv_rendezvous_proto::{Rule, Settings};
 
-/// Something that happens from outside.
+/// External event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Act {
-    /// An agent's process starts, unless it runs.
+    /// The process of an agent starts, unless it runs.
     Start,
-    /// Its workers fail, so that it joins again.
+    /// The workers of the agent fail, so that it joins again.
     Restart,
-    /// It is told to go.
+    /// The agent receives the command to leave.
     Leave,
-    /// It ends the run.
+    /// The agent ends the run.
     Close,
-    /// Its process is killed, and its keeper; its connection closes.
+    /// The agent's process and its keeper are killed, and its connection closes.
     Crash,
-    /// Its machine is gone without a word; another one takes its place later.
+    /// The agent's machine is lost silently; another machine replaces it later.
     Vanish,
-    /// Its process stands still for a while.
+    /// The agent's process is stopped for this time.
     Stall(Duration),
-    /// It loses the network for a while, and nobody is told.
+    /// The agent loses the network for this time, without a notice.
     Cut(Duration),
-    /// Its connection is reset.
+    /// The agent's connection is reset.
     Reset,
-    /// Its wall clock is moved by so many seconds.
+    /// The agent's wall clock jumps by this number of seconds.
     ClockJump(f64),
-    /// The coordinator stands still for a while.
+    /// The coordinator is stopped for this time.
     HostStalls(Duration),
-    /// Its process is killed; its keeper starts it again.
+    /// The agent's process is killed, and its keeper restarts it.
     Killed,
-    /// The coordinator is killed with its keeper, so that its note is lost, and somebody starts another one at the same
-    /// address.
+    /// The coordinator is killed with its keeper, so that its record is lost.
+    ///
+    /// Another coordinator starts at the same address.
     NoteLost,
-    /// The same, at another address, which agents reach as the one before.
+    /// The same, at another address that agents reach like the previous one.
     Moved,
-    /// The operator starts the coordinator anew, and gives their word that all who are missing have ended.
+    /// The operator restarts the coordinator with `recover`.
+    ///
+    /// The operator confirms that all missing agents have exited.
     Recover,
-    /// The coordinator is killed after so many more things that it wants done, and another one is started.
+    /// The coordinator dies after this number of further outputs, and restarts.
     HostDies(u32),
 }
 
-/// Where agents find one another.
+/// Location at which agents find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// At a coordinator in the store. Some agents may be of torchrun and know only the state.
+    /// A coordinator in the store; torchrun agents may use the state only.
     Coordinator,
-    /// At a coordinator that is started again when it dies. No agents are of torchrun.
+    /// A coordinator that restarts when it dies. There are no torchrun agents.
     Restartable,
-    /// At the state in a store that does nothing by itself. All agents know only the state.
+    /// The state in a store without a coordinator. All agents know only the state.
     Store,
 }
 
-/// All that is decided before a run begins.
+/// All decisions that are made before a run starts.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where the agents find one another.
+    /// Location at which the agents find each other.
     pub place: Place,
-    /// What the agents agree on.
+    /// Settings that the agents agree on.
     pub settings: Settings,
-    /// How many agents there are.
+    /// Number of agents.
     pub agents: usize,
-    /// Whether each of them knows only the state, as those of torchrun.
+    /// `true` for each agent that knows only the state, like torchrun's.
     pub torchrun: Vec<bool>,
-    /// Whether the coordinator is in the process of the first agent, and dies with it.
+    /// `true` if the coordinator is in the first agent's process, and dies with it.
     pub hosted: bool,
-    /// The agents that a proxy is between, and the coordinator.
+    /// Agents that connect to the coordinator through a proxy.
     pub proxies: BTreeSet<usize>,
-    /// Whether the store tells of changes of the state.
+    /// `true` if the store notifies agents of changes of the state.
     pub notifies: bool,
-    /// Whether the store notices dead agents by itself.
+    /// `true` if the store notices dead agents automatically.
     pub notices_dead: bool,
-    /// How long a message takes.
+    /// Minimum and maximum time that a message takes.
     pub latency: (Duration, Duration),
-    /// Of so many questions and answers about the state one is lost; 0: none.
+    /// One question or answer about the state is lost out of this number; 0: none.
     pub loses_one_of: u32,
-    /// How far each agent's wall clock is off, in seconds.
+    /// Offset of each agent's wall clock, in seconds.
     pub skew: Vec<f64>,
-    /// What happens, in no order: when, to which agent.
+    /// Acts with their time and agent, in no order.
     pub acts: Vec<(Duration, usize, Act)>,
-    /// When the workers of which agent succeed, if it is in a round.
+    /// Times at which the workers of an agent succeed, if it is in a round.
     pub successes: Vec<(Duration, usize)>,
-    /// Whether anything is in there by which an agent is rightly taken for lost.
+    /// `true` if the plan contains faults that may make an agent count as lost.
     pub faulty: bool,
-    /// Whether clocks are far from one another.
+    /// `true` if the clocks differ by much.
     pub clocks_are_wrong: bool,
-    /// The rules that coordinators and agents keep.
+    /// Rules that coordinators and agents keep.
     pub rules: Rules<Rule>,
-    /// When all that has been planned is over.
+    /// Time at which all planned events are over.
     pub end: Duration,
 }
 
 impl Plan {
-    /// So many agents that all start at once, none of torchrun if there is a coordinator, and nothing
-    /// that goes wrong.
+    /// Returns a plan without faults, in which all agents start at the same time.
+    ///
+    /// With a coordinator, no agent is of torchrun.
     pub fn of_many(agents: usize, place: Place) -> Self {
         let count = u32::try_from(agents).unwrap_or(u32::MAX);
         Self {
@@ -123,7 +127,7 @@ impl Plan {
         }
     }
 
-    /// Whether an agent that runs its workers may not be heard of for long.
+    /// `true` if an agent with running workers may be silent for a long time.
     pub fn has_silence(&self) -> bool {
         let silences = |act: &Act| {
             matches!(
@@ -134,20 +138,22 @@ impl Plan {
         self.acts.iter().any(|(_, _, act)| silences(act))
     }
 
-    /// Whether nobody in contact may know of a round that still runs: the note is lost, and those who know it are not heard of.
+    /// `true` if no connected process may know of a round that still runs.
+    ///
+    /// The record is lost, and the agents that know the round are silent.
     pub fn has_gap(&self) -> bool {
         let is_lost = |(_, _, act): &(_, _, Act)| matches!(act, Act::NoteLost | Act::Moved);
         self.has_silence() && self.acts.iter().any(is_lost)
     }
 
-    /// Whether there are more agents than a round takes.
+    /// `true` if there are more agents than a round accepts.
     pub fn has_spares(&self) -> bool {
         self.agents > self.settings.max_nodes as usize
     }
 
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub fn of_seed(seed: u64, place: Place) -> Self {
-        // Another stream of numbers than the one that the run itself draws from.
+        // The plan draws from another random sequence than the run.
         let mut random = Rng::with_seed(!seed);
         let most = if place == Place::Store { 60 } else { 100 };
         let agents = match random.u32(0..100) {
@@ -158,7 +164,7 @@ impl Plan {
         Self::drawn(agents, place, &mut random)
     }
 
-    /// The plan of a seed for so many agents.
+    /// Returns the plan of a seed for this number of agents.
     pub fn of_seed_for(agents: usize, seed: u64, place: Place) -> Self {
         Self::drawn(agents, place, &mut Rng::with_seed(!seed))
     }
@@ -170,8 +176,8 @@ impl Plan {
         plan.settings = Settings::new(min as u32, max as u32);
         plan.settings.last_call_timeout = Duration::from_millis(random.u64(100..30_000));
         plan.faulty = random.u32(0..10) < 7;
-        // A value that all write in turn bears one write in a round trip, and every agent writes
-        // its heartbeat every five seconds.
+        // A value that all agents write in turn allows one write per round trip, and every agent
+        // writes its heartbeat every five seconds.
         if random.u32(0..3) == 0 && agents <= 100 {
             plan.latency = (Duration::from_millis(1), Duration::from_millis(40));
         }
@@ -181,8 +187,9 @@ impl Plan {
                 for torchrun in &mut plan.torchrun {
                     *torchrun = mixed && random.u32(0..3) == 0;
                 }
-                // They write in turn, each after two ways at least. Rounds that are complete before
-                // the last of them has written are followed by others, again and again.
+                // Torchrun agents write in turn, each after at least two messages. If a round
+                // completes before the last of them has written, other rounds follow again and
+                // again.
                 let writers = plan.torchrun.iter().filter(|is| **is).count() as u32;
                 let all_write = plan.latency.1 * 4 * writers;
                 let settings = &mut plan.settings;
@@ -201,11 +208,11 @@ impl Plan {
         plan
     }
 
-    /// How the store, the network to it and the clocks of agents behave.
+    /// Draws the behavior of the store, its network, and the agents' clocks.
     fn draw_store(&mut self, random: &mut Rng) {
         if random.u32(0..4) == 0 {
-            // Whoever gives up in the last call begins it anew for the others, so agents whose time
-            // is hardly longer than that may miss one another for ever.
+            // An agent that stops waiting during the last call restarts it for the others. Agents
+            // whose timeout is hardly longer than the last call may therefore never meet.
             let more = Duration::from_secs(random.u64(40..120));
             self.settings.join_timeout = self.settings.last_call_timeout * 4 + more;
         }
@@ -217,7 +224,7 @@ impl Plan {
         if self.faulty && random.bool() {
             self.loses_one_of = random.u32(5..200);
         }
-        // By more than the fifteen seconds of lost nodes, which must make no difference.
+        // The difference exceeds the fifteen seconds of lost nodes, and must not matter.
         self.clocks_are_wrong = self.faulty && random.u32(0..12) == 0;
         let far = if self.clocks_are_wrong { 60.0 } else { 3.0 };
         if random.bool() {
@@ -227,7 +234,7 @@ impl Plan {
         }
     }
 
-    /// When all workers succeed, or some of them.
+    /// Draws the times at which all workers succeed, or some of them.
     fn draw_successes(&mut self, random: &mut Rng) {
         for _ in 0..random.usize(0..4) {
             let at = random.u64(0..120_000);
@@ -242,18 +249,18 @@ impl Plan {
         }
     }
 
-    /// Which connections go through a proxy.
+    /// Draws the connections that use a proxy.
     fn draw_proxies(&mut self, random: &mut Rng) {
         if random.u32(0..4) == 0 {
             self.proxies = (0..self.agents).filter(|_| random.bool()).collect();
         }
     }
 
-    /// When the coordinator is killed.
+    /// Draws the times at which the coordinator is killed.
     fn draw_deaths(&mut self, random: &mut Rng) {
         for _ in 0..random.usize(1..8) {
             let at = Duration::from_millis(match random.bool() {
-                // While everybody joins, or something else happens.
+                // While agents join, or while something else happens.
                 true => match self.acts.get(random.usize(0..self.acts.len())) {
                     Some((at, ..)) => at.as_millis() as u64 + random.u64(0..60),
                     None => 0,
@@ -272,9 +279,9 @@ impl Plan {
         }
         let is_killed = |(_, _, act): &(_, _, Act)| *act == Act::Killed;
         self.faulty |= self.hosted || self.acts.iter().any(is_killed);
-        // That a run is over is lost with the note, if nobody is left who knows it; and where there
-        // are more agents than a round takes, those that wait may fill one before anybody of the
-        // last one is heard of.
+        // With the record, the end of a run is lost if no remaining agent knows it. If there are
+        // more agents than a round accepts, waiting agents may fill a round before any agent of the
+        // last round has reported.
         let closes = self.acts.iter().any(|(_, _, act)| *act == Act::Close);
         if random.u32(0..3) == 0 && !closes && !self.has_spares() {
             self.faulty = true;
@@ -286,7 +293,7 @@ impl Plan {
                 self.end = self.end.max(at);
             }
         }
-        // A coordinator that stands still and is killed then has not heard who has left.
+        // A coordinator that is stopped and then killed has not received which agents have left.
         let stalls = |(_, _, act): &(_, _, Act)| matches!(act, Act::HostStalls(_));
         let is_deaf = self.acts.iter().any(stalls);
         let is_gone = |act: &Act| match act {
@@ -295,8 +302,8 @@ impl Plan {
             _ => false,
         };
         if self.acts.iter().any(|(_, _, act)| is_gone(act)) {
-            // Those who have ended while nobody could note it are waited for, until somebody says
-            // so.
+            // The coordinator waits for agents whose end was not recorded, until the operator
+            // confirms it.
             self.end += Duration::from_secs(30);
             self.acts.push((self.end, 0, Act::Recover));
         }

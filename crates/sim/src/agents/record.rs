@@ -1,4 +1,4 @@
-//! The operations of agents at a coordinator, and what they are told, for the history of the run: INV-L1.
+//! History of operations of agents at a coordinator, with the answers: INV-L1.
 
 use rdzv_rendezvous_proto::native_client;
 
@@ -11,7 +11,7 @@ use crate::history::record::Event;
 use crate::history::run;
 
 impl World {
-    /// An agent is told something that it does.
+    /// Records an input of an agent that is an operation.
     pub(super) fn write_down(&mut self, agent: usize, input: &Input<'_>) {
         let event = match input {
             Input::Join => Event::Joins,
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// Something has happened by which agents are rightly taken for lost.
+    /// Records a fault that may rightly make agents count as lost.
     pub(super) fn write_fault(&mut self, agent: usize, act: Act) {
         match act {
             Act::Crash | Act::Vanish | Act::Stall(_) | Act::Cut(_) | Act::Reset | Act::Killed => {
@@ -50,8 +50,7 @@ impl World {
         }
         let now = self.time.now;
         let it = &self.agents[agent];
-        // Each process is an agent of its own. What happens to the machine happens to the next one
-        // too.
+        // Each process is a separate agent. Events of the machine also apply to its next process.
         let number: run::Agent = it.process << 32 | agent as u64;
         let is_silent = it.stalled_until > now || it.cut_until > now;
         if event == Event::Joins && (history.all_may_be_lost || is_silent) {
@@ -60,7 +59,9 @@ impl World {
         history.record.note(now, number, event);
     }
 
-    /// Nobody is left who knows of the run: another one begins, which is not written down.
+    /// Ends the history, because no remaining agent knows the run.
+    ///
+    /// Another run starts, and is not recorded.
     pub(super) fn end_history(&mut self) -> Result<(), Violation> {
         if !std::mem::replace(&mut self.history.has_ended, true) {
             let operations = &self.history.record.operations;

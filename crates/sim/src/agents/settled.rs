@@ -1,10 +1,10 @@
-//! Whether everybody is where they should be, as they have to be in the end: INV-R5.
+//! Check that every agent is in its final state in the end: INV-R5.
 
 use super::agent::{Agent, Doing};
 use super::world::World;
 
 impl World {
-    /// Why not everybody is where they should be.
+    /// Returns the reason why an agent is not in its final state.
     pub(super) fn unsettled(&self) -> Option<String> {
         let working = |agent: &&Agent| matches!(agent.doing, Doing::Working(_));
         if self.ledger.is_forgotten {
@@ -45,7 +45,9 @@ impl World {
         ))
     }
 
-    /// Who works in this round of so many without being one of it, where the state alone decides.
+    /// Returns an agent that works in this round without being a member.
+    ///
+    /// This applies if the state alone decides.
     fn misplaced(&self, round: u64, size: usize) -> Option<String> {
         let state = self.state.as_ref().filter(|_| self.host.is_none())?;
         let known = state.participants.len();

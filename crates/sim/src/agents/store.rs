@@ -1,4 +1,4 @@
-//! The store, and the coordinator in it: what reaches them, and what comes of it.
+//! The store and the coordinator in it: their inputs and outputs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::{Violation, broken};
 
 const STATE: &[u8] = b"/torch.rendezvous.run";
 
-/// When a question is given up that no answer has come to.
+/// Time after which an agent stops waiting for an answer.
 const GIVEN_UP: Duration = Duration::from_secs(2);
 
 impl World {
     pub(super) fn wake_host(&mut self) -> Result<(), Violation> {
         self.host_wakes = None;
         if self.host_stalled_until > self.time.now {
-            // What waits to be read is read before time is looked at, as by the real server.
+            // Like the real server, the coordinator reads waiting input before it checks the time.
             let until = self.host_stalled_until + 1;
             self.host_wakes = Some(until);
             self.time.at(until, Event::HostWakes);
@@ -37,7 +37,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells the coordinator something, and applies what it wants done.
+    /// Passes an input to the coordinator, and applies its outputs.
     pub(super) fn tell_host(&mut self, input: coordinator::Input<'_>) -> Result<(), Violation> {
         let now = self.time.clocks(0);
         let Some(host) = &mut self.host else {
@@ -74,7 +74,9 @@ impl World {
         Ok(())
     }
 
-    /// The coordinator is killed. The next one is there a little later; until then the kernel queues connections.
+    /// Kills the coordinator.
+    ///
+    /// The next one starts a little later; until then the kernel queues connections.
     pub(super) fn kill_host(&mut self, note_is_lost: bool) {
         if self.note.is_none() {
             return;
@@ -134,8 +136,8 @@ impl World {
                     && self.ledger.highest() >= Some(note.round)
                     && !self.is_known()
                 {
-                    // Nobody can have told this coordinator of an earlier round: this is another
-                    // run.
+                    // No agent can have reported an earlier round to this coordinator: this is
+                    // another run.
                     self.ledger.forget();
                     self.end_history()?;
                 }
@@ -169,9 +171,9 @@ impl World {
                     if let Announcement::AllSucceeded { round } = event
                         && self.ledger.ends_of_rounds.contains(&round)
                     {
-                        // Those that were told before the last one's word that the round is over
-                        // leave, as they have succeeded; the others are told that all have. No
-                        // order of both is right.
+                        // Agents that were notified before the last report that the round is over
+                        // leave, because they have succeeded. The others are notified that all have
+                        // succeeded. No order of both is right.
                         self.end_history()?;
                     }
                     self.is_most_of_it(&event)?;
@@ -187,7 +189,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether somebody who has been in a round is in contact with the coordinator.
+    /// `true` if an agent that has been in a round is connected to the coordinator.
     fn is_known(&self) -> bool {
         let knows = |agent: &Agent| agent.knows && agent.doing != Doing::Nothing;
         if !self.plan.has_silence() {
@@ -199,8 +201,9 @@ impl World {
         })
     }
 
-    /// Fails if a round is over because some have not come back to a coordinator that was started again, and these are half
-    /// of it or more.
+    /// Fails if a round is over because half of its nodes or more are missing.
+    ///
+    /// This concerns nodes that did not reattach to a restarted coordinator.
     fn is_most_of_it(&self, event: &Announcement) -> Result<(), Violation> {
         let Announcement::Membership { round, reason, .. } = event else {
             return Ok(());
@@ -216,7 +219,7 @@ impl World {
         }
     }
 
-    /// An agent asks the store.
+    /// Sends a question of an agent to the store.
     pub(super) fn ask(&mut self, agent: usize, ask: Ask) {
         let it = &mut self.agents[agent];
         it.asked += 1;
@@ -228,7 +231,7 @@ impl World {
         let is_cut = self.time.now < it.cut_until;
         if is_cut || self.is_lost() {
             self.give_up(question);
-            // Sometimes it arrives nevertheless, when nobody counts on it any more.
+            // Sometimes the question arrives late, when the agent no longer expects it.
             if self.time.random.bool() {
                 return;
             }
@@ -244,14 +247,16 @@ impl World {
         self.time.after(nanos(GIVEN_UP), Event::GivenUp(question));
     }
 
-    /// Whether the next message is lost. Faults end when the plan does.
+    /// `true` if the next message is lost. Faults end with the plan.
     fn is_lost(&mut self) -> bool {
         self.plan.loses_one_of > 0
             && self.time.now <= nanos(self.plan.end)
             && self.time.random.u32(0..self.plan.loses_one_of) == 0
     }
 
-    /// A question arrives at the store. `is_late`: nobody waits for the answer any more.
+    /// Handles a question that arrives at the store.
+    ///
+    /// `is_late`: the agent no longer waits for the answer.
     pub(super) fn asked(
         &mut self,
         question: Question,
@@ -299,17 +304,17 @@ impl World {
         Ok(())
     }
 
-    /// An answer arrives.
+    /// Handles an answer that arrives at an agent.
     pub(super) fn answered(&mut self, question: Question, answer: Answer) -> Result<(), Violation> {
         if !self.is_open(question) {
             return Ok(());
         }
         let agent = &mut self.agents[question.agent];
         agent.version = answer.version;
-        // Nothing that is on its way now is waited for.
+        // The agent ignores all messages that are on their way now.
         agent.asked += 1;
         let state = answer.state.map(Arc::unwrap_or_clone);
-        // A write whose answer was lost was followed by a read: nobody knows who won.
+        // A write whose answer was lost was followed by a read, so the agent does not know who won.
         let input = match std::mem::take(&mut agent.writing) {
             true => participant::Input::Written {
                 state,
@@ -320,13 +325,13 @@ impl World {
         self.tell(question.agent, Input::Stock(input))
     }
 
-    /// Whether an agent still waits for the answer.
+    /// `true` if an agent still waits for the answer.
     pub(super) fn is_open(&self, question: Question) -> bool {
         let agent = &self.agents[question.agent];
         (agent.process, agent.asked) == (question.process, question.number)
     }
 
-    /// Something is put into the store, or taken out of it.
+    /// Stores or removes a value.
     pub(super) fn put(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         if key == STATE && self.keys.get(STATE) != value.as_ref() {
             self.version += 1;
@@ -344,7 +349,7 @@ impl World {
         }
     }
 
-    /// Tells everybody, the writer too, that the state was written.
+    /// Notifies every agent, the writer too, that the state was written.
     fn notify(&mut self) {
         for agent in 0..self.agents.len() {
             let late = self.latency();

@@ -1,4 +1,4 @@
-//! Virtual time, and what happens in it.
+//! Virtual time, and its events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
 use crate::{Violation, broken};
 
-/// How long everything must stay settled.
+/// Time for which everything must stay settled.
 const LONG: Duration = Duration::from_secs(16);
 
-/// Something that happens at a time.
+/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),
@@ -29,45 +29,47 @@ pub(super) enum Event {
     HostWakes,
     /// The workers of an agent have succeeded.
     Succeeds(usize),
-    /// Something happens in this process of an agent, unless another one has followed.
+    /// An event in this process of an agent, unless another process replaced it.
     Within(usize, u64, Within),
-    /// The next thing on the way to the coordinator, or back, arrives.
+    /// The next piece for the coordinator, or for the agent, arrives.
     AtHost(u32),
     AtAgent(u32),
-    /// A question arrives at the store. True: nobody waits for the answer any more.
+    /// A question arrives at the store; `true` if the agent no longer waits for it.
     Asked(Question, Ask, bool),
     Answered(Question, Answer),
-    /// No answer came in time: the driver connects anew, and asks for the state.
+    /// No answer arrived in time: the driver reconnects and asks for the state.
     GivenUp(Question),
     /// A torchrun agent sets another key.
     Set(Vec<u8>, Vec<u8>),
 }
 
-/// Something that happens in a process of an agent.
+/// Event in a process of an agent.
 #[derive(Debug)]
 pub(super) enum Within {
     JoinAgain,
     StartAgain,
-    /// The keeper of an agent that was killed starts another one.
+    /// The keeper of a killed agent starts a replacement.
     KeptStarts,
     /// The workers of a round fail.
     WorkersFail(u64),
-    /// An agent whose workers have succeeded ends, and closes the run if those of all have.
+    /// An agent whose workers have succeeded ends.
+    ///
+    /// It closes the run if the workers of all agents have succeeded.
     Finishes(bool),
     Dialed,
-    /// The store says something by itself.
+    /// The store sends a notice.
     Notice(participant::Input),
 }
 
-/// What an agent that knows only the state asks the store.
+/// Question of a torchrun agent to the store.
 #[derive(Debug)]
 pub(super) enum Ask {
     Read,
-    /// To hold this instead of the version last seen.
+    /// Write this state in place of the version that the agent saw last.
     Write(Box<RendezvousState>, u64),
 }
 
-/// Which question of which process of an agent.
+/// Id of a question: the agent, its process and a number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question {
     pub(super) agent: usize,
@@ -75,7 +77,7 @@ pub(super) struct Question {
     pub(super) number: u64,
 }
 
-/// What the store answers.
+/// Answer of the store.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) version: u64,
@@ -83,17 +85,17 @@ pub(super) struct Answer {
     pub(super) won: bool,
 }
 
-/// Something that arrives over a connection.
+/// Piece that arrives over a connection.
 #[derive(Debug)]
 pub(super) enum Piece {
     Bytes(Vec<u8>),
-    /// The end of the stream: the other one has closed it, or its process has ended.
+    /// End of the stream: the peer has closed it, or its process has ended.
     End,
-    /// Something has broken it.
+    /// Reset of the connection.
     Reset,
 }
 
-/// One connection. Whatever is in a queue arrives in its order.
+/// One connection. The pieces of each queue arrive in order.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) agent: usize,
@@ -101,15 +103,19 @@ pub(super) struct Link {
     pub(super) node: NodeDesc,
     pub(super) at_host: bool,
     pub(super) at_agent: bool,
-    /// Nothing arrives any more, and nobody is told.
+    /// `true` if nothing arrives any more, without a notice to the ends.
     pub(super) cut: bool,
-    /// Whether a proxy is between: the coordinator sees its address, and it may end the connection.
+    /// `true` if a proxy is in between.
+    ///
+    /// The coordinator sees the address of the proxy, and the proxy may close the connection.
     pub(super) by_proxy: bool,
     pub(super) to_host: VecDeque<Piece>,
     pub(super) to_agent: VecDeque<Piece>,
 }
 
-/// Where a coordinator is that has moved so often, in the process of the agent with this instance or alone.
+/// Returns the origin of a coordinator that has moved `moves` times.
+///
+/// The coordinator is in the process of the agent with the instance `host`, or alone.
 pub(super) fn origin(host: Option<u64>, recover: bool, moves: u32, rules: Rules<Rule>) -> Origin {
     let address = match moves {
         0 => ADDRESS.to_owned(),
@@ -124,34 +130,34 @@ pub(super) fn origin(host: Option<u64>, recover: bool, moves: u32, rules: Rules<
     }
 }
 
-/// The world of one seed.
+/// World of one seed.
 #[derive(Debug)]
 pub struct World {
     pub(super) plan: Plan,
     pub(super) time: Scheduler<Event>,
     pub(super) agents: Vec<Agent>,
-    /// When each agent will be woken.
+    /// Time at which each agent wakes up.
     pub(super) wakes: Vec<Option<u64>>,
     pub(super) host: Option<Coordinator>,
     pub(super) host_wakes: Option<u64>,
     pub(super) host_stalled_until: u64,
-    /// The note for the next coordinator.
+    /// Record for the next coordinator.
     pub(super) note: Option<Note>,
-    /// Whether the note was lost, and no round has been noted since.
+    /// `true` if the record was lost, and no round has been recorded since.
     pub(super) is_unnoted: bool,
-    /// After how many more outputs the coordinator is killed.
+    /// Number of further outputs after which the coordinator is killed.
     pub(super) host_dies_after: Option<u32>,
-    /// The operator has given their word that all who are missing have ended.
+    /// `true` if the operator has confirmed that all missing agents have exited.
     pub(super) recovers: bool,
-    /// The number of times that the coordinator was started at another address.
+    /// Number of times that the coordinator was started at another address.
     pub(super) moves: u32,
     pub(super) keys: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// The state among the keys, and how often it has changed.
+    /// State among the keys; `version` is the number of its changes.
     pub(super) state: Option<Arc<RendezvousState>>,
     pub(super) version: u64,
     pub(super) links: BTreeMap<u32, Link>,
     pub(super) next_link: u32,
-    /// The process of each torchrun agent that has said where workers meet.
+    /// Process of each torchrun agent that has published the workers' endpoint.
     pub(super) leaders: BTreeMap<usize, u64>,
     pub(super) ledger: Ledger,
     pub(super) history: History,
@@ -159,7 +165,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing has happened yet.
+    /// Creates a world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
         let mut time = Scheduler::new(seed, trace);
         let agents: Vec<Agent> = (0..plan.agents)
@@ -215,14 +221,14 @@ impl World {
         world
     }
 
-    /// Lets everything happen until nothing changes any more, and looks at what has come of it.
+    /// Runs all events until nothing changes any more, and checks the result.
     pub fn run(mut self) -> Result<Report, Violation> {
         let end = nanos(self.plan.end);
         let deadline = end + nanos(SETTLED_AFTER) + 2 * nanos(self.plan.settings.last_call_timeout);
         let mut settled_since = None;
         while let Some(event) = self.time.pop() {
             if self.time.now > deadline {
-                // It does not happen.
+                // The event at this time does not happen.
                 self.time.count -= 1;
                 break;
             }
@@ -292,7 +298,7 @@ impl World {
         Ok(())
     }
 
-    /// Something happens in the process that an agent has.
+    /// Handles an event in the current process of an agent.
     fn happen_within(&mut self, agent: usize, what: Within) -> Result<(), Violation> {
         let it = &mut self.agents[agent];
         match what {
@@ -306,7 +312,7 @@ impl World {
                 self.end(agent, closes)
             }
             Within::StartAgain if it.wanted => {
-                // One that could not begin yet still knows in whose place it was started.
+                // A process that could not start yet still knows which processes it replaces.
                 if it.machine.is_some() {
                     self.crash(agent, false);
                     self.agents[agent].wanted = true;
@@ -315,7 +321,7 @@ impl World {
             }
             Within::KeptStarts if it.wanted => self.start(agent),
             Within::Dialed if it.cut_until > self.time.now => {
-                let why = "nobody answers".to_owned();
+                let why = "no answer".to_owned();
                 let input = native_client::Input::Disconnected(why);
                 self.tell(agent, Input::Native(input))
             }
@@ -331,13 +337,13 @@ impl World {
         }
     }
 
-    /// Has something happen in the process that an agent has now, after `delay` nanoseconds.
+    /// Schedules an event in the agent's current process after `delay` nanoseconds.
     pub(super) fn later(&mut self, agent: usize, delay: u64, what: Within) {
         let process = self.agents[agent].process;
         self.time.after(delay, Event::Within(agent, process, what));
     }
 
-    /// Which agent an event happens in, and must be awake for.
+    /// Returns the agent of an event, which must be awake for it.
     fn of(&self, event: &Event) -> Option<usize> {
         match event {
             Event::Within(_, _, Within::StartAgain | Within::KeptStarts) => None,
@@ -358,7 +364,7 @@ impl World {
         self.time.between(self.plan.latency)
     }
 
-    /// Something happened to an agent.
+    /// Logs an event of an agent.
     pub(super) fn note(&self, agent: usize, what: impl FnOnce() -> String) {
         self.time.log(&self.agents[agent].me, what);
     }

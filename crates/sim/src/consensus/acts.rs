@@ -11,11 +11,13 @@ use super::world::{Event, World};
 use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
-/// A leader without a majority steps down within so long: fourteen ticks on a slow clock, checked once per period, and a
-/// hand-over begins the period anew.
+/// Time within which a leader without a majority steps down.
+///
+/// The time is fourteen ticks on a slow clock, with one check per period. A handover starts a new
+/// period.
 const STEPS_DOWN: Duration = Duration::from_millis(2380);
 
-/// A process that ends in order has so long to hand over.
+/// Time limit for the handover of a process that ends in order.
 const HANDS_OVER: u64 = 3_000_000_000;
 
 impl World {
@@ -90,7 +92,9 @@ impl World {
         self.cut(cut.collect(), time);
     }
 
-    /// A process that was cut off from all others: it does not lead any more, and its term has not grown.
+    /// Checks a process that was cut off from all others.
+    ///
+    /// The process must no longer lead, and its term must not have grown.
     pub(super) fn isolated(&self, process: usize, term: u64) -> Result<(), Violation> {
         let process = &self.processes[process];
         let stood_still = process.stalled_until + nanos(STEPS_DOWN) >= self.time.now;
@@ -122,7 +126,7 @@ impl World {
         Ok(())
     }
 
-    /// The process of a place, if one runs there.
+    /// Returns the process of a slot, if one runs there.
     fn at_slot(&mut self, slot: usize) -> Option<&mut Process> {
         Some(&mut self.processes[self.slots[slot]?])
     }
@@ -138,7 +142,9 @@ impl World {
         }
     }
 
-    /// Whether a majority of every configuration that may be in force is there without this process.
+    /// `true` if every configuration keeps a majority without this process.
+    ///
+    /// This concerns all configurations that may be in force.
     pub(super) fn may_die(&self, process: usize) -> bool {
         let others = self.processes.iter().enumerate();
         let others = others.filter(|(it, _)| *it != process);
@@ -176,7 +182,7 @@ impl World {
         true
     }
 
-    /// A process ends in order: at once, or when it has handed over.
+    /// Ends a process in order: immediately, or after a handover.
     fn end(&mut self, process: Option<usize>) -> Result<(), Violation> {
         let Some(number) = process else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A client, as the world knows it.
+//! State of a client in the world.
 
 use crate::history::Operation;
 use crate::history::counter::Counter;
@@ -12,21 +12,21 @@ pub(super) struct Current {
 
 #[derive(Debug, Default)]
 pub(super) struct Client {
-    /// The number of the operation.
+    /// Number of the current operation.
     pub(super) sequence: u64,
     pub(super) current: Option<Current>,
-    /// Where it asks next.
+    /// Slot of the process that the client asks next.
     pub(super) slot: usize,
-    /// Where it asked last of itself, and not because another one said so.
+    /// Slot that the client chose last, without a hint from a process.
     pub(super) turn: usize,
-    /// Each operation that was answered, with its key.
+    /// Answered operations with their keys.
     pub(super) history: Vec<(u64, Operation<Counter>)>,
 }
 
-/// The answer to a client.
+/// Answer to a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Answer {
     Value(u64),
-    /// It is to ask this process, or any other.
+    /// Request to ask this process, or any other.
     Elsewhere(Option<usize>),
 }

@@ -1,4 +1,6 @@
-//! Those who count: one operation at a time, again and again until it is answered.
+//! Clients that count.
+//!
+//! Each runs one operation at a time, and repeats it until it is answered.
 
 use rdzv_consensus::Input;
 
@@ -11,7 +13,7 @@ use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
 impl World {
-    /// A client begins an operation, or asks again.
+    /// Lets a client start an operation, or repeat it.
     pub(super) fn client_wakes(&mut self, number: usize, sequence: u64) {
         let slots = self.slots.len();
         let now = self.time.now;
@@ -19,13 +21,13 @@ impl World {
             return;
         }
         let random = self.time.random.u64(..);
-        // One that never waits for anything stays with a leader that is none any more.
+        // A client that never waits for a commit stays with a leader that no longer leads.
         let only_reads = number == 1;
         let client = &mut self.clients[number];
         let current = match client.current {
             Some(current) => {
-                // In turn: by chance, one that alone leads might not be asked for very long. A
-                // member that was removed names a leader of before for ever, so its word does not
+                // The client asks in turn. A random choice might miss the only leader for a very
+                // long time. A removed member names a previous leader forever, so its hint does not
                 // count for the turn.
                 client.turn = (client.turn + 1) % slots;
                 client.slot = client.turn;
@@ -108,7 +110,7 @@ impl World {
         let process = &self.processes[number];
         if process.proposals.contains_key(&token) && process.last() == before {
             return broken(format!(
-                "INV-Q7: {} neither begins command {token} nor says that it does not",
+                "INV-Q7: {} neither begins command {token} nor drops it",
                 process.id
             ));
         }
@@ -147,7 +149,7 @@ impl World {
                 client.slot = slot;
                 self.ask(number, current);
             }
-            // It asks somebody else when its time is over.
+            // The client asks another process after its timeout.
             Answer::Elsewhere(_) => {}
         }
     }

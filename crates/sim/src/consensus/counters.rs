@@ -1,12 +1,14 @@
-//! The replicated state: counters. Each client numbers its additions, and each takes effect once.
+//! Replicated state: counters.
+//!
+//! Each client numbers its additions, and each addition takes effect once.
 
 use std::collections::BTreeMap;
 
-/// One more, for a client.
+/// Addition of 1 for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Addition {
     pub(super) client: u64,
-    /// From 1.
+    /// Number of the addition, from 1.
     pub(super) sequence: u64,
     pub(super) key: u64,
 }
@@ -20,7 +22,7 @@ impl Addition {
             .collect()
     }
 
-    /// `None`: the command by which a leader begins its term.
+    /// Decodes an addition; `None` for the first command of a leader's term.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [client, sequence, key] = numbers(bytes).try_into().ok()?;
         Some(Self {
@@ -38,11 +40,11 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// The counters.
+/// Values of the counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     values: BTreeMap<u64, u64>,
-    /// The last addition of each client, and what it came to.
+    /// Last addition of each client, and its result.
     done: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -51,7 +53,9 @@ impl Counters {
         self.values.get(&key).copied().unwrap_or(0)
     }
 
-    /// The value after it, unless the client has gone on since.
+    /// Returns the value after an addition.
+    ///
+    /// `None` if the client has started a later operation since.
     pub(super) fn apply(&mut self, addition: Addition) -> Option<u64> {
         let (last, value) = self.done.get(&addition.client).copied().unwrap_or((0, 0));
         if addition.sequence <= last {
@@ -90,7 +94,7 @@ impl Counters {
         }
     }
 
-    /// A number for everything in it.
+    /// Returns a digest of the state.
     pub(super) fn digest(&self) -> u64 {
         let bytes = self.write();
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -1,5 +1,7 @@
-//! Members that lie: frames of an honest group in which single numbers are replaced, and frames of nothing but
-//! random bytes. They may be believed or refused; no machine may end its process over them.
+//! Members that lie.
+//!
+//! In frames of an honest group, single numbers are replaced, and some frames are random bytes. A
+//! member may accept or refuse such a frame; no machine may end its process over it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,14 +13,18 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
-/// Where the numbers of a message are: term, log term, index, commit, its term, hint. The layout is that of
+/// Offsets of the numbers in a message.
+///
+/// They are term, log term, index, commit, commit term and hint, in the layout of
 /// `rdzv_consensus::wire`.
 const FIELDS: [usize; 6] = [18, 26, 34, 42, 50, 58];
 
 /// Frames on their way: sender, receiver, frame.
 type Frames = VecDeque<(usize, VoterId, Vec<u8>)>;
 
-/// Lets three voters and two newcomers work for `steps` steps under lies, and returns the number of refusals.
+/// Runs three voters and two new members under lies for `steps` steps.
+///
+/// Returns the number of refusals.
 pub fn run(seed: u64, steps: u32, rules: Rules<Rule>) -> u64 {
     let mut random = Rng::with_seed(seed);
     let settings = Settings {
@@ -94,7 +100,7 @@ pub fn run(seed: u64, steps: u32, rules: Rules<Rule>) -> u64 {
     refused
 }
 
-/// Replaces a number of a frame, or a byte.
+/// Replaces a number or a byte of a frame.
 fn lie(random: &mut Rng, frame: &mut [u8], members: &[Consensus]) {
     let member = &members[random.usize(0..members.len())];
     let is_message = frame[0] == opcode::MESSAGE;

@@ -1,4 +1,4 @@
-//! The rules that hold after every step.
+//! Rules that hold after every step.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,34 @@ use rdzv_core::time::Now;
 
 use crate::{Violation, broken};
 
-/// All that is known of the whole group.
+/// Knowledge about the whole group.
 #[derive(Debug, Default)]
 pub struct Ledger {
     leaders: BTreeMap<u64, VoterId>,
-    /// Each entry that somebody knows to be committed.
+    /// Entries that at least one member knows to be committed.
     committed: BTreeMap<u64, Committed>,
-    /// Each command, with its time.
+    /// Commands, with their times.
     commands: BTreeMap<u64, (Vec<u8>, Now)>,
-    /// The state and the configuration after each index.
+    /// State and configuration after each index.
     states: BTreeMap<u64, (u64, Configuration)>,
-    /// When an entry was proposed: by index and term.
+    /// Times at which entries were proposed, by index and term.
     proposed: BTreeMap<(u64, u64), u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Committed {
-    /// The term of the entry.
+    /// Term of the entry.
     term: u64,
-    /// The lowest term of those that knew of it. The leader that committed it is the first to know.
+    /// Lowest term of the members that knew the commit.
+    ///
+    /// The leader that committed the entry is the first to know.
     known_in: u64,
 }
 
 impl Ledger {
-    /// A member leads in a term: INV-Q1. True for a new one.
+    /// Records the leader of a term: INV-Q1.
+    ///
+    /// Returns `true` if the term had no leader before.
     pub fn leads(&mut self, term: u64, leader: VoterId) -> Result<bool, Violation> {
         match self.leaders.insert(term, leader) {
             Some(other) if other != leader => {
@@ -40,17 +44,19 @@ impl Ledger {
         }
     }
 
-    /// Whether a later term has, or has had, a leader.
+    /// `true` if a later term has, or has had, a leader.
     pub fn is_over(&self, term: u64) -> bool {
         self.leaders.range(term + 1..).next().is_some()
     }
 
-    /// The number of terms with a leader.
+    /// Returns the number of terms with a leader.
     pub fn terms(&self) -> usize {
         self.leaders.len()
     }
 
-    /// An entry is committed, as somebody whose own term is `known_in` knows: INV-Q2.
+    /// Records a committed entry: INV-Q2.
+    ///
+    /// The member `who`, in term `known_in`, knows the commit.
     pub fn commits(
         &mut self,
         who: VoterId,
@@ -70,8 +76,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// A new leader has all that was committed in earlier terms: INV-Q2. One whose term is over already, because its votes
-    /// took long, need not have what was committed in later ones: it commits nothing any more.
+    /// Checks that a new leader has all entries of earlier terms: INV-Q2.
+    ///
+    /// The term of a leader may be over already, because its votes took long. Such a leader need
+    /// not have the entries of later terms: it no longer commits anything.
     pub fn has_all(
         &self,
         leader: VoterId,
@@ -92,12 +100,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// A command was begun as this entry.
+    /// Records the proposal of an entry.
     pub fn proposes(&mut self, index: u64, term: u64, now: u64) {
         self.proposed.entry((index, term)).or_insert(now);
     }
 
-    /// A command is applied: INV-Q3, and INV-Q6 for its time.
+    /// Checks an applied command: INV-Q3, and INV-Q6 for its time.
     pub fn applies(
         &mut self,
         who: VoterId,
@@ -141,7 +149,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The state after an index: INV-Q3.
+    /// Checks the state after an index: INV-Q3.
     pub fn state(
         &mut self,
         who: VoterId,
@@ -162,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// A number for everything that was committed.
+    /// Returns a digest of everything that was committed.
     pub fn digest(&self) -> u64 {
         let states = self.states.iter();
         let leaders = self.leaders.iter();

@@ -6,27 +6,27 @@
 //!                                the next step of the group, by its leader
 //! ```
 //!
-//! Processes are killed (between any two outputs, and with or without their machine) and start
-//! again as other members, stand still, end in order; connections are reset; networks are cut one
-//! way, in halves, into chains and around a hub; frames are lost, doubled and overtake one another;
-//! clocks differ by 5 %. A majority of voters is left alive, because nothing is kept beyond a
-//! majority. In the second half all faults end, and the group has to come to rest. Then the leader
-//! is killed once more, and the others have to go on at once.
+//! Processes are killed, between any two outputs and with or without their machine, and restart as
+//! other members. They pause, or end in order. Connections are reset. Networks are cut one way, in
+//! halves, into chains and around a hub. Frames are lost, doubled and overtake each other. Clocks
+//! differ by 5 %. A majority of voters stays alive, because nothing survives the loss of a
+//! majority. In the second half all faults end, and the group must settle. Then the leader is
+//! killed once more, and the others must continue immediately.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`plan`] | what a seed lets happen |
-//! | [`world`] | virtual time, and what happens in it |
+//! | [`plan`] | the events that a seed allows |
+//! | [`world`] | virtual time and its events |
 //! | `acts.rs` | faults |
 //! | `network.rs` | connections between processes |
 //! | `process.rs` | one process: the driver of its machine |
 //! | `counters.rs` | the replicated state |
-//! | `client.rs`, `clients.rs` | those who count |
-//! | [`ledger`], `settled.rs` | what must be true after every step, and in the end |
+//! | `client.rs`, `clients.rs` | the clients that count |
+//! | [`ledger`], `settled.rs` | invariants after every step, and in the end |
 //! | [`hostile`] | members that lie |
 //!
-//! The invariants INV-Q1 to INV-Q7 are those of `rdzv_consensus`; whether what clients saw is
-//! linearizable decides [`history`](crate::history).
+//! The invariants INV-Q1 to INV-Q7 are those of `rdzv_consensus`. [`history`](crate::history)
+//! checks that the clients saw a linearizable history.
 
 mod acts;
 mod client;

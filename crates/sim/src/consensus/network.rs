@@ -7,18 +7,18 @@ use rdzv_consensus::Input;
 
 impl World {
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
-        // What a process has sent before its end is on the way from its machine.
+        // Messages of an ended process are on their way from its machine.
         let slot = |it: usize| self.processes[it].slot;
         self.cuts.contains_key(&(slot(from), slot(to)))
     }
 
-    /// The time of a message between a client and a process.
+    /// Time of a message between a client and a process.
     pub(super) fn client_latency(&mut self) -> u64 {
         let (least, most) = self.plan.latency;
         self.time.random.u64(least..=most)
     }
 
-    /// The number of the connection of one process to another.
+    /// Returns the number of the connection of one process to another.
     fn connection(&self, it: usize, other: usize) -> Option<u64> {
         self.processes[it].peers.get(&other)?.connection
     }
@@ -30,7 +30,7 @@ impl World {
         late * if is_slow(from) || is_slow(to) { 50 } else { 1 }
     }
 
-    /// Puts something on its way.
+    /// Sends a packet.
     pub(super) fn send(&mut self, from: usize, to: usize, packet: Packet) {
         let Some(number) = self.connection(from, to) else {
             return;
@@ -70,7 +70,7 @@ impl World {
             return Ok(());
         };
         if peer.connection != Some(number) {
-            // This end has closed: the other one is told.
+            // This end has closed, so the other end is notified.
             let late = self.plan.latency.1;
             self.time.after(late, Event::Down(from, to, number, false));
             return Ok(());
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// All that can be connected and is not.
+    /// Connects all processes that can be connected and are not.
     pub(super) fn connect(&mut self) {
         let numbers = self.running();
         for (at, &one) in numbers.iter().enumerate() {
@@ -170,7 +170,7 @@ impl World {
         self.handle(it, Input::PeerDown(id))
     }
 
-    /// Ends a connection, at each of its ends in its own time.
+    /// Closes a connection; each end notices it at a random time.
     pub(super) fn reset(&mut self, one: usize, two: usize, within: u64) {
         self.held
             .retain(|(from, to, ..)| (*from, *to) != (one, two) && (*from, *to) != (two, one));
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// A process is no more: what its peers notice of it.
+    /// Notifies the peers of an ended process.
     pub(super) fn hang_up(&mut self, gone: usize, slot: usize, with_machine: bool) {
         for it in self.running() {
             let Some(number) = self.connection(it, gone) else {
@@ -194,7 +194,7 @@ impl World {
                 true => self.time.random.u64(1_000_000_000..4_000_000_000),
                 false => self.latency(it, it),
             };
-            // It comes after what was sent before.
+            // The notice comes after everything that the process sent before.
             let last = self.arrivals.get(&(gone, it, number)).copied().unwrap_or(0);
             let at = (self.time.now + late).max(last);
             self.time.at(at, Event::Down(it, gone, number, !silent));
@@ -205,7 +205,9 @@ impl World {
             .retain(|(from, to, _), _| *from != gone && *to != gone);
     }
 
-    /// Cuts directions between places for a while. Connections that are cut for long are reset.
+    /// Cuts directions between slots for this time.
+    ///
+    /// A connection that is cut for long is reset.
     pub(super) fn cut(&mut self, directions: Vec<(usize, usize)>, time: std::time::Duration) {
         let time = crate::scheduler::nanos(time);
         for direction in &directions {
@@ -231,7 +233,7 @@ impl World {
         self.release();
     }
 
-    /// Sends on what was held up where nothing is cut any more.
+    /// Delivers packets that were held back, where the connection is no longer cut.
     pub(super) fn release(&mut self) {
         let now = self.time.now;
         for (from, to, number, packet) in std::mem::take(&mut self.held) {

@@ -1,4 +1,4 @@
-//! The plan of a seed: sizes, network, faults.
+//! Plan of a seed: sizes, network, faults.
 
 use std::time::Duration;
 
@@ -6,75 +6,78 @@ use fastrand::Rng;
 use rdzv_consensus::Rule;
 use rdzv_core::rules::Rules;
 
-/// A fault. Processes are numbered by their places in the plan.
+/// Fault. Processes are numbered by their slots in the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
-    /// A process is killed after so many more outputs, if a majority is left. With its machine, nobody is told.
+    /// Kills a process after a number of further outputs, if a majority remains.
+    ///
+    /// With its machine, no peer is notified.
     Kill(usize, u32, bool),
-    /// The leader is killed so.
+    /// Kills the leader in the same way.
     KillLeader(u32, bool),
-    /// A process starts where none runs.
+    /// Starts a process in an empty slot.
     Start(usize),
-    /// A process ends in order.
+    /// Ends a process in order.
     End(usize),
-    /// The leader ends in order.
+    /// Ends the leader in order.
     EndLeader,
-    /// A process stands still.
+    /// Stops a process for a time.
     Stall(usize, Duration),
-    /// Nothing goes from the first to the second.
+    /// Cuts the direction from the first process to the second.
     CutOneWay(usize, usize, Duration),
-    /// Nothing goes between those of the mask and all others.
+    /// Cuts the processes of the mask off from all others.
     Split(u32, Duration),
-    /// The leader hears and reaches nobody.
+    /// Cuts the leader off from all others, in both directions.
     IsolateLeader(Duration),
-    /// Each reaches the next one only.
+    /// Leaves only the connections between neighboring slots.
     Chain(Duration),
-    /// Each reaches this one only.
+    /// Leaves only the connections to this process.
     Hub(usize, Duration),
-    /// Connections of a process are reset.
+    /// Resets the connections of a process.
     Reset(usize),
-    /// The network of a process is slow.
+    /// Slows the network of a process down.
     Slow(usize, Duration),
-    /// The leader asks for its own removal.
+    /// Makes the leader request its own removal.
     RemoveLeader,
-    /// The leader hands over, and stays.
+    /// Makes the leader hand over, without ending.
     HandOver,
 }
 
-/// The plan of a seed.
+/// Plan of a seed.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Places for processes.
+    /// Number of slots for processes.
     pub processes: usize,
-    /// Processes that start the group, from the first on.
+    /// Number of processes that start the group, from the first slot.
     pub first: usize,
-    /// The most voters.
+    /// Maximum number of voters.
     pub most: usize,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// Keys that they count.
+    /// Number of keys that the clients count.
     pub keys: u64,
-    /// One way between two processes, in nanoseconds.
+    /// Minimum and maximum time of a message between two processes, in nanoseconds.
     pub latency: (u64, u64),
     /// Frames of 1000 that are lost, doubled, or overtake others.
     pub lossy: u64,
-    /// A snapshot after so many commands.
+    /// Number of commands between two snapshots.
     pub truncate_after: u64,
-    /// A client waits so long between two operations, at most.
+    /// Maximum pause of a client between two operations.
     pub pause: Duration,
-    /// Faults.
+    /// Faults with their times.
     pub acts: Vec<(Duration, Act)>,
-    /// The end of all faults.
+    /// Time at which all faults end.
     pub end: Duration,
-    /// The clocks of the members after the first one differ so that 18 ticks of the second take nearly as long as 20 of the third: both
-    /// stand for election at once.
+    /// `true` if two members campaign at the same time because of their clocks.
+    ///
+    /// 18 ticks of the second member take nearly as long as 20 ticks of the third.
     pub waits_are_equal: bool,
-    /// The rules that the members keep.
+    /// Rules that the members keep.
     pub rules: Rules<Rule>,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Rng::with_seed(seed ^ 0x0c0_5e75);
         let processes = [1, 2, 3, 3, 4, 5, 5, 6, 7][random.usize(0..9)];
@@ -143,7 +146,7 @@ impl Plan {
             _ => Act::HandOver,
         };
         self.acts.push((at, act));
-        // Whatever has ended is soon there again, as another member.
+        // Every ended process soon returns as another member.
         let back = at + Duration::from_millis(random.u64(5..3_000));
         self.acts.push((back, Act::Start(who)));
     }

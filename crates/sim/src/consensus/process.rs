@@ -8,14 +8,14 @@ use rdzv_core::time::{Mono, Now, Wall};
 
 use super::counters::{Addition, Counters};
 
-/// A thing that crosses a connection.
+/// Packet on a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Packet {
-    /// A frame of the machine.
+    /// Frame of the machine.
     Frame(Vec<u8>),
-    /// The receiver may become a member, with this place.
+    /// Invitation: the receiver may become a member with this voter index.
     Invite(u8),
-    /// The sender is there. True: it is about to end.
+    /// Sign of life; `true` if the sender is ending.
     Ping(bool),
 }
 
@@ -24,15 +24,15 @@ pub(super) enum Packet {
 pub(super) struct Peer {
     pub(super) id: VoterId,
     pub(super) slot: usize,
-    /// The number of the connection to it.
+    /// Number of the connection to the process.
     pub(super) connection: Option<u64>,
     pub(super) since: u64,
     pub(super) heard: u64,
-    /// It has certainly ended, or said that it ends, since then.
+    /// Time since which the process has certainly ended, or announced its end.
     pub(super) ended: Option<u64>,
 }
 
-/// A command that was begun, for a client.
+/// Command that was proposed for a client.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Proposal {
     pub(super) addition: Addition,
@@ -41,32 +41,38 @@ pub(super) struct Proposal {
 
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Of a process that has ended, only its place and its id are left.
+    /// `true` if the process runs.
+    ///
+    /// Only the slot and the id of an ended process are kept.
     pub(super) runs: bool,
     pub(super) slot: usize,
     pub(super) id: VoterId,
-    /// `None` until it is invited.
+    /// Machine; `None` until the process is invited.
     pub(super) consensus: Option<Consensus>,
     pub(super) place: u8,
-    /// Its clock: nanoseconds at the beginning of the world, and how fast it goes.
+    /// Clock: nanoseconds at the beginning of the world, and its speed.
     pub(super) clock: (u64, f64),
     pub(super) since: u64,
     pub(super) counters: Counters,
     pub(super) peers: BTreeMap<usize, Peer>,
     pub(super) proposals: BTreeMap<u64, Proposal>,
-    /// Client, number and key of questions that are not confirmed.
+    /// Client, number and key of reads that are not confirmed.
     pub(super) reads: BTreeMap<u64, (usize, u64, u64)>,
-    /// It is killed after so many more outputs; with its machine or not.
+    /// Number of outputs after which the process is killed.
+    ///
+    /// The flag is `true` if its machine is lost too.
     pub(super) dies: Option<(u32, bool)>,
     pub(super) stalled_until: u64,
     pub(super) slow_until: u64,
-    /// It ends in order, at the latest then.
+    /// Latest time at which an ending process ends.
     pub(super) ends: Option<u64>,
     pub(super) wake: Option<u64>,
-    /// When it last heard from a leader, and since when it leads.
+    /// Time of the last contact with a leader.
+    ///
+    /// The process leads since `leads_since`.
     pub(super) heard: Option<u64>,
     pub(super) leads_since: u64,
-    /// Everything up to here was seen to be committed.
+    /// Index up to which the entries are known to be committed.
     pub(super) committed: u64,
     pub(super) inspected: u64,
     pub(super) term: u64,
@@ -99,7 +105,7 @@ impl Process {
         }
     }
 
-    /// The end of its log; `None` if it has none.
+    /// Last index of the log; `None` if there is no log.
     pub(super) fn last(&self) -> Option<u64> {
         Some(self.consensus.as_ref()?.last().0)
     }
@@ -108,7 +114,7 @@ impl Process {
         self.consensus.as_ref().is_some_and(|it| it.role().leads)
     }
 
-    /// Its clocks at a time of the world.
+    /// Returns its clocks at a time of the world.
     pub(super) fn now(&self, time: u64) -> Now {
         let nanos = self.clock.0 + (time as f64 * self.clock.1) as u64;
         Now {
@@ -117,7 +123,7 @@ impl Process {
         }
     }
 
-    /// The time of the world at which its clock shows `mono`.
+    /// Returns the time of the world at which its clock shows `mono`.
     pub(super) fn time(&self, mono: Mono) -> u64 {
         let nanos = mono.since(Mono::ZERO).as_nanos() as u64;
         (nanos.saturating_sub(self.clock.0) as f64 / self.clock.1).ceil() as u64 + 1

@@ -1,4 +1,4 @@
-//! The second half: faults have ended, and the group comes to rest.
+//! Second half: faults have ended, and the group settles.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,17 +9,21 @@ use super::world::World;
 use crate::history::{self, Operation, counter::Counter};
 use crate::{Violation, broken};
 
-/// A majority that is connected has a leader within.
+/// Time within which a connected majority has a leader.
 const LEADS_WITHIN: u64 = 5_000_000_000;
 
-/// The group has its size, and all members have everything, within: processes that are lost, the last snapshot that has to
-/// be sent again, and members one after the other.
+/// Time within which the group has its size and all members have all entries.
+///
+/// It covers the loss of processes, the repetition of the last snapshot, and one member after
+/// another.
 const SETTLES_WITHIN: u64 = 30_000_000_000;
 
-/// The next leader is there so soon after the death of one whose connections close.
+/// Time within which a new leader follows a leader whose connections closed.
 const FAILS_OVER_WITHIN: u64 = 60_000_000;
 
-/// Where a frame takes longer than members wait for one another, votes may be split, and the timeout decides.
+/// Latency above which votes may be split, so that the timeout decides.
+///
+/// A frame then takes longer than the difference between the members' waits.
 const FAR: u64 = 1_000_000;
 
 impl World {
@@ -37,7 +41,7 @@ impl World {
         for slot in 0..self.slots.len() {
             self.start(slot, None);
         }
-        // What stands still goes on in its own time.
+        // Stopped processes continue at their planned times.
         self.until(over, |_| false)?;
         let end = self.time.now + LEADS_WITHIN;
         let led = self.until(end, |world| {
@@ -49,12 +53,12 @@ impl World {
         })?;
         if !led {
             return broken(format!(
-                "INV-Q7: nobody leads 5 s after all faults: {:?}",
+                "INV-Q7: no member leads 5 s after all faults: {:?}",
                 self.members()
             ));
         }
         let end = self.time.now + SETTLES_WITHIN;
-        // Long enough that every process says that it is there.
+        // Long enough for every process to send a message.
         self.until(self.time.now + 1_000_000_000, |_| false)?;
         self.until(end, |world| world.unsettled().is_none())?;
         if let Some(what) = self.unsettled() {
@@ -88,7 +92,7 @@ impl World {
         for member in configuration.members() {
             let other = self.member(member);
             let applied = other.and_then(|other| other.consensus.as_ref()?.applied().into());
-            // Clients go on: a little may be under way.
+            // Clients continue, so a few commands may be on their way.
             if applied.is_none_or(|applied| applied + 8 < consensus.applied()) {
                 return Some(format!(
                     "{member} has applied {applied:?} of {}",
@@ -99,8 +103,9 @@ impl World {
         None
     }
 
-    /// Kills the leader of a group of three or more once more: the others have to go on at once. Then clients
-    /// end, and what they saw is looked at.
+    /// Kills the leader of a group of three or more once more.
+    ///
+    /// The others must continue immediately. Then the clients end, and their history is checked.
     pub(super) fn last_death(&mut self) -> Result<(), Violation> {
         let term = self.leader().map(|it| self.processes[it].term);
         if let (Some(leader), Some(term)) = (self.leader(), term)
@@ -124,7 +129,7 @@ impl World {
             })?;
             if !led {
                 return broken(format!(
-                    "INV-Q7: nobody leads {} ms after the leader's connections closed: {:?}",
+                    "INV-Q7: no member leads {} ms after the leader's connections closed: {:?}",
                     (end - killed) / 1_000_000,
                     self.members()
                 ));
@@ -149,7 +154,7 @@ impl World {
         self.linearizable()
     }
 
-    /// Whatever a leader has begun is decided.
+    /// Fails if a proposal of a leader is still undecided.
     fn outstanding(&self) -> Result<(), Violation> {
         for process in &self.processes {
             let old = process
@@ -157,7 +162,7 @@ impl World {
                 .values()
                 .find(|it| it.since + 1_000_000_000 < self.time.now);
             if let Some(old) = old {
-                return broken(format!("INV-Q7: {} says nothing of {old:?}", process.id));
+                return broken(format!("INV-Q7: {} has not decided {old:?}", process.id));
             }
         }
         Ok(())

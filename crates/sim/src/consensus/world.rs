@@ -1,4 +1,4 @@
-//! Virtual time, and what happens in it.
+//! Virtual time, and its events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
 use crate::{Violation, broken};
 
-/// A member whose machine is silent for so long is lost.
+/// Time after which a member with a silent machine is lost.
 const LOST: u64 = 3_400_000_000;
 
-/// The time after which a process looks at the group, and says that it is there.
+/// Interval at which a process reviews the group and sends a message.
 const REVIEW: u64 = 50_000_000;
 
-/// The time after which connections are tried again.
+/// Interval at which processes try to connect.
 const CONNECT: u64 = 100_000_000;
 
-/// Something that happens at a time.
+/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize),
@@ -35,11 +35,11 @@ pub(super) enum Event {
     Review(usize),
     Connect,
     Up(usize, usize, u64),
-    /// Whether the other end has certainly ended.
+    /// A connection closes; `true` if the other end has certainly ended.
     Down(usize, usize, u64, bool),
     Reset(usize, usize),
     Heal(Vec<(usize, usize)>),
-    /// A process was alone for long, since this term.
+    /// A process was cut off for long, since this term.
     Isolated(usize, u64),
     Arrive(usize, usize, u64, Packet),
     Client(usize, u64),
@@ -47,52 +47,52 @@ pub(super) enum Event {
     Answered(usize, u64, Answer),
 }
 
-/// The totals of a run.
+/// Totals of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Operations of clients.
+    /// Number of operations of clients.
     pub operations: u64,
-    /// Commands that were applied, by all members together.
+    /// Number of applied commands, at all members together.
     pub applied: u64,
-    /// Terms with a leader.
+    /// Number of terms with a leader.
     pub terms: u64,
-    /// Processes that were killed or ended.
+    /// Number of processes that were killed or ended.
     pub deaths: u64,
-    /// Configurations that came into force, at all members together.
+    /// Number of configurations that came into force, at all members together.
     pub configurations: u64,
-    /// Of these, joint ones.
+    /// Number of joint configurations among them.
     pub joint: u64,
-    /// States that were taken over from another member.
+    /// Number of states that a member received from another member.
     pub restored: u64,
-    /// Hand-overs that were asked for.
+    /// Number of requested handovers.
     pub handed_over: u64,
-    /// From the death of the leader, at the end, to the next one.
+    /// Time from the last death of a leader to the next leader.
     pub fail_over: Duration,
-    /// A number for everything that was committed.
+    /// Digest of everything that was committed.
     pub digest: u64,
     /// Virtual time that passed.
     pub elapsed: Duration,
 }
 
-/// The world of one seed.
+/// World of one seed.
 #[derive(Debug)]
 pub struct World {
     pub(super) plan: Plan,
     pub(super) time: Scheduler<Event>,
-    /// All processes by their numbers, those that have ended too.
+    /// All processes by number, including those that have ended.
     pub(super) processes: Vec<Process>,
-    /// The process of each place.
+    /// Process of each slot.
     pub(super) slots: Vec<Option<usize>>,
-    /// Directions between places that are cut, and how often.
+    /// Directions between slots that are cut, and how many times.
     pub(super) cuts: BTreeMap<(usize, usize), u32>,
     pub(super) held: Vec<(usize, usize, u64, Packet)>,
     pub(super) arrivals: BTreeMap<(usize, usize, u64), u64>,
     pub(super) connecting: BTreeSet<(usize, usize)>,
     pub(super) clients: Vec<Client>,
     pub(super) clients_end: bool,
-    /// The end of the log before a proposal, and its term.
+    /// Last index of the log before a proposal.
     pub(super) proposing: Option<u64>,
     pub(super) is_calm: bool,
     pub(super) ledger: Ledger,
@@ -100,7 +100,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing has happened yet.
+    /// Creates a world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
         if trace == Trace::All {
             println!("{plan:#?}");
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen, and looks at what has come of it.
+    /// Runs all events, and checks the result.
     pub fn run(mut self) -> Result<Report, Violation> {
         self.begin();
         let end = nanos(self.plan.end);
@@ -162,14 +162,16 @@ impl World {
     fn settings(&self) -> Settings {
         Settings {
             truncate_after: self.plan.truncate_after,
-            // Several parts for each state.
+            // Each state needs several parts.
             snapshot_part: 64,
             rules: self.plan.rules,
             ..Settings::default()
         }
     }
 
-    /// A process starts where none runs; as one of the first voters, if these are named.
+    /// Starts a process in an empty slot.
+    ///
+    /// It is one of the first voters if `first` contains them.
     pub(super) fn start(&mut self, slot: usize, first: Option<&[VoterId]>) {
         if self.slots[slot].is_some() {
             return;
@@ -206,7 +208,7 @@ impl World {
             process.consensus = Some(Consensus::join(clock, settings, id, place));
             process.place = place;
         }
-        self.time.log(id, || format!("starts at place {slot}"));
+        self.time.log(id, || format!("starts at slot {slot}"));
         self.processes.push(process);
         self.slots[slot] = Some(number);
         self.schedule(number);
@@ -214,25 +216,27 @@ impl World {
         self.time.at(now + late, Event::Review(number));
     }
 
-    /// The leader of the newest term.
+    /// Returns the leader of the newest term.
     pub(super) fn leader(&self) -> Option<usize> {
         let processes = self.processes.iter().enumerate();
         let leaders = processes.filter(|(_, it)| it.leads());
         leaders.max_by_key(|(_, it)| it.term).map(|(it, _)| it)
     }
 
-    /// The numbers of all processes that run.
+    /// Returns the numbers of all running processes.
     pub(super) fn running(&self) -> Vec<usize> {
         let numbers = 0..self.processes.len();
         numbers.filter(|it| self.processes[*it].runs).collect()
     }
 
-    /// The process that runs with this id.
+    /// Returns the running process with this id.
     pub(super) fn member(&self, id: VoterId) -> Option<&Process> {
         self.processes.iter().find(|it| it.runs && it.id == id)
     }
 
-    /// Lets things happen until a time, or until it is enough. True if it was.
+    /// Runs events until a time, or until a condition holds.
+    ///
+    /// Returns `true` if the condition holds.
     pub(super) fn until(
         &mut self,
         end: u64,
@@ -335,7 +339,7 @@ impl World {
         self.time.wake(&mut process.wake, due, Event::Wake(it));
     }
 
-    /// Hands something to the machine of a process, does what it wants, and looks at it.
+    /// Passes an input to a process's machine, applies its outputs, and checks it.
     pub(super) fn handle(&mut self, it: usize, input: Input<'_>) -> Result<(), Violation> {
         let now = self.time.now;
         let process = &mut self.processes[it];
@@ -347,14 +351,14 @@ impl World {
         if let Some(before) = self.proposing.take()
             && consensus.last().0 > before
         {
-            // At the leader nothing is appended but what it proposes.
+            // A leader appends only its proposals.
             self.ledger.proposes(before + 1, consensus.role().term, now);
         }
         let mut takes = false;
         loop {
             let process = &mut self.processes[it];
             if !process.runs {
-                // Killed between two outputs.
+                // The process was killed between two outputs.
                 return Ok(());
             }
             if let Some((left, with_machine)) = process.dies.take() {
@@ -435,13 +439,13 @@ impl World {
             }
             Output::Unchanged(_) => {}
             Output::Close { peer, reason } => {
-                return broken(format!("at {now}, {id} refuses what {peer} says: {reason}"));
+                return broken(format!("at {now}, {id} refuses a message of {peer}: {reason}"));
             }
         }
         Ok(())
     }
 
-    /// An addition took effect: those who wait for it at this process are told.
+    /// Answers the clients that wait for an addition at this process.
     fn applied(&mut self, it: usize, addition: Addition, value: Option<u64>) {
         let process = &mut self.processes[it];
         let waiting = process.proposals.iter();
@@ -474,14 +478,16 @@ impl World {
             self.ledger
                 .has_all(id, role.term, last, |index| consensus.term_at(index))?;
         }
-        // One whose term is over already counts for nothing.
+        // A leader whose term is already over does not count.
         if self.ledger.is_over(role.term) {
             return Ok(());
         }
         self.silence(it, role)
     }
 
-    /// The silence that a new leader knows of is not longer than that of a majority.
+    /// Checks the silence that a new leader reports.
+    ///
+    /// It must not be longer than the silence of a majority.
     fn silence(&self, it: usize, role: Role) -> Result<(), Violation> {
         let process = &self.processes[it];
         let Some(consensus) = &process.consensus else {
@@ -503,14 +509,14 @@ impl World {
         let tolerance = self.time.now.saturating_sub(least) / 8 + 20_000_000;
         if said + tolerance < least && !configuration.is_joint() {
             return broken(format!(
-                "INV-Q6: {} leads and says that nobody was heard since {said}; most had heard at {least}",
+                "INV-Q6: {} leads and reports no contact since {said}; most had contact at {least}",
                 process.id
             ));
         }
         Ok(())
     }
 
-    /// Looks at a process after each step.
+    /// Checks a process after each step.
     fn inspect(&mut self, it: usize) -> Result<(), Violation> {
         let process = &mut self.processes[it];
         let Some(consensus) = &process.consensus else {
@@ -540,7 +546,7 @@ impl World {
         Ok(())
     }
 
-    /// A leader looks at its group.
+    /// Reviews the group, at its leader.
     pub(super) fn review(&mut self, it: usize) -> Result<(), Violation> {
         let now = self.time.now;
         let process = &self.processes[it];
@@ -558,7 +564,7 @@ impl World {
             return Ok(());
         }
         let process = &mut self.processes[it];
-        // It took too long, and the others need it: it stays.
+        // The end took too long and the others need the process, so it stays.
         process.ends = process.ends.filter(|limit| now <= *limit);
         let process = &self.processes[it];
         let Some(consensus) = process.consensus.as_ref().filter(|it| !it.is_changing()) else {
@@ -594,7 +600,7 @@ impl World {
                 let members = self.processes.iter();
                 let members = members.filter(|it| it.consensus.is_some()).map(|it| it.id);
                 if !after.is_majority(&members.collect()) {
-                    // Nothing helps a group whose voters-to-be die before it notices.
+                    // A group cannot recover if its future voters die before it notices.
                     return Ok(());
                 }
                 for (member, place) in change.added() {
@@ -616,7 +622,7 @@ impl World {
         }
     }
 
-    /// Invitations may be lost with a connection.
+    /// Repeats invitations, which may be lost with a connection.
     fn invite_again(&mut self, it: usize) {
         let Some(consensus) = &self.processes[it].consensus else {
             return;
@@ -632,7 +638,7 @@ impl World {
         }
     }
 
-    /// A voter-to-be has nearly everything.
+    /// Fails if a future voter lacks many entries of the log.
     fn has_log(&self, it: usize, member: VoterId, votes: bool) -> Result<(), Violation> {
         let last = self.processes[it].last().unwrap_or(0);
         let has = self.member(member).and_then(Process::last);
@@ -659,7 +665,7 @@ impl World {
         };
         let own = candidate(process.id, process.slot, Standing::Present, process.since);
         let mut candidates = vec![own];
-        // The newest process of an id.
+        // The newest process of an id comes first.
         for peer in process.peers.values().rev() {
             if candidates.iter().any(|other| other.id == peer.id) {
                 continue;
@@ -696,7 +702,7 @@ impl World {
             process.committed = 1;
             self.schedule(it);
         } else if process.place != place {
-            // Its place cannot change: it comes again as another member.
+            // A voter index cannot change, so the process returns as another member.
             let slot = process.slot;
             if self.kill(it, false) {
                 self.time.at(now, Event::Start(slot));

@@ -1,8 +1,10 @@
-//! Nodes with fences: three machines, each with a voter and an agent, which are cut off from one another.
+//! Nodes with fences: three machines, each with a voter and an agent.
 //!
-//! **INV-F1**: no worker of an older round runs when a newer one is announced, unless its node has
-//! no fence: with one endpoint, the fence is on while there are three voters. Each machine has its
-//! own clock; two clocks differ by up to 5 %. Signals take up to
+//! The machines are cut off from each other.
+//!
+//! **INV-F1**: When a round is announced, no worker of an older round runs, unless its node has no
+//! fence. With one endpoint, the fence is on while there are three voters. Each machine has a
+//! separate clock; two clocks differ by up to 5 %. Signals take up to
 //! [`SIGNALS_TAKE`](world::SIGNALS_TAKE). In the end, without faults, all nodes are in one round
 //! and their workers run.
 
@@ -14,38 +16,42 @@ use fastrand::Rng;
 use rdzv_core::rules::Rules;
 use rdzv_rendezvous_proto::Rule;
 
-/// Something that happens to a machine.
+/// Fault of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// It cannot reach any other machine for this time.
+    /// The machine cannot reach any other machine for this time.
     Cut(usize, Duration),
-    /// Messages from and to it take so much longer, for some seconds.
+    /// Messages from and to the machine take longer by this time, for some seconds.
     Slow(usize, Duration),
-    /// The process with its voter stands still.
+    /// The process with the voter is stopped.
     Stall(usize, Duration),
-    /// The connection of its agent breaks.
+    /// The connection of the agent breaks.
     Reset(usize),
-    /// Its agent is killed, and its workers end with it. Another agent is started after so long, which knows nothing of it.
+    /// The agent is killed, and its workers end with it.
+    ///
+    /// After this time another agent starts, which knows nothing of the old one.
     Kill(usize, Duration),
 }
 
-/// The world of a seed.
+/// World of a seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The time after which a node without a majority stops its workers.
+    /// Time after which a node without a majority stops its workers.
     pub node_timeout: Duration,
-    /// The faults, and their times.
+    /// Faults, with their times.
     pub acts: Vec<(Duration, Act)>,
-    /// When the faults end.
+    /// Time at which the faults end.
     pub end: Duration,
-    /// The rules that the machines keep.
+    /// Rules that the machines keep.
     pub rules: Rules<Rule>,
-    /// `true` if there is one endpoint, so that voters come and go, and the fence turns on and off.
+    /// `true` if there is only one endpoint.
+    ///
+    /// Voters then join and leave, and the fence turns on and off.
     pub is_open: bool,
 }
 
 impl Plan {
-    /// A world without faults.
+    /// Returns a world without faults.
     pub fn calm() -> Self {
         Self {
             node_timeout: Duration::from_secs(3),
@@ -56,7 +62,7 @@ impl Plan {
         }
     }
 
-    /// The world of a seed.
+    /// Returns the world of a seed.
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Rng::with_seed(seed ^ 0x5eed);
         let timeouts = [800, 3000, 3000, 7000].map(Duration::from_millis);

@@ -1,4 +1,4 @@
-//! The machines, their connections and clocks.
+//! Machines, their connections and clocks.
 
 mod network;
 mod node;
@@ -21,19 +21,19 @@ use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
 use crate::{Violation, broken};
 
-/// The most time that a signal takes to stop or kill all workers.
+/// Maximum time that a signal takes to stop or kill all workers.
 pub const SIGNALS_TAKE: Duration = Duration::from_millis(240);
 
 const MACHINES: usize = 3;
 const MS: u64 = 1_000_000;
 
-/// Until when a connection breaks over which nothing comes through.
+/// Time after which a connection breaks if nothing passes over it.
 const BREAKS: u64 = 2000 * MS;
 
-/// All nodes are in one round again so long after the last fault.
+/// Time after the last fault within which all nodes are in one round again.
 const SETTLES: u64 = 60_000 * MS;
 
-/// Something that happens at a time.
+/// Event at a time.
 #[derive(Debug)]
 enum Event {
     Act(Act),
@@ -46,7 +46,7 @@ enum Event {
     Request(usize, ConnId, Vec<u8>),
     /// Bytes arrive at the agent of a machine.
     Answer(usize, ConnId, Vec<u8>),
-    /// An end of a connection hears that it is gone.
+    /// A voter receives the end of a connection.
     VoterHears(usize, ConnId),
     /// The stream of an agent ends in order.
     StreamEnds(usize, ConnId),
@@ -54,14 +54,14 @@ enum Event {
     /// A cut has lasted until connections break.
     Break(usize),
     Begin(usize),
-    /// Of this process of an agent.
+    /// Events of one process of an agent.
     Dial(usize, u64),
     NotFound(usize, u64),
     Join(usize, u64),
     Signal(usize, u64, fence::Output),
-    /// The workers of a round end within their grace.
+    /// The workers of a round end within their shutdown timeout.
     Ended(usize, u64),
-    /// They end with their agent.
+    /// The workers end with their agent.
     Killed(usize, u64),
 }
 
@@ -71,7 +71,7 @@ struct Link {
     from: usize,
     to: usize,
     is_agent: bool,
-    /// When the last bytes arrive, in each direction.
+    /// Arrival time of the last bytes, in each direction.
     last: [u64; 2],
 }
 
@@ -79,7 +79,7 @@ struct Link {
 struct Machine {
     clock: (u64, f64),
     voter: Voter,
-    /// The machine at each of its voter's places.
+    /// Machine at each endpoint index of its voter.
     calls: BTreeMap<usize, usize>,
     greeting: Vec<u8>,
     keys: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -88,35 +88,35 @@ struct Machine {
     stalled_until: u64,
     slow: u64,
     client: Option<NativeClient>,
-    /// The number of the agent's process.
+    /// Number of the agent's process.
     life: u64,
     connection: Option<ConnId>,
     fence: Fence,
-    /// The round of the workers that are there, the number of their start, and whether they stand still.
+    /// Round of the workers, number of their start, and `true` if suspended.
     workers: Option<(u64, u64, bool)>,
     starts: u64,
     signalled: u64,
     wake: Option<u64>,
 }
 
-/// The totals of a run.
+/// Totals of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Rounds that were announced.
+    /// Number of announced rounds.
     pub rounds: u64,
-    /// Times that workers were stopped.
+    /// Number of times that workers were suspended.
     pub stops: u64,
-    /// Times that they went on.
+    /// Number of times that workers continued.
     pub continued: u64,
-    /// Times that they were killed by the fence.
+    /// Number of times that the fence killed workers.
     pub kills: u64,
-    /// Agents that were killed while workers ran.
+    /// Number of agents that were killed while workers ran.
     pub ended: u64,
-    /// Times that the coordinator turned the fence of an agent off.
+    /// Number of times that the coordinator turned the fence of an agent off.
     pub lifted: u64,
 }
 
-/// The world of one seed.
+/// World of one seed.
 #[derive(Debug)]
 pub struct World {
     plan: Plan,
@@ -130,7 +130,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing has happened yet.
+    /// Creates a world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
         let mut time = Scheduler::new(seed, trace);
         let endpoint = |it: usize| format!("n{it}:1");
@@ -166,9 +166,9 @@ impl World {
                     open,
                     places: places.iter().map(|it| endpoint(*it)).collect(),
                     own: own_place,
-                    // In half of the runs one of them takes every other one's place as coordinator.
+                    // In half of the runs, one machine replaces every other one as coordinator.
                     is_store: own == 0 && seed.is_multiple_of(2),
-                    // The first agent of the machine, beside a store in a process of its own.
+                    // The first agent of the machine, unless a store runs alone in the process.
                     agent: (own != 0 || !seed.is_multiple_of(2)).then_some(own as u64 + 1),
                     seed: time.random.u64(1..),
                     timeout: Duration::from_secs(120),
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen.
+    /// Runs all events, and checks the result.
     pub fn run(mut self) -> Result<Report, Violation> {
         for (at, act) in self.plan.acts.clone() {
             self.time.at(nanos(at), Event::Act(act));
@@ -293,7 +293,7 @@ impl World {
         match event {
             Event::Act(act) => self.act(act),
             Event::Heal(it) => {
-                // What was lost meanwhile has broken the connections.
+                // The lost messages have broken the connections.
                 if self.cut.contains(&it) {
                     self.break_links(it);
                     self.cut.remove(&it);
@@ -337,7 +337,7 @@ impl World {
                 let Some(link) = self.links.get(&id) else {
                     return Ok(());
                 };
-                // Without an answer, it breaks later on.
+                // Without an answer, the connection breaks later.
                 if self.is_reachable(link.from, it) {
                     self.links.remove(&id);
                     let peer = Some(node::place(id));
@@ -357,7 +357,7 @@ impl World {
                 if self.machines[it].life != life => {}
             Event::Dial(it, _) => return self.dial(it),
             Event::NotFound(it, _) => {
-                let why = "nobody coordinates".to_owned();
+                let why = "no coordinator".to_owned();
                 return self.tell_agent(it, agent::Input::Disconnected(why));
             }
             Event::Join(it, _) => {
@@ -461,7 +461,7 @@ impl World {
                 voter::Output::Log(fact) => {
                     self.time.log(format!("n{it}"), || fact.to_string());
                     if fact == voter::Fact::GaveUp {
-                        return broken("a group whose voters all live gives up");
+                        return broken("a group whose voters all live leaves");
                     }
                 }
                 voter::Output::Call { place, address } => {
@@ -513,7 +513,7 @@ impl World {
         Ok(())
     }
 
-    /// A round is announced: workers of older ones do not run.
+    /// Announces a round; no workers of older rounds may run.
     fn announce(&mut self, round: u64) -> Result<(), Violation> {
         if self.announced < Some(round) {
             self.announced = Some(round);

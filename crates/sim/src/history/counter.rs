@@ -1,17 +1,17 @@
-//! A counter.
+//! Model of a counter.
 
 use super::Model;
 
-/// A counter.
+/// Counter, as the model of a history.
 #[derive(Debug, Clone)]
 pub struct Counter;
 
-/// An operation on a counter.
+/// Operation on a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// Adds one; answered with the value after it.
+    /// Adds one; the answer is the new value.
     Add,
-    /// Answered with the value.
+    /// Reads the value.
     Read,
 }
 

@@ -1,39 +1,41 @@
-//! A key of a store.
+//! Model of a key of a store.
 
 use rdzv_store_proto::number;
 
 use super::Model;
 
-/// A key of a store.
+/// Key of a store, as the model of a history.
 #[derive(Debug, Clone)]
 pub struct Key;
 
-/// An operation on a key.
+/// Operation on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call {
-    /// Answered with the value, empty if there is none.
+    /// Reads the value; the answer is empty if there is none.
     Get,
-    /// Stores a value; answered with nothing.
+    /// Stores a value; the answer is empty.
     Set(Vec<u8>),
-    /// Adds to the end of the value; answered with nothing.
+    /// Appends to the value; the answer is empty.
     Append(Vec<u8>),
-    /// Adds to the number; answered with the sum.
+    /// Adds to the number; the answer is the sum.
     Add(i64),
-    /// Stores the second if the key holds the first, or nothing and the first is empty; answered with what it holds then, or with
-    /// the first if nothing.
+    /// Stores the second value if the key holds the first one.
+    ///
+    /// A missing key matches an empty first value. The answer is the value that the key holds
+    /// afterwards, or the first value if the key is missing.
     CompareSet(Vec<u8>, Vec<u8>),
-    /// Answered with whether there is a value.
+    /// Checks for a value; the answer is `true` if there is one.
     Check,
-    /// Removes the value; answered with whether there was one.
+    /// Removes the value; the answer is `true` if there was one.
     Delete,
 }
 
-/// An answer.
+/// Answer to an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
+    /// The operation has taken effect.
     Done,
-    /// Yes or no.
+    /// A boolean answer.
     Is(bool),
     /// A sum.
     Number(i64),
@@ -108,7 +110,7 @@ mod tests {
         Answer::Value(text.into())
     }
 
-    /// A value that is there from the beginning, and one operation at a time after it.
+    /// Returns a history that starts with a value, then one operation at a time.
     fn after_five(calls: Vec<(Call, Answer)>) -> Vec<Operation<Key>> {
         let mut all = vec![(Call::Set(b"5".to_vec()), 0, Some((1, Answer::Done)))];
         for (place, (call, answer)) in (1..).zip(calls) {
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_found() {
         for wrong in [
-            // A read that misses a write which was answered.
+            // A read that misses an answered write.
             vec![(Call::Get, value(""))],
             vec![(Call::Check, Answer::Is(false))],
             // An addition that is lost, and one that counts twice.
@@ -150,12 +152,12 @@ mod tests {
                 (Call::Add(1), Answer::Number(6)),
             ],
             vec![(Call::Add(1), Answer::Number(6)), (Call::Get, value("7"))],
-            // Two that took the same value on.
+            // Two operations that replaced the same value.
             vec![
                 (Call::CompareSet(b"5".to_vec(), b"6".to_vec()), value("6")),
                 (Call::CompareSet(b"5".to_vec(), b"7".to_vec()), value("7")),
             ],
-            // One that was deleted and is there again, and one that was deleted twice.
+            // A value that exists after its deletion, and one that was deleted twice.
             vec![(Call::Delete, Answer::Is(true)), (Call::Get, value("5"))],
             vec![
                 (Call::Delete, Answer::Is(true)),

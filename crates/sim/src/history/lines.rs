@@ -1,11 +1,13 @@
-//! A record of real clients, a line for each event: nanoseconds, run, agent, what, and what belongs to that.
+//! Recorded history of real clients, one line for each event.
+//!
+//! A line contains nanoseconds, run, agent, event, and the details of the event.
 //!
 //! ```text
-//! 1200 run-7 31 joins                     4400 run-7 31 leaves         5800 run-7 32 closes
-//! 3100 run-7 31 joined 2 0 4              4500 run-7 31 left           6100 run-7 32 closed
-//! 3300 run-7 33 refused closed|other      4600 run-7 32 asks           6200 run-7 33 succeeds 2
-//! 3400 run-7 34 may-be-lost               4700 run-7 32 status open    6300 run-7 33 all-succeeded 2
-//!                                                                      6400 run-7 34 over 2
+//! 1200 run-7 31 joins                  4400 run-7 31 leaves         5800 run-7 32 closes
+//! 3100 run-7 31 joined 2 0 4           4500 run-7 31 left           6100 run-7 32 closed
+//! 3300 run-7 33 refused closed|other   4600 run-7 32 asks           6200 run-7 33 succeeds 2
+//! 3400 run-7 34 may-be-lost            4700 run-7 32 status open    6300 run-7 33 all-succeeded 2
+//!                                                                   6400 run-7 34 over 2
 //! ```
 
 use std::collections::BTreeMap;
@@ -15,7 +17,7 @@ use super::record::{Event, Record};
 use super::run::{Agent, Assignment};
 use crate::Violation;
 
-/// Looks for an order of each run in a record.
+/// Checks that each run of a recorded history is linearizable.
 ///
 /// Agents of different runs have different numbers. Returns the numbers of operations and of runs.
 pub fn check(text: &str) -> Result<(usize, usize), Violation> {
@@ -23,7 +25,7 @@ pub fn check(text: &str) -> Result<(usize, usize), Violation> {
     for line in text.lines() {
         let read = read(line);
         let (at, run, agent, event) =
-            read.ok_or_else(|| Violation(format!("no line of a record: '{line}'")))?;
+            read.ok_or_else(|| Violation(format!("not a line of a history: '{line}'")))?;
         runs.entry(run).or_default().note(at, agent, event);
     }
     let mut operations = 0;
@@ -34,7 +36,7 @@ pub fn check(text: &str) -> Result<(usize, usize), Violation> {
     Ok((operations, runs.len()))
 }
 
-/// Time, run, agent and event of a line; `None` if it is no line of a record.
+/// Parses time, run, agent and event of a line; `None` if the line is invalid.
 fn read(line: &str) -> Option<(u64, &str, Agent, Event)> {
     let mut words = line.split_ascii_whitespace();
     let at = number(&mut words)?;
@@ -73,7 +75,7 @@ fn event(words: &mut SplitAsciiWhitespace<'_>) -> Option<Event> {
     })
 }
 
-/// Whether the next word is this one; nothing if it is neither.
+/// Parses one of two words; `None` if the next word is neither.
 fn word(words: &mut SplitAsciiWhitespace<'_>, yes: &str, no: &str) -> Option<bool> {
     let word = words.next()?;
     (word == yes || word == no).then_some(word == yes)

@@ -1,13 +1,16 @@
-//! Whether the answers that clients saw can be put into one order, in which each operation takes effect between its call and its
-//! answer (Wing and Gong, with Lowe's memory of what was tried). Each key, and each run, is looked at for itself.
+//! Check that a history is linearizable.
 //!
-//! | file | what |
+//! The answers that clients saw must fit one order. In this order, each operation takes effect
+//! between its call and its answer. The search is that of Wing and Gong, with Lowe's memory of
+//! earlier attempts. Each key and each run is checked separately.
+//!
+//! | file | content |
 //! |---|---|
 //! | [`counter`] | a counter, as the clients of a consensus group see it |
 //! | [`key`] | a key of a store |
 //! | [`run`] | a run of the rendezvous: joins, closes and successes |
-//! | [`record`] | what happens to the agents of a run, made into its operations |
-//! | [`lines`] | a record of real clients, as text |
+//! | [`record`] | the events of a run's agents, converted into operations |
+//! | [`lines`] | a recorded history of real clients, as text |
 
 pub mod counter;
 pub mod key;
@@ -20,44 +23,52 @@ use std::fmt::Debug;
 
 use crate::{Violation, broken};
 
-/// Most states of a search. A history that is right needs hardly more than it has operations.
+/// Maximum number of states of a search.
+///
+/// A correct history needs hardly more states than it has operations.
 const MOST: usize = 500_000;
 
-/// The object that all operations of a history are about.
+/// Object of all operations of a history.
 pub trait Model: Debug + Sized {
-    /// Its content; at first, the default.
+    /// Content of the object; initially the default.
     type State: Clone + Ord + Default + Debug;
-    /// A request.
+    /// Request for an operation.
     type Call: Clone + Debug;
-    /// An answer.
+    /// Answer to an operation.
     type Answer: Clone + Debug;
 
-    /// The content after a call with this answer, if it has one; `None` if it cannot be answered so.
+    /// Returns the content after a call; `None` if this answer is impossible.
+    ///
+    /// A call without an answer has any effect that the model allows.
     fn step(
         state: &Self::State,
         call: &Self::Call,
         answer: Option<&Self::Answer>,
     ) -> Option<Self::State>;
 
-    /// Whether a call that can take effect now may as well do so, because whatever could follow without that can follow after
-    /// it too: reads, above all. It is not tried to let it wait then.
+    /// `true` if a call commutes with everything after it.
+    ///
+    /// These are reads, mainly. The search then linearizes the call immediately and does not try to
+    /// delay it.
     fn is_free(_: &Self::State, _: &Self::Call) -> bool {
         false
     }
 }
 
-/// An operation of a client.
+/// Operation of a client.
 #[derive(Debug, Clone)]
 pub struct Operation<M: Model> {
-    /// The call.
+    /// Request of the operation.
     pub call: M::Call,
-    /// When it was called.
+    /// Time of the call.
     pub called: u64,
-    /// When it was answered, and what; `None` if it never was. It may take effect late then, or never.
+    /// Time of the answer, and the answer; `None` if there was none.
+    ///
+    /// An operation without an answer may take effect late, or never.
     pub answered: Option<(u64, M::Answer)>,
 }
 
-/// Looks for the order.
+/// Searches for an order of the operations; fails if there is none.
 pub fn check<M: Model>(operations: &[Operation<M>]) -> Result<(), Violation> {
     let mut operations: Vec<&Operation<M>> = operations.iter().collect();
     operations.sort_by_key(|operation| operation.called);
@@ -94,7 +105,7 @@ pub fn check<M: Model>(operations: &[Operation<M>]) -> Result<(), Violation> {
     ))
 }
 
-/// Operations that have taken effect, a bit each, and what follows from them.
+/// Operations that have taken effect, one bit each, and the resulting state.
 #[derive(Debug, Clone)]
 struct Step<S> {
     done: Vec<u64>,
@@ -102,7 +113,7 @@ struct Step<S> {
 }
 
 struct Search<'a, M: Model> {
-    /// In the order of their calls.
+    /// Operations in the order of their calls.
     operations: Vec<&'a Operation<M>>,
 }
 
@@ -116,14 +127,14 @@ impl<M: Model> Search<'_, M> {
         operations.all(|(at, operation)| operation.answered.is_none() || Self::is_done(done, at))
     }
 
-    /// The operations that have not taken effect and may do so next, those that are answered first at the end.
+    /// Returns the operations that may be next; the earliest answer is last.
     fn candidates(&self, done: &[u64]) -> Vec<usize> {
         let full = done.iter().take_while(|word| **word == u64::MAX).count();
         let mut bound = u64::MAX;
         let mut candidates = Vec::new();
         for at in full * 64..self.operations.len() {
             let operation = self.operations[at];
-            // Whatever was called after the answer of one that is left has to wait for that one.
+            // An operation must wait for an earlier one that was answered before its call.
             if operation.called > bound {
                 break;
             }
@@ -142,7 +153,9 @@ impl<M: Model> Search<'_, M> {
         answered.map_or(u64::MAX, |(at, _)| *at)
     }
 
-    /// The steps to which operations lead that may take effect now. One that may as well do so is the only one.
+    /// Returns the steps that may follow now.
+    ///
+    /// A call that commutes with everything after it is the only next step.
     fn next(&self, step: &Step<M::State>) -> Vec<Step<M::State>> {
         let mut next = Vec::new();
         for at in self.candidates(&step.done) {
@@ -162,7 +175,7 @@ impl<M: Model> Search<'_, M> {
         next
     }
 
-    /// Where no order goes any further.
+    /// Describes the step after which no order continues.
     fn shown(&self, step: &Step<M::State>) -> String {
         let count: u32 = step.done.iter().map(|word| word.count_ones()).sum();
         let left = self.candidates(&step.done);

@@ -1,53 +1,55 @@
-//! Events of the agents of a run, made into its operations.
+//! Conversion of the events of a run's agents into operations.
 
 use std::collections::BTreeMap;
 
 use super::Operation;
 use super::run::{Agent, Assignment, Call, Effect, Run};
 
-/// An event of an agent, in its own order.
+/// Event of an agent, in the agent's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It wants to be in the next round.
+    /// The agent wants to be in the next round.
     Joins,
-    /// It is in one.
+    /// The agent is in a round.
     Joined(Assignment),
-    /// It is not taken in, because the run is over; or for another reason.
+    /// The coordinator refuses the agent.
     Refused {
-        /// The run is over.
+        /// `true` if the reason is that the run is over.
         closed: bool,
     },
-    /// It leaves.
+    /// The agent leaves.
     Leaves,
-    /// That is known.
+    /// The leave is acknowledged.
     Left,
-    /// It ends the run.
+    /// The agent closes the run.
     Closes,
-    /// The run is over, by its own word or by that of another one.
+    /// The run is over, because this agent or another one closed it.
     Closed,
-    /// It asks how the run stands.
+    /// The agent asks for the status of the run.
     Asks,
-    /// The answer: whether it is over.
+    /// Answer to the status request: `true` if the run is over.
     Status(bool),
-    /// Its workers have succeeded in this round.
+    /// The agent's workers have succeeded in this round.
     Succeeds(u64),
-    /// Those of all have.
+    /// The workers of all agents have succeeded.
     AllSucceeded(u64),
-    /// The round does not hold any more.
+    /// The round is over.
     IsOver(u64),
-    /// It has ended, or something has happened to it by which it may rightly be taken for lost.
+    /// The agent has ended, or a fault may rightly make it count as lost.
     MayBeLost,
 }
 
-/// Makes operations of what happens to agents.
+/// Converter of events into operations.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
-    /// The operations so far.
+    /// Operations until now.
     pub operations: Vec<Operation<Run>>,
     agents: BTreeMap<Agent, Standing>,
 }
 
-/// The operations that an agent waits for, by the places of its operations, and since when.
+/// Operations of an agent that wait for an answer.
+///
+/// Each has its index in `operations`; some have the time since which the agent waits.
 #[derive(Debug, Clone, Default)]
 struct Standing {
     joining: Option<(usize, u64)>,
@@ -55,14 +57,14 @@ struct Standing {
     closing: Option<usize>,
     asked: Option<u64>,
     said: Option<(usize, u64, u64)>,
-    /// The round of which it was told that all have succeeded.
+    /// Round in which, as the agent knows, all have succeeded.
     all_succeeded: Option<u64>,
-    /// When it last knew that the run was open.
+    /// Time at which the agent last knew that the run was open.
     open_at: u64,
 }
 
 impl Record {
-    /// Something has happened to an agent.
+    /// Records an event of an agent.
     pub fn note(&mut self, at: u64, agent: Agent, event: Event) {
         let mut standing = self.agents.remove(&agent).unwrap_or_default();
         match event {
@@ -103,9 +105,9 @@ impl Record {
                 }
             }
             Event::Succeeds(round) => {
-                // An agent that says it again has said it already: the answer to the first time is
-                // the answer to all of them. One that was told may hear that others have left, also
-                // if it says it once more.
+                // A repeated report is not a new one: the answer to the first report answers all of
+                // them. An agent that knows the success may still receive that others have left,
+                // also after it has repeated its report.
                 let has_said = standing.said.is_some_and(|(_, _, of)| of == round);
                 if !has_said && standing.all_succeeded != Some(round) {
                     let said = self.call(at, agent, Effect::Succeed(round));
@@ -114,7 +116,7 @@ impl Record {
             }
             Event::AllSucceeded(round) => {
                 standing.all_succeeded = Some(round);
-                // Others may leave the round after that.
+                // Others may leave the round afterwards.
                 if let Some((said, since, of)) = standing.said.take()
                     && of == round
                 {

@@ -1,85 +1,88 @@
-//! A run of the rendezvous, as its agents see it.
+//! Model of a run of the rendezvous, as its agents see it.
 //!
-//! Nothing that an agent was told is done is ever taken back (INV-L1, H5 of the design):
+//! Nothing that an agent received as done is ever taken back (INV-L1, H5 of the design):
 //!
-//! | told | then |
+//! | event | consequence |
 //! |---|---|
-//! | the run is over | it was closed by somebody, and forms no round any more |
-//! | a rank in a round | no other agent has it, rounds only grow, and the next one forms when all who hold this one have given it up by their own word |
-//! | a leave is known | the agent is counted in no later round |
-//! | all have succeeded | all have said so, and nobody of them is told that the round is over |
+//! | the run is over | an agent closed it, and it forms no further round |
+//! | a rank in a round | no other agent has it, and round numbers only grow |
+//! | the next round | it forms only after every member of this one has left it explicitly |
+//! | a leave is acknowledged | no later round counts the agent |
+//! | all have succeeded | all have reported so, and none of them receives that the round is over |
 //!
-//! A join takes effect twice: when the agent gives up the round that it is in, and waits; and when
-//! it enters the next one. An agent that has ended, or may rightly be taken for lost, holds nobody
-//! up.
+//! A join takes effect twice: when the agent drops its current round and waits, and when it enters
+//! the next one. An agent that has ended, or may rightly count as lost, blocks no other agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Model;
 
-/// An agent, by a number that no other one has.
+/// Unique number of an agent.
 pub type Agent = u64;
 
-/// A run.
+/// Run of the rendezvous, as the model of a history.
 #[derive(Debug, Clone)]
 pub struct Run;
 
-/// An operation of an agent, or a message to it.
+/// Operation of an agent, or a message to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// The agent.
+    /// Number of the agent.
     pub agent: Agent,
-    /// Its effect.
+    /// Effect of the operation.
     pub effect: Effect,
 }
 
-/// An effect.
+/// Effect of an operation or a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// It holds no round any more, and waits for the next one.
+    /// The agent no longer holds a round, and waits for the next one.
     Arrive,
-    /// It is in a round, with this rank; the size is 0 if it is not known.
+    /// The agent is in a round, with this rank; the size is 0 if unknown.
     Enter(Assignment),
-    /// It takes no part any more, by its own word.
+    /// The agent leaves the run.
     Leave,
-    /// Nobody need wait for it any more.
+    /// No agent needs to wait for this one any more.
     MayBeLost,
-    /// The run is over from here on.
+    /// The run is over from now on.
     Close,
-    /// Whether the run is over, as it is told.
+    /// The agent receives this status; `true` if the run is over.
     IsClosed(bool),
-    /// Its workers have succeeded in a round.
+    /// The agent's workers have succeeded in a round.
     Succeed(u64),
-    /// It is told that those of all have.
+    /// The agent receives that the workers of all agents have succeeded.
     AllSucceeded(u64),
-    /// It has said that its workers have succeeded, and is told that the round does not hold any more.
+    /// The agent has reported success, and receives that the round is over.
     IsOver(u64),
 }
 
-/// A place in a round.
+/// Rank of an agent in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
-    /// The round.
+    /// Number of the round.
     pub round: u64,
-    /// The rank of the agent.
+    /// Rank of the agent.
     pub rank: u32,
-    /// The number of agents.
+    /// Number of agents in the round.
     pub size: u32,
 }
 
-/// The facts of a run.
+/// Facts of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     closed: bool,
-    /// The last round; 0 before the first, whose number may be 0 too.
+    /// Last round; 0 before the first one, whose number may also be 0.
     round: u64,
     size: u32,
     ranks: BTreeMap<u32, Agent>,
-    /// Those who hold it, those who wait for the next one, and those who hold nobody up.
+    /// Agents that hold the round.
+    ///
+    /// `waiting` are the agents that wait for the next round, and `may_be_lost` block no other
+    /// agent.
     members: BTreeSet<Agent>,
     waiting: BTreeSet<Agent>,
     may_be_lost: BTreeSet<Agent>,
-    /// Those who have said that they have succeeded in it.
+    /// Agents that have reported success in the round.
     said: BTreeSet<Agent>,
     succeeded: bool,
     over: bool,
@@ -181,7 +184,7 @@ mod tests {
         Joined(Assignment { round, rank, size })
     }
 
-    /// Whether a history is right, of events each after the one before.
+    /// `true` if a sequence of events is a correct history.
     fn is_right(events: &[(u64, Event)]) -> bool {
         let mut record = Record::default();
         for (at, (agent, event)) in (1..).zip(events) {
@@ -240,8 +243,8 @@ mod tests {
 
     #[test]
     fn late_answers_are_accepted() {
-        // A round whose members hear of it when the run is closed, and one that is heard of when
-        // the next one is there.
+        // The members of a round join it after the close; and one learns of a round when the next
+        // one exists.
         assert!(is_right(&[
             (1, Joins),
             (2, Joins),
@@ -279,10 +282,10 @@ mod tests {
         // The close may not have arrived.
         let unheard = [(1, Closes), (3, Asks), (3, Status(false))];
         assert!(after_pair(&unheard));
-        // Nobody has closed it.
+        // No agent has closed the run.
         assert!(!after_pair(&[(3, Joins), (3, Refused { closed: true })]));
         assert!(!after_pair(&[(1, Closed)]));
-        // It is over, and open again.
+        // The run is over, and open again.
         let told = [(3, Joins), (3, Refused { closed: true })];
         let open = [(3, Asks), (3, Status(false))];
         assert!(!after_pair(&[&[(1, Closes)], &told[..], &open].concat()));
@@ -298,7 +301,7 @@ mod tests {
         ];
         // The second agent holds its round.
         assert!(!after_pair(&next));
-        // It has joined again, has left, or may be lost.
+        // The second agent has joined again, has left, or may be lost.
         for gives_up in [(2, Joins), (2, Leaves), (2, MayBeLost)] {
             assert!(
                 after_pair(&[&[gives_up], &next[..]].concat()),
@@ -309,11 +312,11 @@ mod tests {
 
     #[test]
     fn a_leave_that_was_acknowledged_is_not_forgotten() {
-        // A round of two counts somebody who has left.
+        // A round of two counts an agent that has left.
         let left = [(2, Joins), (2, Leaves), (2, Left)];
         let round = [(1, Joins), (1, assignment(0, 0, 2))];
         assert!(!is_right(&[&left[..], &round].concat()));
-        // The leave may not have been heard of.
+        // The leave may not have arrived.
         assert!(is_right(&[&left[..2], &round].concat()));
     }
 
@@ -324,7 +327,7 @@ mod tests {
         assert!(!is_right(&same));
         same[3].1 = assignment(0, 1, 3);
         assert!(!is_right(&same));
-        // A round of before.
+        // A round with an earlier number.
         assert!(!after_pair(&[
             (1, Joins),
             (2, Joins),
@@ -338,16 +341,16 @@ mod tests {
 
     #[test]
     fn a_success_that_was_acknowledged_is_not_taken_back() {
-        // One of two is enough for nobody.
+        // The success of one out of two is not the success of all.
         assert!(!after_pair(&[(1, Succeeds(0)), (1, AllSucceeded(0))]));
         let all = [(1, Succeeds(0)), (2, Succeeds(0)), (1, AllSucceeded(0))];
         assert!(after_pair(&all));
         assert!(!after_pair(&[&all[..], &[(2, IsOver(0))]].concat()));
-        // An agent that was told may hear that others have left.
+        // An agent that knows the success may receive that others have left.
         let told = [(2, AllSucceeded(0)), (2, IsOver(0))];
         assert!(after_pair(&[&all[..], &told].concat()));
-        // Also if it says it again; and it may be told once more when the others are in another
-        // round.
+        // This holds also after a repeated report. The agent may receive the success again when the
+        // others are in another round.
         let again = [(2, AllSucceeded(0)), (2, Succeeds(0)), (2, IsOver(0))];
         assert!(after_pair(&[&all[..], &again].concat()));
         let late = [
@@ -361,7 +364,7 @@ mod tests {
             (2, IsOver(0)),
         ];
         assert!(after_pair(&[&all[..], &late].concat()));
-        // One that was never told is not told otherwise, however often it says it.
+        // An agent that never received the success gets no other answer for a repeated report.
         let twice = [(2, Succeeds(0)), (2, IsOver(0))];
         assert!(!after_pair(&[&all[..], &twice].concat()));
         assert!(!after_pair(&[

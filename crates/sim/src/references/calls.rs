@@ -1,4 +1,4 @@
-//! What workers do, and the calls that carry references.
+//! Operations of workers, and the calls that carry references.
 
 use rdzv_rpc_proto::rref::{
     Adopted, Failure, Fetch, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
@@ -8,17 +8,17 @@ use super::model::{Fork, Stage};
 use super::world::{Doing, Event, World};
 use crate::{Violation, broken};
 
-/// The most handles that a worker collects.
+/// Maximum number of handles that a worker collects.
 const HANDLES: usize = 24;
 
-/// The input that a value exists. The world draws whether its making has failed.
+/// Input that reports an existing value; the world draws if its making failed.
 fn made(rref: RRefId) -> Input<'static> {
     let failed = false;
     Input::Made { rref, failed }
 }
 
 impl World {
-    /// A worker does something.
+    /// Runs one operation of a random worker.
     pub(super) fn operate(&mut self) -> Result<(), Violation> {
         let working = |worker: &usize| self.workers[*worker].doing == Doing::Working;
         let able: Vec<usize> = (0..self.workers.len()).filter(working).collect();
@@ -114,14 +114,14 @@ impl World {
             self.time.at(arrives, Event::Create(me, to, rref, fork));
         }
         if lost || self.time.chance(self.plan.bad_calls) {
-            // Lost, or the caller's patience ends, whatever becomes of the call.
+            // The call is lost, or the caller stops waiting before its answer.
             self.time
                 .at(answered, Event::Tell(me, Input::CreationFailed(fork)));
         }
         self.collect(worker)
     }
 
-    /// The fate of a creation is told to its caller.
+    /// Notifies the caller of a failed creation.
     pub(super) fn creation_failed(&mut self, fork: ForkId) {
         if let Some(it) = self.model.forks.get_mut(&fork)
             && it.stage == Stage::Pending
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// The sender of a fork is told that it strayed.
+    /// Notifies the sender of a fork that the fork strayed.
     pub(super) fn give_up(&mut self, fork: ForkId) {
         if let Some(it) = self.model.forks.get_mut(&fork)
             && it.stage == Stage::OnItsWay
@@ -219,7 +219,7 @@ impl World {
         self.questions.insert(fetch, (me, handle));
         let arrives = self.time.now + self.latency();
         self.time.at(arrives, Event::Fetch(fetch, question));
-        // The asker's patience ends at last: its agent says so, or the connection breaks.
+        // The asker finally stops waiting: its agent cancels, or the connection breaks.
         let patience = self.time.random.u64(3_000_000_000..10_000_000_000);
         let cancelled = Input::FetchCancelled(rref, fetch);
         self.time.after(patience, Event::Tell(to, cancelled));
@@ -231,7 +231,7 @@ impl World {
         fetch: FetchId,
         question: Fetch,
     ) -> Result<(), Violation> {
-        // Whoever has the owner's place now gets it.
+        // The process that now has the owner's id receives the question.
         let worker = question.owner.id.0 as usize;
         if self.workers[worker].doing == Doing::Nothing {
             self.questions.remove(&fetch);
@@ -296,7 +296,7 @@ impl World {
             return Ok(());
         };
         if self.time.chance(self.plan.bad_calls / 2) {
-            // Thrown away unread, with or without a word.
+            // The worker discards the call unread, with or without a notice.
             self.over(data.fork);
             return match self.time.random.bool() {
                 true => self.tell(worker, Input::Declined(data)),
@@ -319,7 +319,7 @@ impl World {
             }
             Ok(Adopted::User { confirmed, .. }) => {
                 if let Some(it) = self.model.forks.get_mut(&data.fork) {
-                    // It counts from now on, even if its sender had given it up.
+                    // The fork counts from now on, even if its sender had given it up before.
                     it.given_up = false;
                     it.stage = match confirmed {
                         true => Stage::Confirmed,

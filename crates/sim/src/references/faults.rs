@@ -1,4 +1,4 @@
-//! Death, return, and cut lines.
+//! Faults: deaths, returns, and cut lines.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl World {
         Ok(())
     }
 
-    /// One end notices that a line is cut, or does not; and that it is mended, or does not.
+    /// Lets one end notice a cut and its repair, each with a chance of one half.
     fn notice_cut(&mut self, one: usize, another: usize, time: Duration) {
         let (me, other) = (self.workers[one].member, self.workers[another].member);
         if self.time.random.bool() {
@@ -64,7 +64,7 @@ impl World {
         until.is_some_and(|until| *until > self.time.now)
     }
 
-    /// The process of a worker is over.
+    /// Ends the process of a worker.
     fn stop(&mut self, worker: usize) {
         self.report.ended += 1;
         let it = &mut self.workers[worker];
@@ -81,7 +81,7 @@ impl World {
         self.model.alive.insert(it.member);
     }
 
-    /// Others hear of a worker, each with this chance.
+    /// Notifies each other worker of this one, with a chance of `percent`.
     fn tell_others(&mut self, worker: usize, percent: u32, notice: fn(Member) -> Input<'static>) {
         let member = self.workers[worker].member;
         for other in 0..self.workers.len() {
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// A worker keeps everything and waits.
+    /// Makes a worker wait, with everything that it holds.
     pub(super) fn rest(&mut self, worker: usize) -> Result<(), Violation> {
         self.wait_for_the_end(worker);
         self.tell(worker, Input::Quiesce)
@@ -103,12 +103,12 @@ impl World {
         let me = self.workers[worker].member;
         self.workers[worker].doing = Doing::Leaving;
         for fork in self.model.forks.values_mut() {
-            // Whoever stops does not wait long for what is on its way.
+            // A stopping worker does not wait long for references on their way.
             fork.given_up |= fork.from == me && fork.stage == Stage::OnItsWay;
         }
     }
 
-    /// A worker releases everything and waits.
+    /// Makes a worker release everything and wait.
     pub(super) fn shut_down(&mut self, worker: usize) -> Result<(), Violation> {
         let me = self.workers[worker].member;
         self.wait_for_the_end(worker);
@@ -126,7 +126,7 @@ impl World {
         self.tell(worker, Input::Shutdown)
     }
 
-    /// A worker that leaves ends, drained or not.
+    /// Ends a leaving worker, drained or not.
     pub(super) fn gone(&mut self, member: Member) -> Result<(), Violation> {
         if let Some(worker) = self.running(member) {
             self.stop(worker);

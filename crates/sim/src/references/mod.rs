@@ -1,28 +1,30 @@
-//! Workers that refer to one another's values: the machine of `rdzv_rpc_proto::rref`.
+//! Workers that refer to each other's values.
+//!
+//! They use the machine of `rdzv_rpc_proto::rref`.
 //!
 //! ```text
 //!   worker ──batches──► lost, doubled, late, in any order ──► worker
 //!   worker ──calls────► lost, late, given up, thrown away ──► worker     with references inside
 //! ```
 //!
-//! Workers make values, have others make them, pass references on, drop them and ask for values.
-//! They are killed, leave, start again as another member, and lose one another without noticing at
-//! once.
+//! Workers create values, let others create values, pass references on, drop them, and fetch
+//! values. They are killed, leave, restart as another member, and lose each other without an
+//! immediate notice.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | [`plan`] | what a seed lets happen |
-//! | [`world`] | virtual time, and what happens in it |
-//! | `outputs.rs` | what the machines of workers want done |
-//! | `calls.rs` | what workers do, and the calls that carry references |
-//! | `faults.rs` | death, return, and cut lines |
-//! | [`model`] | who holds what, and what must be true of it |
+//! | [`plan`] | the events that a seed allows |
+//! | [`world`] | virtual time and its events |
+//! | `outputs.rs` | the outputs of the workers' machines |
+//! | `calls.rs` | operations of workers, and the calls that carry references |
+//! | `faults.rs` | deaths, returns, and cut lines |
+//! | [`model`] | the holders of all references, and their invariants |
 //!
-//! Invariants: **INV-P2** a value is not freed while somebody holds it who can still know of its
-//! owner; this holds for references on their way as well. **INV-P3** a value is freed once, and
-//! asked for in vain only if **INV-P2** allows it to be freed. **INV-P4** when all handles are
-//! dropped, or all workers shut down, nothing is left anywhere, and nothing was made that was not
-//! freed. **INV-P5** without lost messages and cut lines, no live worker is declared lost.
+//! Invariants: **INV-P2** A value is not freed while a worker holds a reference and can still learn
+//! of the owner. This also holds for references on their way. **INV-P3** A value is freed once, and
+//! a fetch fails only if **INV-P2** allows the value to be freed. **INV-P4** When all handles are
+//! dropped, or all workers shut down, nothing is left anywhere, and every value that was made was
+//! freed. **INV-P5** Without lost messages and cut lines, no live worker is declared lost.
 
 mod calls;
 mod faults;

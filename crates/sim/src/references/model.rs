@@ -1,4 +1,4 @@
-//! Who holds what, and what must be true of it.
+//! Model of all references, with its invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,70 +6,71 @@ use rdzv_rpc_proto::rref::{ForkId, Handle, Member, RRefId};
 
 use crate::{Violation, broken};
 
-/// How far a fork is, as its holder was told.
+/// Progress of a fork, as its holder knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// In a call that has not arrived.
+    /// The fork is in a call that has not arrived.
     OnItsWay,
-    /// The owner has not confirmed it.
+    /// The owner has not confirmed the fork.
     Pending,
-    /// The owner knows of it.
+    /// The owner knows the fork.
     Confirmed,
-    /// Its holder was told that it is of no use.
+    /// The holder knows that the fork is useless.
     Broken,
-    /// It was given up, or thrown away, or given to the owner itself.
+    /// The fork was given up, discarded, or passed to the owner itself.
     Over,
 }
 
-/// One fork, from when it is made until the end of the run.
+/// One fork, from its creation until the end of the run.
 #[derive(Debug, Clone)]
 pub struct Fork {
-    /// The value.
+    /// Value of the fork.
     pub rref: RRefId,
-    /// Who has the value.
+    /// Member that has the value.
     pub owner: Member,
-    /// Who made it.
+    /// Member that made the fork.
     pub from: Member,
-    /// Who has the fork, or will.
+    /// Member that has the fork, or will have it.
     pub holder: Member,
-    /// The fork that it was made from, unless the owner made it.
+    /// Fork that this one was made from; `None` if the owner made it.
     pub parent: Option<ForkId>,
-    /// How far it is.
+    /// Progress of the fork.
     pub stage: Stage,
-    /// Its holder has not dropped it.
+    /// `true` if the holder has not dropped the fork.
     pub held: bool,
-    /// It was given up by its sender, or by its creator.
+    /// `true` if the fork's sender or creator gave it up.
     pub given_up: bool,
 }
 
-/// All that was ever made.
+/// Everything that was ever made.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// Every fork.
+    /// All forks.
     pub forks: BTreeMap<ForkId, Fork>,
-    /// How often each owner holds a value itself.
+    /// Number of handles that each owner has to its value.
     pub owners: BTreeMap<(Member, RRefId), usize>,
-    /// Values that exist, and where; and those that were freed.
+    /// Values that were made, with their owners; freed values are included.
     pub made: BTreeMap<RRefId, Member>,
     /// Values that were freed.
     pub freed: BTreeSet<RRefId>,
-    /// Values that were freed rightly, and of which a reference came to the owner afterwards. It
-    /// cannot know, and waits for them to be made.
+    /// Freed values to which a reference arrived later at the owner.
+    ///
+    /// The owner cannot know this, and waits for the values to be made.
     pub phantoms: BTreeSet<RRefId>,
     /// Members whose process runs.
     pub alive: BTreeSet<Member>,
-    /// Values that their owners have heard of.
+    /// Values that their owners know.
     pub known: BTreeSet<RRefId>,
-    /// Who asked others for values.
+    /// Members that requested values from others.
     pub creators: BTreeMap<RRefId, Member>,
-    /// Values that those gave up asking for.
+    /// Values that their creators no longer request.
     pub abandoned: BTreeSet<RRefId>,
-    /// Who has taken whom for lost.
+    /// Pairs of members: the first one has declared the second one lost.
     pub lost: BTreeSet<(Member, Member)>,
 }
 
 impl Model {
-    /// Whether two members have lost each other, in either direction, or one is dead.
+    /// `true` if one member has lost the other, or if one of them is dead.
     fn parted(&self, one: Member, other: Member) -> bool {
         !self.alive.contains(&one)
             || !self.alive.contains(&other)
@@ -77,7 +78,7 @@ impl Model {
             || self.lost.contains(&(other, one))
     }
 
-    /// Whether a value will rightly never be there again, or never at all.
+    /// `true` if a value will rightly never exist, or never again.
     fn may_never_come(&self, rref: RRefId, owner: Member) -> bool {
         let creator = self.creators.get(&rref);
         self.phantoms.contains(&rref)
@@ -86,7 +87,7 @@ impl Model {
                     || creator.is_some_and(|creator| self.parted(*creator, owner)))
     }
 
-    /// Whether a fork may rightly be without its value, although its holder has not dropped it.
+    /// `true` if a fork that its holder keeps may rightly be without its value.
     pub fn is_excused(&self, fork: ForkId) -> bool {
         let mut next = Some(fork);
         let mut below: Option<Member> = None;
@@ -112,7 +113,7 @@ impl Model {
         false
     }
 
-    /// The owner frees a value.
+    /// Records that the owner frees a value.
     pub fn free(&mut self, owner: Member, rref: RRefId) -> Result<(), Violation> {
         if self.made.get(&rref) != Some(&owner) {
             return broken(format!(
@@ -138,7 +139,7 @@ impl Model {
         Ok(())
     }
 
-    /// A question is answered with a failure, or a reference is of no use.
+    /// Checks that a failed fetch, or a useless reference, is justified.
     pub fn refused(&self, holder: Member, handle: Handle, why: &str) -> Result<(), Violation> {
         match handle {
             Handle::Owner(rref) if self.may_never_come(rref, holder) => Ok(()),
@@ -150,7 +151,7 @@ impl Model {
         }
     }
 
-    /// Everything that was made where somebody still lives was freed.
+    /// Fails unless every value of a live owner was freed.
     pub fn all_freed(&self) -> Result<(), Violation> {
         for (rref, owner) in &self.made {
             if self.alive.contains(owner) && !self.freed.contains(rref) {

@@ -1,4 +1,6 @@
-//! What the machines of workers want done: batches are sent, and answers are compared with the model.
+//! Outputs of the workers' machines.
+//!
+//! Batches are sent, and answers are compared with the model.
 
 use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::rref::{Batch, Control, Failure, FetchId, ForkId, Handle, Member, Output};
@@ -8,12 +10,12 @@ use super::world::{Doing, Event, World, pair};
 use crate::{Violation, broken};
 
 impl World {
-    /// Applies what a machine wants done.
+    /// Applies the outputs of a machine.
     pub(super) fn collect(&mut self, worker: usize) -> Result<(), Violation> {
         let machine = &mut self.workers[worker].machine;
         let outputs: Vec<_> = std::iter::from_fn(|| machine.poll_output()).collect();
         let me = self.workers[worker].member;
-        // Who is lost explains what else has happened.
+        // The lost members explain the other outputs.
         for output in &outputs {
             if let Output::Lost { member, .. } = output {
                 self.report.lost += 1;
@@ -58,12 +60,12 @@ impl World {
     fn confirmed(&mut self, fork: ForkId) -> Result<(), Violation> {
         let excused = self.model.is_excused(fork);
         let Some(it) = self.model.forks.get_mut(&fork) else {
-            return broken(format!("nobody made fork {fork}"));
+            return broken(format!("fork {fork} was never made"));
         };
         if !self.model.freed.contains(&it.rref) {
             it.stage = Stage::Confirmed;
         } else if excused {
-            // The owner has entered it in case that the value is still to come. It is not.
+            // The owner has entered the fork in case the value is still to come, but it is not.
             it.stage = Stage::Broken;
             self.model.phantoms.insert(it.rref);
         } else {
@@ -77,7 +79,7 @@ impl World {
     fn fork_broke(&mut self, fork: ForkId, failure: &Failure) -> Result<(), Violation> {
         self.report.refused += 1;
         let Some(it) = self.model.forks.get(&fork) else {
-            return broken(format!("nobody made fork {fork}"));
+            return broken(format!("fork {fork} was never made"));
         };
         let handle = Handle::User(it.rref, fork);
         self.model

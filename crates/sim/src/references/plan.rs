@@ -1,65 +1,67 @@
-//! What a seed lets happen.
+//! Plan of a seed.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_rpc_proto::rref::Settings;
 
-/// Something that is done to a worker.
+/// Act on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Its process ends without a word.
+    /// The process ends without a notice.
     Kill,
-    /// It shuts down, waits a while, and ends.
+    /// The worker shuts down, waits for a time, and ends.
     Leave,
-    /// It starts again, as another member, if it does not run.
+    /// The worker restarts as another member, unless it runs.
     Restart,
-    /// Nothing passes between it and this other worker for a while.
+    /// Nothing passes between the worker and this other worker for a time.
     Cut(usize, Duration),
 }
 
-/// How all of it ends.
+/// End of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Everybody drops everything.
+    /// All workers drop everything.
     Drop,
-    /// Everybody shuts down.
+    /// All workers shut down.
     Shutdown,
-    /// Everybody keeps what it holds and waits for all others, as in a static group.
+    /// All workers keep their references and wait for the others.
+    ///
+    /// A static group ends this way.
     Rest,
 }
 
-/// What a seed lets happen. Chances are in percent.
+/// Plan of a seed. Chances are in percent.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How many workers.
+    /// Number of workers.
     pub workers: usize,
-    /// How patient they are.
+    /// Timeouts of the workers.
     pub settings: Settings,
-    /// How many things they do.
+    /// Number of operations.
     pub operations: u64,
-    /// How long one waits for the next of them.
+    /// Average pause before the next operation.
     pub pause: Duration,
-    /// How long batches and calls are on their way.
+    /// Minimum and maximum time of batches and calls on their way.
     pub latency: (Duration, Duration),
-    /// A batch is lost.
+    /// Chance that a batch is lost.
     pub lost: u32,
-    /// A batch arrives twice.
+    /// Chance that a batch arrives twice.
     pub doubled: u32,
-    /// A batch or call takes up to 3 s.
+    /// Chance that a batch or call takes up to 3 s.
     pub late: u32,
-    /// A call goes wrong: lost, given up, thrown away.
+    /// Chance that a call fails: it is lost, given up, or discarded.
     pub bad_calls: u32,
-    /// What happens, in no order: when, to whom.
+    /// Acts with their time and worker, in no order.
     pub acts: Vec<(Duration, usize, Act)>,
-    /// How it ends.
+    /// End of the run.
     pub end: End,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        // Another stream of numbers than the one that the run itself draws from.
+        // The plan draws from another random sequence than the run.
         let mut random = Rng::with_seed(!seed);
         let workers = random.usize(2..=6);
         let operations = random.u64(20..400);

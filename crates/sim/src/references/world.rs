@@ -1,4 +1,4 @@
-//! Virtual time, and what happens in it.
+//! Virtual time, and its events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,40 +15,40 @@ use crate::scheduler::{Scheduler, due, nanos};
 use crate::trace::Trace;
 use crate::{Violation, broken};
 
-/// How long after the last handle was dropped nothing may be left.
+/// Time after the last dropped handle within which nothing may be left.
 const DRAINED_AFTER: Duration = Duration::from_secs(200);
 
-/// The most events for each operation; more is a busy loop.
+/// Maximum number of events for each operation; more is a busy loop.
 const BUSY: u64 = 2_000;
 
-/// What a run amounted to.
+/// Totals of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Events that happened.
+    /// Number of events.
     pub events: u64,
-    /// Things that workers did.
+    /// Number of operations of workers.
     pub operations: u64,
-    /// Batches that were sent.
+    /// Number of sent batches.
     pub batches: u64,
-    /// Messages in them.
+    /// Number of messages in the batches.
     pub messages: u64,
-    /// Values that were made.
+    /// Number of values that were made.
     pub made: u64,
-    /// References that arrived.
+    /// Number of references that arrived.
     pub adopted: u64,
-    /// Questions that were answered with the value.
+    /// Number of fetches that were answered with the value.
     pub fetched: u64,
-    /// References that were refused or broke, as they had to.
+    /// Number of references that were rightly refused or broken.
     pub refused: u64,
-    /// Processes that ended.
+    /// Number of processes that ended.
     pub ended: u64,
-    /// Members that others took for lost.
+    /// Number of members that others declared lost.
     pub lost: u64,
-    /// Calls that somebody waits for and that were never made.
+    /// Number of calls that a worker waits for although they were never made.
     pub awaited: u64,
 }
 
-/// Something that happens at a time.
+/// Event at a time.
 #[derive(Debug)]
 pub(super) enum Event {
     Act(usize, Act),
@@ -61,15 +61,15 @@ pub(super) enum Event {
     Pass(Member, ForkData),
     /// F8: a call for the value.
     Fetch(FetchId, Fetch),
-    /// Something is told to a process, if it still runs.
+    /// A process receives an input, if it still runs.
     Tell(Member, Input<'static>),
-    /// A worker that leaves has waited long enough.
+    /// A leaving worker has waited long enough.
     Gone(Member),
-    /// Everything has been done.
+    /// All operations are done.
     Ending,
 }
 
-/// What a worker is doing.
+/// Activity of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
     Working,
@@ -88,16 +88,16 @@ pub(super) struct Worker {
     wake: Option<u64>,
 }
 
-/// The world of one seed.
+/// World of one seed.
 #[derive(Debug)]
 pub struct World {
     pub(super) plan: Plan,
     pub(super) time: Scheduler<Event>,
     pub(super) workers: Vec<Worker>,
     pub(super) model: Model,
-    /// Until when nothing passes between two workers, and who was ever cut off from whom.
+    /// Time until which a line is cut, for each pair that was ever cut off.
     pub(super) cut: BTreeMap<(WorkerId, WorkerId), u64>,
-    /// Who asks, and with which handle.
+    /// Asker and handle of each question.
     pub(super) questions: BTreeMap<FetchId, (Member, Handle)>,
     pub(super) ending: bool,
     operations_left: u64,
@@ -105,7 +105,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world in which nothing has happened yet.
+    /// Creates a world in which nothing has happened yet.
     pub fn new(plan: Plan, seed: u64, trace: Trace) -> Self {
         if trace == Trace::All {
             println!("{plan:#?}");
@@ -142,13 +142,13 @@ impl World {
         world
     }
 
-    /// Lets everything happen until nothing is left to do, and looks at what has come of it.
+    /// Runs all events until nothing is left to do, and checks the result.
     pub fn run(mut self) -> Result<Report, Violation> {
         let bound = BUSY * (self.plan.operations + 100);
         let mut ends_at = u64::MAX;
         while let Some(event) = self.time.pop() {
             if self.time.now > ends_at {
-                // It does not happen.
+                // The event at this time does not happen.
                 self.time.count -= 1;
                 break;
             }
@@ -175,7 +175,7 @@ impl World {
                 {
                     return broken(format!("INV-P4: {member} does not drain: {machine:#?}"));
                 }
-                // What is held is kept.
+                // References that are still held are kept.
                 (_, End::Rest) => continue,
                 _ => {}
             }
@@ -245,7 +245,7 @@ impl World {
         Ok(())
     }
 
-    /// Which worker has this member's process, if it runs.
+    /// Returns the worker that runs this member's process, if one does.
     pub(super) fn running(&self, member: Member) -> Option<usize> {
         let worker = member.id.0 as usize;
         let it = self.workers.get(worker)?;
@@ -257,7 +257,7 @@ impl World {
             return Ok(());
         };
         match &mut input {
-            // No connection to a process that is over.
+            // There is no connection to an ended process.
             Input::Reachable(other) if self.running(*other).is_none() => return Ok(()),
             Input::Strayed(fork) => self.give_up(*fork),
             Input::CreationFailed(fork) => self.creation_failed(*fork),
@@ -271,7 +271,7 @@ impl World {
         self.tell(worker, input)
     }
 
-    /// Tells a machine something, and applies what it wants done.
+    /// Passes an input to a machine, and applies its outputs.
     pub(super) fn tell(&mut self, worker: usize, input: Input<'_>) -> Result<(), Violation> {
         if self.workers[worker].doing == Doing::Nothing {
             return Ok(());
@@ -297,7 +297,7 @@ impl World {
         self.time.wake(&mut it.wake, due, Event::Wake(worker));
     }
 
-    /// Something happened to a worker.
+    /// Logs an event of a worker.
     pub(super) fn note(&self, worker: usize, what: impl FnOnce() -> String) {
         let member = self.workers[worker].member;
         let who = format!("{}.{}", member.id, member.incarnation);
@@ -305,7 +305,7 @@ impl World {
     }
 }
 
-/// Two workers in no order.
+/// Returns two workers as an unordered pair.
 pub(super) fn pair(one: WorkerId, other: WorkerId) -> (WorkerId, WorkerId) {
     (one.min(other), one.max(other))
 }

@@ -1,4 +1,4 @@
-//! The driver of the machine: bytes to it, and its outputs applied.
+//! Driver of the machine: passes bytes to it, and applies its outputs.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use rdzv_store_proto::server::{Input, Output};
 use super::{Event, World, id};
 
 impl World {
-    /// Gives bytes to the machine, large values sometimes straight to where they stay.
+    /// Passes bytes to the machine; large values may go directly to their buffer.
     pub(super) fn deliver(&mut self, client: usize, bytes: &[u8]) {
         let mut rest = bytes;
         if self.time.random.bool()
@@ -51,12 +51,12 @@ impl World {
                     let now = self.time.clocks(0);
                     self.machine.handle(now, Input::Turn);
                 }
-                Output::Joined(id, _) => unreachable!("{id:?} joined, and nobody is an agent here"),
+                Output::Joined(id, _) => unreachable!("{id:?} joined, and there are no agents"),
             }
         }
     }
 
-    /// Sends as much as there is room for.
+    /// Sends as much as fits.
     pub(super) fn flush(&mut self, client: usize) {
         let (now, random) = (self.time.now, &mut self.time.random);
         let Some(link) = &mut self.links[client] else {
@@ -90,7 +90,7 @@ impl World {
         link.paused = paused;
         self.report.pauses += u64::from(paused);
         if !paused {
-            // It is read in its order, before what is still to come.
+            // The machine reads these bytes in order, before later ones.
             let unread: Vec<u8> = link.unread.drain(..).flatten().collect();
             if !unread.is_empty() {
                 self.time

@@ -1,4 +1,4 @@
-//! What must be true in the end, asked without a link.
+//! Invariants at the end, checked by requests without a link.
 
 use rdzv_core::ident::ConnId;
 use rdzv_store_proto::number::parse;
@@ -11,7 +11,7 @@ use crate::client::{MEMBERS, State};
 use crate::{Violation, broken};
 
 impl World {
-    /// In the end nobody waits for what is there.
+    /// Fails if a client still waits for something that exists.
     pub(super) fn check_end(&mut self) -> Result<(), Violation> {
         let probe = id(self.clients.len());
         self.handle(Input::Connected(probe, None));
@@ -39,7 +39,7 @@ impl World {
         Ok(())
     }
 
-    /// Asks without a link.
+    /// Sends a request without a link.
     fn ask(&mut self, probe: ConnId, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut bytes = Vec::new();
         write(&mut bytes);

@@ -1,4 +1,4 @@
-//! A consensus group in simulated worlds, and the rules that are broken on purpose.
+//! A consensus group in simulated worlds, with rules broken on purpose.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ fn of_seeds(seeds: Range<u64>) -> Vec<Report> {
 #[test]
 fn seeds_0_to_150_break_no_invariant() {
     let reports = of_seeds(0..150);
-    // Whatever can happen does.
+    // Every kind of event occurs.
     exceeds(&reports, 20_000, "operations", |report| report.operations);
     exceeds(&reports, 300, "terms", |report| report.terms);
     exceeds(&reports, 150, "deaths", |report| report.deaths);
@@ -68,7 +68,7 @@ fn no_lie_ends_a_process() {
     assert!(refused > 2000, "only {refused} lies were refused");
 }
 
-/// Returns the text of a violation in the world of a seed, in which one rule is broken.
+/// Returns the text of a violation in a seed's world with one broken rule.
 fn fault(seed: u64, rule: Rule) -> Option<String> {
     let mut plan = Plan::of_seed(seed);
     plan.rules = Rules::without(rule);

@@ -1,4 +1,6 @@
-//! Nodes that are cut off in simulated worlds, and the rules of the fence that are broken on purpose.
+//! Nodes that are cut off in simulated worlds.
+//!
+//! Some worlds break the rules of the fence on purpose.
 
 use rdzv_core::rules::Rules;
 use rdzv_sim::Violation;
@@ -9,7 +11,7 @@ use rdzv_sim::trace::Trace;
 
 use crate::{are_noticed, exceeds, report, reports};
 
-/// Runs the world of a seed, and shows how a violation came about.
+/// Runs the world of a seed, and shows the events before a violation.
 fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
     let run = |plan, trace| World::new(plan, seed, trace).run();
     run(plan.clone(), Trace::Nothing).or_else(|_| run(plan, Trace::Last))
@@ -18,7 +20,7 @@ fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
 #[test]
 fn seeds_0_to_300_break_no_invariant() {
     let reports = reports("fence", 0..300, |seed| run(Plan::of_seed(seed), seed));
-    // Whatever can happen does.
+    // Every kind of event occurs.
     exceeds(&reports, 50, "stops", |report| report.stops);
     exceeds(&reports, 50, "continued", |report| report.continued);
     exceeds(&reports, 50, "kills", |report| report.kills);

@@ -13,11 +13,12 @@ use std::ops::Range;
 
 use rdzv_sim::Violation;
 
-/// Seeds within which each broken rule has to be noticed.
+/// Number of seeds within which each broken rule must be noticed.
 const NOTICED_WITHIN: u64 = 2000;
 
-/// Runs the worlds of seeds, and returns their reports. `world` is the word that names the world
-/// in a command line of the simulator.
+/// Runs the worlds of seeds, and returns their reports.
+///
+/// `world` is the name of the world on the simulator's command line.
 fn reports<R>(world: &str, seeds: Range<u64>, run: impl Fn(u64) -> Result<R, Violation>) -> Vec<R> {
     let report = |seed| {
         run(seed).unwrap_or_else(|violation| {
@@ -35,13 +36,15 @@ fn report<R>(result: Result<R, Violation>) -> R {
     result.unwrap_or_else(|violation| panic!("{}", violation.0))
 }
 
-/// Fails unless the figure of all reports together is more than `least`.
+/// Fails unless the sum of a figure over all reports exceeds `least`.
 fn exceeds<R>(reports: &[R], least: u64, what: &str, figure: impl Fn(&R) -> u64) {
     let sum: u64 = reports.iter().map(figure).sum();
     assert!(sum > least, "{what}: only {sum}");
 }
 
-/// Fails unless more than `least` acts are of each kind. The text of an act begins with its kind.
+/// Fails unless each kind has more than `least` acts.
+///
+/// The text of an act begins with its kind.
 fn occur<A: Debug>(acts: impl Iterator<Item = A>, kinds: &[&str], least: usize) {
     let acts: Vec<String> = acts.map(|act| format!("{act:?}")).collect();
     for kind in kinds {
@@ -50,8 +53,9 @@ fn occur<A: Debug>(acts: impl Iterator<Item = A>, kinds: &[&str], least: usize) 
     }
 }
 
-/// Breaks one rule after the other, and fails unless each is noticed. `fault` returns the text of
-/// a violation in the worlds of a seed, in which one rule is broken.
+/// Breaks one rule at a time, and fails unless each broken rule is noticed.
+///
+/// `fault` returns the text of a violation in a seed's worlds with one rule broken.
 fn are_noticed<R: Copy + Debug>(rules: &[R], fault: impl Fn(u64, R) -> Option<String>) {
     let mut unnoticed = Vec::new();
     for rule in rules {

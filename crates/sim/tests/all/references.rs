@@ -1,4 +1,4 @@
-//! Workers that refer to one another's values, in simulated worlds.
+//! Workers that refer to each other's values, in simulated worlds.
 
 use rdzv_sim::Violation;
 use rdzv_sim::references::plan::Plan;
@@ -8,7 +8,7 @@ use rdzv_sim::trace::Trace;
 
 use crate::{exceeds, occur, reports};
 
-/// Runs the world of a seed, and shows how a violation came about.
+/// Runs the world of a seed, and shows the events before a violation.
 fn shown(seed: u64) -> Result<Report, Violation> {
     run(seed, Trace::Nothing).or_else(|_| run(seed, Trace::Last))
 }
@@ -16,7 +16,7 @@ fn shown(seed: u64) -> Result<Report, Violation> {
 #[test]
 fn seeds_0_to_150_break_no_invariant() {
     let reports = reports("references", 0..150, shown);
-    // Whatever can happen does.
+    // Every kind of event occurs.
     exceeds(&reports, 100, "operations", |report| report.operations);
     exceeds(&reports, 100, "made", |report| report.made);
     exceeds(&reports, 100, "adopted", |report| report.adopted);

@@ -48,7 +48,7 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(run(5), run(5));
 }
 
-/// Fails unless the agents of a plan without faults meet in one round within a second.
+/// Fails unless the agents of a plan without faults meet within one second.
 fn meet_at_once(plan: Plan) {
     let agents = plan.agents as u64;
     let report = report(agents::run(plan, 1, Trace::Nothing));

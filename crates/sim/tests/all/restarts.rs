@@ -1,4 +1,6 @@
-//! Agents that meet at a coordinator which is killed and started again, in simulated worlds.
+//! Agents that meet at a coordinator that is killed and restarted.
+//!
+//! All of this happens in simulated worlds.
 
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ fn seeds_0_to_200_break_no_invariant() {
     exceeds(&reports, 10_000, "ordered", |report| report.ordered);
 }
 
-/// Agents that nothing happens to, and a coordinator that is killed a hundred times.
+/// Returns a plan without agent faults; the coordinator is killed 100 times.
 fn hundred_deaths(seed: u64) -> Plan {
     let mut plan = Plan::of_many(2 + seed as usize, Place::Restartable);
     for death in 0..100 {
@@ -43,8 +45,9 @@ fn a_round_outlives_a_hundred_coordinators() {
     }
 }
 
-/// A round of which nobody is left who could tell the next coordinator, which has no note: an agent that was cut off before
-/// is the only one that comes back.
+/// Returns a plan with a round that no agent can report.
+///
+/// The next coordinator has no record. The only agent that returns was cut off before.
 fn unknown_round() -> Plan {
     let mut plan = Plan::of_many(3, Place::Restartable);
     (plan.settings.min_nodes, plan.faulty) = (1, true);
@@ -89,8 +92,10 @@ fn wherever_the_coordinator_dies_everybody_comes_together() {
     }
 }
 
-/// A round of two agents whose connections end at once, while nothing more is heard of them and their workers run, and two
-/// spares. They hang up after a long silence, or something breaks the connections, which may be a proxy.
+/// Returns a plan in which two live agents lose their connections.
+///
+/// Both are in a round and silent, but their workers run. There are two spares. The agents hang up
+/// after a long silence, or their connections are broken, perhaps by a proxy.
 fn living_without_connection(how: u64) -> Plan {
     let mut plan = Plan::of_many(4, Place::Restartable);
     (
@@ -109,7 +114,7 @@ fn living_without_connection(how: u64) -> Plan {
     }
     for agent in 0..2 {
         if how == 0 {
-            // They have hung up, and connected again.
+            // The agents have hung up and reconnected.
             plan.acts.push((seconds(22), agent, Act::Cut(seconds(30))));
             continue;
         }
@@ -137,7 +142,7 @@ fn agents_that_live_are_waited_for_however_their_connections_end() {
     }
 }
 
-/// The same round, whose agents are killed with their keepers.
+/// The same round, but its agents are killed with their keepers.
 #[test]
 fn agents_that_were_killed_are_not_waited_for() {
     for seed in 0..20 {
@@ -153,7 +158,9 @@ fn agents_that_were_killed_are_not_waited_for() {
     }
 }
 
-/// A round whose coordinator moves to another address, and of which people say later that the one before has ended.
+/// Returns a plan in which the coordinator moves to another address.
+///
+/// Later the operator confirms that the previous coordinator has ended.
 fn moved() -> Plan {
     let mut plan = Plan::of_many(3, Place::Restartable);
     plan.acts.push((Duration::from_secs(20), 0, Act::Moved));
@@ -170,14 +177,14 @@ fn a_round_outlives_a_coordinator_that_moves() {
     }
 }
 
-/// The fault in the worlds of a seed, if there is one.
+/// Returns the fault in the worlds of a seed, if there is one.
 fn fault(seed: u64, rules: Rules<Rule>) -> Option<String> {
     let run = |plan, seed| run(Plan { rules, ..plan }, seed);
     if seed < 20 {
         for plan in [hundred_deaths(seed), moved()] {
             match run(plan, seed) {
                 Ok(report) if report.rounds == 1 => {}
-                Ok(_) => return Some("a round is over though nobody of it has ended".to_owned()),
+                Ok(_) => return Some("a round is over, but none of its agents ended".to_owned()),
                 Err(violation) => return Some(violation.0),
             }
         }

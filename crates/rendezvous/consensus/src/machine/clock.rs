@@ -1,22 +1,26 @@
-//! The time of the group: each command has the time of the leader that proposed it, and a new leader goes on
-//! from the last one's.
+//! Time of the group.
+//!
+//! Each command carries the time of the leader that proposed it. A new leader continues from the
+//! time of the previous leader.
 
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _};
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// The group's time, at one member.
+/// Time of the group, at one member.
 #[derive(Debug, Default)]
 pub(super) struct GroupClock {
-    /// The time of the last command that was applied.
+    /// Time of the last applied command.
     applied: Now,
-    /// At the leader: the group's time when its term began, and its own then.
+    /// At the leader: the group's time and the local time at the start of the term.
     began: Option<(Now, Mono)>,
 }
 
 impl GroupClock {
-    /// This member begins to lead; `last` is the time of the newest command in its log.
+    /// Starts the clock of a new leader.
+    ///
+    /// `last` is the time of the newest command in its log.
     pub(super) fn lead(&mut self, now: Now, last: Now) {
         self.began = Some((last, now.mono));
     }
@@ -25,12 +29,12 @@ impl GroupClock {
         self.applied
     }
 
-    /// Sets the time of the last command that is applied, also as part of another member's state.
+    /// Sets the time of the last applied command or restored state.
     pub(super) fn apply(&mut self, at: Now) {
         self.applied = at;
     }
 
-    /// The group's time, at the leader.
+    /// Returns the group's time, at the leader.
     pub(super) fn at(&self, now: Now, pace: u32) -> Now {
         let (last, began) = self.began.unwrap_or((self.applied, now.mono));
         Now {

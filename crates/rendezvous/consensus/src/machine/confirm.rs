@@ -1,4 +1,4 @@
-//! Questions whether this member still leads.
+//! Questions about whether this member still leads.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,9 +10,9 @@ use crate::io::Output;
 
 #[derive(Debug, Default)]
 pub(super) struct Questions {
-    /// The number of the last question that was sent.
+    /// Number of the last question that was sent.
     last: u64,
-    /// The token of each question that was sent.
+    /// Token of each question that was sent, by number.
     sent: BTreeMap<u64, u64>,
     /// Tokens of questions that wait for the first commit of the term.
     waiting: VecDeque<u64>,
@@ -29,7 +29,9 @@ impl Consensus {
         }
     }
 
-    /// Sends what waits, if this member may answer by now; or says that nothing comes of it.
+    /// Sends waiting questions once this leader has committed in its term.
+    ///
+    /// At other members, the answer to every question is "unconfirmed".
     pub(super) fn ask(&mut self) {
         let questions = &mut self.questions;
         if self.node.raft.state != StateRole::Leader {
@@ -52,7 +54,7 @@ impl Consensus {
                 continue;
             };
             if let Some(token) = self.questions.sent.remove(&u64::from_le_bytes(number)) {
-                // Whatever is committed is applied in the same turn.
+                // Every committed entry is applied in the same turn.
                 debug_assert!(answer.index <= self.applied());
                 self.outbox.push(Output::Confirmed(token));
             }

@@ -1,4 +1,4 @@
-//! One function takes everything from the library: append, send, apply, advance.
+//! Drains the library with one function: append, send, apply, advance.
 
 use raft::StateRole;
 use raft::prelude::{ConfState, Entry, EntryType, Snapshot};
@@ -17,7 +17,7 @@ impl Consensus {
             if !ready.snapshot().is_empty() {
                 self.restore(ready.snapshot().clone());
             }
-            // The note has a configuration before anybody hears that the log does.
+            // The driver records a configuration before any peer learns that the log contains it.
             self.note(ready.entries());
             let answers = ready.take_read_states();
             let mut committed = ready.take_committed_entries();
@@ -77,14 +77,14 @@ impl Consensus {
         self.node.mut_store().append(&entries[kept..]);
     }
 
-    /// Notes the newest configuration among new entries of the log.
+    /// Reports the newest configuration among new entries of the log.
     fn note(&mut self, entries: &[Entry]) {
         for entry in entries {
             if entry.get_entry_type() == EntryType::EntryNormal {
                 continue;
             }
             if let Some(change) = Change::read(&entry.context) {
-                // One change at a time: what is in force is what the change begins with.
+                // Changes happen one at a time, so each starts from the configuration in force.
                 self.appended = self.configuration.after(&change);
                 self.outbox.push(Output::Note(self.appended.clone()));
             }
@@ -96,7 +96,7 @@ impl Consensus {
             self.apply_change(&entry);
             return;
         }
-        // A leader's first entry is empty.
+        // The first entry of a leader is empty.
         let mut command = &entry.data[..];
         if let Some(at) = clock::read(&mut command) {
             self.clock.apply(at);
@@ -116,8 +116,7 @@ impl Consensus {
         if change.is_empty() && follows && !self.settings.rules.has(Rule::FollowersLeaveJoint) {
             return;
         }
-        // A change that is not possible from here is one nowhere, and so it changes nothing
-        // anywhere.
+        // A change that is impossible here is impossible at every member, so it changes nothing.
         if let Ok(conf_state) = self.node.apply_conf_change(&library_change(&change)) {
             let places = self.configuration.after(&change).places;
             self.node.mut_store().conf_state = conf_state.clone();
@@ -154,7 +153,7 @@ impl Consensus {
         self.in_force(configuration);
     }
 
-    /// Says what has changed of the role.
+    /// Reports a change of the role.
     fn announce(&mut self) {
         let raft = &self.node.raft;
         let leads = raft.state == StateRole::Leader;
@@ -193,7 +192,7 @@ impl Consensus {
         self.outbox.push(Output::Role(self.role));
     }
 
-    /// The time of the newest command in the log.
+    /// Returns the time of the newest command in the log.
     fn time_of_log(&self) -> rdzv_core::time::Now {
         let mut entries = self.node.store().newest();
         let newest = entries.find_map(|entry| {
@@ -203,8 +202,10 @@ impl Consensus {
         newest.unwrap_or(self.clock.applied())
     }
 
-    /// A leader that has applied its own removal leads no more: the library would go on, and end the process at the
-    /// next commit. It can come to that if an earlier leader proposed the removal and ended.
+    /// Stops a leader that has applied its own removal.
+    ///
+    /// The library would continue to lead, and would end the process at the next commit. This
+    /// happens if an earlier leader proposed the removal and then ended.
     fn step_down(&mut self) {
         let raft = &mut self.node.raft;
         if raft.state == StateRole::Leader
@@ -218,7 +219,7 @@ impl Consensus {
     }
 }
 
-/// The library's configuration, with the places of its members.
+/// Converts the library's configuration, and adds the voter indexes.
 fn of_library(
     conf_state: &ConfState,
     places: std::collections::BTreeMap<VoterId, u8>,

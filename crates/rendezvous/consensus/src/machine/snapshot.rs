@@ -1,7 +1,8 @@
-//! Snapshots: their form, and what is on its way.
+//! Snapshots: their encoding, and their transfers.
 //!
 //! ```text
-//!  time of the last command: mono u64, wall i64 · members u8, each: id u64, place u8 · the driver's state
+//!  time of the last command: mono u64, wall i64 · members u8, each: id u64, voter index u8 ·
+//!  the driver's state
 //! ```
 
 use std::collections::BTreeMap;
@@ -16,10 +17,10 @@ use crate::voter::VoterId;
 use crate::wire::SNAPSHOT_BOUND;
 use crate::wire::message::Part;
 
-/// A snapshot that was not acknowledged for so many ticks is sent again.
+/// Number of ticks after which an unacknowledged snapshot is sent again.
 const OVERDUE_TICKS: u32 = 40;
 
-/// The places of members.
+/// Voter indexes of members.
 type Places = BTreeMap<VoterId, u8>;
 
 pub(super) fn wrap(at: Now, configuration: &Configuration, state: &[u8]) -> Vec<u8> {
@@ -35,7 +36,7 @@ pub(super) fn wrap(at: Now, configuration: &Configuration, state: &[u8]) -> Vec<
     bytes
 }
 
-/// Time, places and state of a snapshot.
+/// Decodes the time, the voter indexes and the state of a snapshot.
 pub(super) fn unwrap(bytes: &Bytes) -> Option<(Now, Places, Bytes)> {
     let mut rest = &bytes[..];
     let at = clock::read(&mut rest)?;
@@ -77,7 +78,7 @@ impl Assemblies {
         state.extend_from_slice(part.bytes);
     }
 
-    /// The state of a snapshot of so many bytes, if it is all here.
+    /// Takes the state of a snapshot if all of its `length` bytes have arrived.
     pub(super) fn take(&mut self, from: VoterId, key: (u64, u64), length: usize) -> Option<Bytes> {
         let (known, state) = self.states.remove(&from)?;
         (known == key && state.len() == length).then(|| state.into())
@@ -88,7 +89,7 @@ impl Assemblies {
     }
 }
 
-/// Snapshots that were sent, at the leader: for how many ticks each was not acknowledged.
+/// At the leader: ticks for which each sent snapshot has been unacknowledged.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     ticks: BTreeMap<u64, u32>,
@@ -112,7 +113,7 @@ impl Transfers {
 }
 
 impl Consensus {
-    /// Sends snapshots again that were not acknowledged for long; so many ticks more have passed.
+    /// Sends overdue snapshots again, after `passed` further ticks.
     pub(super) fn send_lost_snapshots(&mut self, passed: u32) {
         if self.node.raft.state != StateRole::Leader {
             return;

@@ -1,8 +1,8 @@
-//! The library's ticks, which are counted when something happens: a member at rest is not woken for each of them.
+//! Ticks of the library, counted at inputs: an idle member need not wake up.
 //!
-//! The effects that a tick may have are known beforehand: a heartbeat or a look for the majority at
-//! the leader, an election at the others. The deadline is the tick that does. All ticks before it
-//! only count, and are counted together, at the next input.
+//! The possible effects of a tick are known in advance: a heartbeat or a majority check at the
+//! leader, an election at the other members. The deadline is the first tick with an effect. All
+//! ticks before it only count, and the next input counts them together.
 
 use raft::StateRole;
 use rdzv_core::time::Mono;
@@ -10,7 +10,7 @@ use rdzv_core::time::Mono;
 use super::{Consensus, ELECTION_TICKS, MAJORITY_TICKS};
 
 impl Consensus {
-    /// The number of ticks after which the library does something of its own; none if it would do nothing.
+    /// Returns the number of ticks until the library acts; `None` if it would not.
     fn ticks_left(&self) -> Option<u32> {
         let raft = &self.node.raft;
         let left = match raft.state {
@@ -28,21 +28,23 @@ impl Consensus {
         Some(u32::try_from(left).unwrap_or(u32::MAX).max(1))
     }
 
-    /// When the next tick is that leads to something.
+    /// Time of the next tick that has an effect.
     pub(super) fn tick_due(&self) -> Option<Mono> {
         let left = self.ticks_left()?;
         Some(self.ticked + self.settings.tick * left)
     }
 
-    /// Whole ticks since the last one that was counted.
+    /// Returns the number of whole ticks since the last counted one.
     fn passed(&self) -> u32 {
         let passed = self.now.mono.since(self.ticked).as_nanos();
         let tick = self.settings.tick.as_nanos().max(1);
         u32::try_from(passed / tick).unwrap_or(u32::MAX)
     }
 
-    /// Counts the ticks up to now, but for one that leads to something: it has to wait for [`Consensus::tick`], because the
-    /// input at hand may be the word of the leader.
+    /// Advances the clock up to, but not including, a tick that would act.
+    ///
+    /// Such a tick must wait for [`Consensus::tick`], because the current input may be a message
+    /// from the leader.
     pub(super) fn count_ticks(&mut self) {
         let (passed, tick) = (self.passed(), self.settings.tick);
         match self.ticks_left() {
@@ -70,8 +72,8 @@ impl Consensus {
         let Some(left) = due else {
             return self.count_ticks();
         };
-        // After a standstill time goes on as if there had been none: what came meanwhile is to be
-        // read first. A leader says that it is there.
+        // After a pause of the process, time continues as if there had been no pause: inputs that
+        // arrived during the pause are handled first. A leader sends its heartbeat.
         let is_late = passed > left;
         let counted = match is_late && self.node.raft.state != StateRole::Leader {
             true => (left - 1).max(1),

@@ -1,13 +1,16 @@
-//! Messages of Raft as bytes: the fields that the library uses of its own, and ours beside them.
+//! Raft messages as bytes: the fields that the library uses, and other fields.
 //!
 //! ```text
-//!  kind u8 · flags u8 · from · to · term · log term · index · commit · commit term · hint   (u64 each)
-//!  silence u32 (ms; all ones: never) · context u8 + bytes · snapshot if flagged · entries u32 + each
-//!  entry: kind u8 · term u64 · length u32 · bytes        its index follows from its place
-//!  snapshot: index u64 · term u64 · voters · learners · outgoing · next learners · auto-leave u8 · length u64
+//!  kind u8 · flags u8 · from · to · term · log term · index · commit · commit term · hint
+//!  silence u32 (ms; all ones: never) · context u8 + bytes · snapshot if flagged
+//!  entries u32 + each
+//!  entry: kind u8 · term u64 · length u32 · bytes        its index follows from its position
+//!  snapshot: index u64 · term u64 · voters · learners · outgoing · next learners · auto-leave u8 ·
+//!            length u64
 //! ```
 //!
-//! The bytes of a snapshot's state travel before it, in parts.
+//! The fields from `from` to `hint` are `u64` each. The bytes of a snapshot's state travel before
+//! the message, in parts.
 
 use std::time::Duration;
 
@@ -18,16 +21,16 @@ use super::{
     FRAME_BOUND, SNAPSHOT_BOUND, WireError, end, frame, number, opcode, put_voters, take, voters,
 };
 
-/// The longest context: that of a vote in a hand-over, and of a question for the majority.
+/// Longest context: that of a vote in a handover, and of a majority check.
 const CONTEXT_BOUND: usize = 16;
 
-/// The fewest bytes of an entry.
+/// Smallest encoded size of an entry, in bytes.
 const LEAST_ENTRY: usize = 13;
 
 const REJECT: u8 = 1;
 const SNAPSHOT: u8 = 2;
 
-/// The kinds of messages that may cross. All others stay inside a process.
+/// Kinds of messages between members; all others stay inside a process.
 const KINDS: [MessageType; 10] = [
     MessageType::MsgAppend,
     MessageType::MsgAppendResponse,
@@ -41,17 +44,17 @@ const KINDS: [MessageType; 10] = [
     MessageType::MsgRequestPreVoteResponse,
 ];
 
-/// A message and what stands beside it.
+/// Raft message with its additional fields.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Envelope {
     pub(crate) message: Message,
-    /// For how long the sender had not heard from any leader; `None` if it never has.
+    /// Time since the sender last received from a leader; `None` if it never has.
     pub(crate) silence: Option<Duration>,
-    /// The length of the snapshot's state, whose parts precede the message.
+    /// Length of the snapshot's state, whose parts precede the message.
     pub(crate) state_length: usize,
 }
 
-/// A part of the state of a snapshot.
+/// Part of the state of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part<'a> {
     pub(crate) index: u64,
@@ -60,7 +63,9 @@ pub(crate) struct Part<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// The frames of a message, with at most `part` bytes of a state in each; `None` if its kind never crosses.
+/// Encodes a message as frames; `None` if its kind is not sent to peers.
+///
+/// Each frame contains at most `part` bytes of a state.
 pub(crate) fn write(
     message: &Message,
     silence: Option<Duration>,
@@ -97,7 +102,7 @@ pub(crate) fn write(
     body.put_u32_le(message.entries.len() as u32);
     for entry in message.entries.iter() {
         let is_change = entry.get_entry_type() != EntryType::EntryNormal;
-        // A change crosses in our form; the library's stays at home.
+        // A change is sent in this crate's form; the library's form stays inside the process.
         let bytes = if is_change {
             &entry.context
         } else {
@@ -223,7 +228,7 @@ fn snapshot(body: &mut &[u8]) -> Result<(Snapshot, usize), WireError> {
     Ok((snapshot, length))
 }
 
-/// The frames of a snapshot's state.
+/// Returns the frames of a snapshot's state.
 fn parts(snapshot: &Snapshot, part: usize) -> impl Iterator<Item = Vec<u8>> {
     let metadata = snapshot.get_metadata();
     (0..).step_by(part).zip(snapshot.data.chunks(part)).map(

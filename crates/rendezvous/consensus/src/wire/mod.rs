@@ -1,9 +1,11 @@
-//! Frames between members: an opcode, the length of the body as a `u64`, the body. Numbers are little-endian.
+//! Frames between members: an opcode, the body's length (`u64`), and the body.
+//!
+//! Numbers are little-endian.
 //!
 //! | opcode | frame | body |
 //! |---|---|---|
-//! | 0x40 | [`Frame::Hello`] | cluster `u128`, epoch `u64`, voter `u64`, flags `u8` (1: a store, 2: [`OfRun`] follows, 4: votes), address; run, rounds `u32`, two `u64` |
-//! | 0x41 | [`Frame::Invite`] | cluster `u128`, epoch `u64`, place `u8`, voters |
+//! | 0x40 | [`Frame::Hello`] | see below |
+//! | 0x41 | [`Frame::Invite`] | cluster `u128`, epoch `u64`, voter index `u8`, voters |
 //! | 0x42 | message | one message of Raft; see `message.rs` |
 //! | 0x43 | part of a snapshot | term, index, term of the index, offset, bytes |
 //! | 0x44 | [`Frame::WhoCoordinates`] | nothing |
@@ -12,9 +14,13 @@
 //! | 0x47 | [`Frame::Left`] | nothing |
 //! | 0x48 | [`Frame::Members`] | count `u8`, for each its voter `u64` (0: not known) and address |
 //!
-//! A text is its length as `u8` and its bytes. No body is longer than [`FRAME_BOUND`], and nothing
-//! is reserved for a number that a peer has named: what is kept of a frame is at most what has
-//! come.
+//! A hello contains: cluster `u128`, epoch `u64`, voter `u64`, flags `u8`, address. The flags are 1
+//! for a store, 2 if an [`OfRun`] follows, and 4 for a voter. An [`OfRun`] contains: run, rounds
+//! `u32`, two `u64`.
+//!
+//! A text is its length as a `u8` and its bytes. No body is longer than [`FRAME_BOUND`]. A receiver
+//! reserves no memory for a length that a peer has named: it keeps at most the bytes that have
+//! arrived.
 
 pub(crate) mod message;
 
@@ -22,61 +28,61 @@ use bytes::{Buf as _, BufMut as _};
 
 use crate::voter::VoterId;
 
-/// The opcodes.
+/// Opcodes of the frames.
 pub mod opcode {
-    /// [`super::Frame::Hello`].
+    /// Opcode of [`super::Frame::Hello`].
     pub const HELLO: u8 = 0x40;
-    /// [`super::Frame::Invite`].
+    /// Opcode of [`super::Frame::Invite`].
     pub const INVITE: u8 = 0x41;
-    /// A message of Raft, for [`crate::Consensus`].
+    /// Opcode of a Raft message, for [`crate::Consensus`].
     pub const MESSAGE: u8 = 0x42;
-    /// A part of a snapshot, for [`crate::Consensus`].
+    /// Opcode of a part of a snapshot, for [`crate::Consensus`].
     pub const SNAPSHOT_PART: u8 = 0x43;
-    /// [`super::Frame::WhoCoordinates`].
+    /// Opcode of [`super::Frame::WhoCoordinates`].
     pub const WHO_COORDINATES: u8 = 0x44;
-    /// [`super::Frame::Elsewhere`].
+    /// Opcode of [`super::Frame::Elsewhere`].
     pub const ELSEWHERE: u8 = 0x45;
-    /// [`super::Frame::Leave`].
+    /// Opcode of [`super::Frame::Leave`].
     pub const LEAVE: u8 = 0x46;
-    /// [`super::Frame::Left`].
+    /// Opcode of [`super::Frame::Left`].
     pub const LEFT: u8 = 0x47;
-    /// [`super::Frame::Members`].
+    /// Opcode of [`super::Frame::Members`].
     pub const MEMBERS: u8 = 0x48;
 }
 
-/// The longest body of a frame, in bytes.
+/// Maximum length of the body of a frame, in bytes.
 pub const FRAME_BOUND: usize = 1 << 20;
 
-/// The longest command, in bytes.
+/// Maximum length of a command, in bytes.
 pub const COMMAND_BOUND: usize = 256 << 10;
 
-/// The longest state in a snapshot, in bytes.
+/// Maximum length of the state in a snapshot, in bytes.
 pub const SNAPSHOT_BOUND: usize = 64 << 20;
 
-/// Terms, indices and epochs of peers are below.
+/// Exclusive bound of the terms, indexes and epochs of peers.
 pub(crate) const NUMBER_BOUND: u64 = 1 << 62;
 
-/// The flags of a hello.
+/// Flag of a hello: the sender is a store.
 const STORE: u8 = 1;
 const RUN: u8 = 2;
 const VOTES: u8 = 4;
 
-/// Most voters in a frame.
+/// Maximum number of voters in a frame.
 const VOTERS_BOUND: usize = 2 * crate::configuration::PLACES as usize;
 
-/// A frame cannot be read.
+/// Error that a frame cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The body ends too early.
+    /// Body that ends too early.
     #[error("the body of the frame ends too early")]
     Short,
-    /// The body goes on after its end.
-    #[error("the body of the frame goes on after its end")]
+    /// Body that is followed by more bytes.
+    #[error("the body of the frame is followed by more bytes")]
     Long,
-    /// No frame has this opcode.
+    /// Opcode that no frame has.
     #[error("no frame has the opcode {0:#04x}")]
     Opcode(u8),
-    /// A field has a value that it cannot have.
+    /// Field with an impossible value.
     #[error("the {0} of the frame has a value that it cannot have")]
     Field(&'static str),
 }
@@ -87,72 +93,75 @@ impl From<bytes::TryGetError> for WireError {
     }
 }
 
-/// The part of a hello that members of groups have which others may join.
+/// Part of a hello that describes a group which others may join.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfRun {
-    /// The run that the group is there for.
+    /// Run that the group serves.
     pub run: String,
-    /// The number of rounds that the sender knows of.
+    /// Number of rounds that the sender knows.
     pub rounds: u32,
-    /// The part of the log that the sender has applied, or remembers: the number of logs before it, and an index; zeros if there is none.
+    /// Position in the log that the sender has applied, or remembers.
+    ///
+    /// It is the number of earlier logs, and an index; zeros if there is none.
     pub applied: (u64, u64),
-    /// The sender was a voter of that group, as far as it knows.
+    /// `true` if the sender was a voter of that group, as far as it knows.
     pub votes: bool,
 }
 
-/// A frame that is no message of Raft: the driver's own.
+/// Frame that is no Raft message: the driver handles it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
-    /// The first frame of each side.
+    /// First frame of each side.
     Hello {
-        /// The cluster of the sender; 0 if it is in none.
+        /// Cluster of the sender; 0 if it is in no group.
         cluster: u128,
-        /// The epoch of the sender.
+        /// Epoch of the sender.
         epoch: u64,
-        /// The member that the sender is.
+        /// Id of the sender.
         voter: VoterId,
-        /// It is a store, beside which no workers run.
+        /// `true` if the sender is a store, beside which no workers run.
         is_store: bool,
-        /// `host:port` at which it listens; at most 255 bytes.
+        /// Endpoint (`host:port`) at which the sender listens; at most 255 bytes.
         address: String,
-        /// Of a member of a group that others may join.
+        /// Description of a group that others may join.
         of_run: Option<OfRun>,
     },
-    /// The receiver may become a member.
+    /// Invitation: the receiver may become a member.
     Invite {
-        /// The cluster.
+        /// Cluster of the group.
         cluster: u128,
-        /// The epoch.
+        /// Epoch of the group.
         epoch: u64,
-        /// The receiver's place.
+        /// Voter index of the receiver.
         place: u8,
-        /// The voters of now.
+        /// Current voters.
         voters: Vec<VoterId>,
     },
-    /// A question for the coordinator.
+    /// Question for the endpoint of the coordinator.
     WhoCoordinates,
-    /// The coordinator, for those who ask.
+    /// Answer with the endpoint of the coordinator.
     Elsewhere {
-        /// The cluster; 0 if none is known.
+        /// Cluster of the coordinator; 0 if none is known.
         cluster: u128,
-        /// The epoch.
+        /// Epoch of the coordinator.
         epoch: u64,
-        /// The term.
+        /// Term of the coordinator.
         term: u64,
-        /// `host:port` of the coordinator; empty if none is known.
+        /// Endpoint (`host:port`) of the coordinator; empty if none is known.
         address: String,
     },
-    /// The sender is about to end, and is not to be counted any more.
+    /// Notice that the sender is ending; the others must stop counting on it.
     Leave,
-    /// The receiver, which leaves, is no member any more.
+    /// Notice that the leaving receiver is no longer a member.
     Left,
-    /// The members of a group that others may join, and `host:port` of each: from its leader, or from a process that remembers
-    /// them.
+    /// Members of a group that others may join, with the `host:port` of each.
+    ///
+    /// The sender is the leader, or a process that remembers the members.
     Members(Vec<(Option<VoterId>, String)>),
 }
 
 impl Frame {
-    /// The frame with this opcode and body.
+    /// Decodes the frame with this opcode and body.
     pub fn read(opcode: u8, mut body: &[u8]) -> Result<Self, WireError> {
         let body = &mut body;
         let frame = match opcode {
@@ -285,7 +294,7 @@ impl Frame {
     }
 }
 
-/// The whole frame with this body.
+/// Returns the whole frame with this body.
 pub(crate) fn frame(opcode: u8, body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(9 + body.len());
     frame.put_u8(opcode);

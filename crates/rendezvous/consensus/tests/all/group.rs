@@ -1,4 +1,4 @@
-//! Members that hand one another frames at once, without a network.
+//! Members that exchange frames immediately, without a network.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,16 +7,16 @@ use rdzv_consensus::{Change, Configuration, Consensus, Input, Kind, Output, Sett
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 
-/// A group on one clock.
+/// A group whose members share one clock.
 struct Group {
     members: BTreeMap<VoterId, Consensus>,
     now: Now,
     frames: VecDeque<(VoterId, VoterId, Vec<u8>)>,
-    /// The outputs of each member, without its frames.
+    /// Outputs of each member, except its frames.
     outputs: Vec<(VoterId, Output)>,
-    /// Nothing goes from the first to the second.
+    /// Pairs of members; no frame passes from the first to the second.
     cut: Vec<(VoterId, VoterId)>,
-    /// Generations of frames that were delivered: half a round trip each.
+    /// Number of delivered generations of frames: half a round trip each.
     hops: u32,
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn id(number: u64) -> VoterId {
     VoterId::new(number).unwrap()
 }
 
-/// The input of the member that a frame reaches.
+/// Returns the input of the member that receives a frame.
 pub(crate) fn received(from: VoterId, frame: &[u8]) -> Input<'_> {
     let (opcode, payload) = (frame[0], &frame[9..]);
     Input::Received {
@@ -173,7 +173,7 @@ fn a_group_grows_from_one_to_three_in_a_joint_change_and_shrinks_again() {
     group.join(2, 1);
     group.join(3, 2);
     group.change(&[(2, Kind::Learner, 1), (3, Kind::Learner, 2)]);
-    // Learners have the state and what came after it; nothing from before the snapshot is sent.
+    // Learners receive the state and the later entries, but nothing from before the snapshot.
     assert!(group.members[&id(1)].is_caught_up(id(2)));
     assert!(group.applied(2).len() < 30);
     group.change(&[(2, Kind::Voter, 1), (3, Kind::Voter, 2)]);
@@ -229,7 +229,7 @@ fn a_member_at_rest_is_woken_for_heartbeats_only() {
         }
         group.settle();
     }
-    // Every 350 ms; the look for the majority comes with every second one.
+    // One wakeup every 350 ms: the majority check coincides with every second heartbeat.
     assert!((28..=30).contains(&wakes), "{wakes}");
 }
 
@@ -255,7 +255,7 @@ fn a_joint_change_is_finished_by_the_next_leader() {
     change.add(id(2), Kind::Voter, 1);
     change.add(id(3), Kind::Voter, 2);
     group.handle(id(1), Input::Change(&change));
-    // The old leader goes as soon as the others are in the joint configuration.
+    // The old leader leaves as soon as the others are in the joint configuration.
     for _ in 0..40 {
         if group.configuration(2).is_joint() && group.configuration(3).is_joint() {
             break;
@@ -267,8 +267,7 @@ fn a_joint_change_is_finished_by_the_next_leader() {
     assert!(group.configuration(2).is_joint() && group.configuration(3).is_joint());
     let old = group.configuration(2).outgoing.clone();
     assert_eq!(old, [id(1)].into());
-    // Without the one voter of before nobody can decide: it stands still for a while, and comes
-    // back.
+    // Without the one earlier voter no member can decide: it is cut off for a while, and returns.
     group.isolate_first();
     group.settle();
     group.pass(Duration::from_secs(2));
@@ -331,7 +330,7 @@ fn a_leader_that_is_succeeded_with_its_own_vote_was_heard_until_then() {
     group.propose(1, b"a");
     let before = group.now.mono;
     group.now.mono = before + Duration::from_millis(40);
-    // With the third one, it may have confirmed anything until now.
+    // Together with the third member, it may have confirmed anything until now.
     group.cut = vec![(id(3), id(2)), (id(2), id(3))];
     group.handle(id(1), Input::Transfer(Some(id(2))));
     group.settle();
@@ -351,13 +350,13 @@ fn followers_whose_connection_to_the_leader_closes_elect_another_one_within_20_m
     group.pass(Duration::from_millis(20));
     let role = group.members[&id(2)].role();
     assert!(role.leads);
-    // It heard the leader last when the command was committed, before the connection closed.
+    // The last message from the leader was the commit, before the connection closed.
     assert!(role.heard.is_some_and(|heard| heard <= closed));
     group.propose(2, b"b");
     assert_eq!(group.applied(3), [b"a", b"b"]);
 }
 
-/// Agents that look for the coordinator ask there first.
+/// Agents that search for the coordinator ask in this order.
 #[test]
 fn the_place_after_that_of_the_leader_follows_it() {
     let mut group = Group::of(3);

@@ -1,7 +1,7 @@
-//! The next change of a group, as a table.
+//! Table of group states and the next change of each.
 //!
-//! A member is a digit. `*` leads, `-` is gone for 2 s, `~` for less than one, `?` is silent, `+`
-//! has the log.
+//! A member is a digit. `*` leads, `-` has been lost for 2 s, `~` for less than one, `?` is silent,
+//! `+` has the log.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rdzv_consensus::membership::{Candidate, Next, Standing, View, next, target};
 use rdzv_consensus::{Configuration, VoterId};
 use rdzv_core::time::Mono;
 
-/// Voters, learners, other candidates; the next step.
+/// Table rows: voters, learners, other candidates, and the next step.
 const TABLE: [(&str, &str, &str, &str); 19] = [
     // Growth.
     ("1*", "", "", "nothing"),
@@ -22,7 +22,7 @@ const TABLE: [(&str, &str, &str, &str); 19] = [
     ("1* 2 3", "", "4", "nothing"),
     ("1* 2 3", "", "4 5", "learner 4"),
     ("1* 2 3", "4+ 5+", "", "voters 1 2 3 4 5"),
-    // A voter that is gone.
+    // A lost voter.
     ("1* 2 3-", "4+", "", "voters 1 2 4"),
     ("1* 2 3-", "4", "", "nothing"),
     ("1* 2 3-", "", "4", "learner 4"),
@@ -30,10 +30,10 @@ const TABLE: [(&str, &str, &str, &str); 19] = [
     ("1* 2 3-", "", "", "voters 1"),
     ("1* 2 3?", "", "", "nothing"),
     ("1* 2 3- 4- 5", "6+", "7", "voters 1 2 4 5 6"),
-    // A learner that is gone, or one too many.
+    // A lost learner, or one learner too many.
     ("1*", "2-", "", "without 2"),
     ("1* 2 3", "4+", "", "without 4"),
-    // Nothing is learned of those that do not answer.
+    // Candidates that do not answer do not become learners.
     ("1*", "", "2?", "nothing"),
 ];
 
@@ -189,7 +189,7 @@ fn stores_come_before_nodes_and_other_machines_before_the_same_one() {
 #[test]
 fn a_process_that_replaces_another_has_its_position_in_the_order() {
     let mut configuration = Configuration::of_voters(&["1", "2", "3"].map(id));
-    // Each is replaced twice, in the order of their list or in another one.
+    // Each member is replaced twice, in the order of the list or in another order.
     for (position, old, new) in [
         (1, "2", "5"),
         (0, "1", "4"),

@@ -1,4 +1,6 @@
-//! Votes that are split because clocks differ, or because members notice at different times that the leader is gone.
+//! Votes that are split.
+//!
+//! Clocks differ, or members notice at different times that the leader is lost.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,20 +11,20 @@ use rdzv_core::time::{Mono, Now};
 
 use crate::group::{id, received};
 
-/// How long a frame takes, in milliseconds.
+/// Time that a frame takes, in milliseconds.
 const LATENCY: u64 = 8;
 
-/// Members with clocks of their own, which hand one another frames after a while.
+/// Members with separate clocks that exchange frames with a delay.
 struct Group {
     members: BTreeMap<VoterId, Consensus>,
-    /// Thousandths of a second that pass for each member in a second.
+    /// Milliseconds that pass for each member in one second.
     rates: BTreeMap<VoterId, u64>,
     millis: u64,
     frames: Vec<(u64, VoterId, VoterId, Vec<u8>)>,
 }
 
 impl Group {
-    /// A group, whose first member leads.
+    /// Creates a group whose first member leads.
     fn of<const N: usize>(rates: [u64; N]) -> Self {
         let ids: [VoterId; N] = std::array::from_fn(|index| id(index as u64 + 1));
         let (now, settings) = (Now::default(), Settings::default());
@@ -69,7 +71,7 @@ impl Group {
         }
     }
 
-    /// Time passes until something is so. False if it is not so after this time.
+    /// Lets time pass until a condition holds; `false` after the time limit.
     fn pass(&mut self, millis: u64, until: impl Fn(&Self) -> bool) -> bool {
         for _ in 0..millis {
             self.millis += 1;
@@ -98,12 +100,12 @@ impl Group {
         self.members.remove(&id(it));
     }
 
-    /// A member notices that the first one is gone.
+    /// Lets a member notice that the first member is lost.
     fn notice(&mut self, it: u64) {
         self.handle(id(it), Input::PeerDown(id(1)));
     }
 
-    /// The time until somebody leads, which is so within two seconds.
+    /// Returns the time until a member leads, which must be within two seconds.
     fn time_until_led(&mut self) -> u64 {
         let began = self.millis;
         assert!(self.pass(2000, |group| !group.leaders().is_empty()));
@@ -116,7 +118,7 @@ fn two_members_whose_clocks_make_their_waits_equal_do_not_split_votes_for_ever()
     let mut splits = 0;
     // After each heartbeat the members are at other points of their ticks.
     for began in (0..20).map(|beats| 350 * beats) {
-        // 18 ticks of the second take as long as 20 of the third.
+        // 18 ticks of the second member take as long as 20 of the third.
         let mut group = Group::of([1000, 950, 1056]);
         let term = group.term(1);
         group.pass(began, |_| false);
@@ -126,12 +128,12 @@ fn two_members_whose_clocks_make_their_waits_equal_do_not_split_votes_for_ever()
         if !group.leaders().is_empty() {
             continue;
         }
-        // Frames take longer than the waits differed.
+        // Frames take longer than the difference of the waits.
         assert_eq!((group.term(2), group.term(3)), (term + 1, term + 1));
         splits += 1;
         assert!(
             group.pass(2000, |group| !group.leaders().is_empty()),
-            "nobody leads in term {} after {} ms",
+            "no member leads in term {} after {} ms",
             group.term(2),
             group.millis
         );
@@ -142,7 +144,7 @@ fn two_members_whose_clocks_make_their_waits_equal_do_not_split_votes_for_ever()
 
 #[test]
 fn the_first_successor_leads_although_it_notices_later_that_the_leader_is_gone() {
-    // The other one is asked just before it stands, and just after.
+    // The other member receives the request just before its own campaign, and just after.
     for later in [20, 28] {
         let mut group = Group::of([1000; 3]);
         group.kill(1);
@@ -163,7 +165,7 @@ fn the_first_successor_leads_although_the_other_one_refuses_its_vote_at_first() 
     group.notice(2);
     group.pass(LATENCY + 1, |_| false);
     group.notice(3);
-    // It asks again after 25 ms.
+    // The member asks again after 25 ms.
     let took = group.time_until_led();
     assert!(took <= 25 - LATENCY + 4 * LATENCY + 2, "{took} ms");
     assert_eq!(group.leaders(), [id(2)]);
@@ -174,7 +176,7 @@ fn after_a_split_vote_the_first_successor_stands_again_at_once() {
     let mut group = Group::of([1000; 5]);
     let term = group.term(1);
     group.kill(1);
-    // The second and the third member ask the others, and do not hear of each other.
+    // The second and the third member ask the others, and do not receive from each other.
     (3..=5).for_each(|it| group.notice(it));
     group.pass(29, |_| false);
     group.notice(2);
@@ -184,7 +186,7 @@ fn after_a_split_vote_the_first_successor_stands_again_at_once() {
         (group.frames).retain(|(_, from, to, _)| !is_between(*from, *to));
         group.pass(1, |_| false);
     }
-    // Each gets the vote of one of them.
+    // Each of the two gets one vote.
     let is_lost = |from, to| [(id(2), id(5)), (id(3), id(4))].contains(&(from, to));
     (group.frames).retain(|(_, from, to, _)| !is_lost(*from, *to));
     group.pass(2 * LATENCY, |_| false);
@@ -199,7 +201,7 @@ fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_place() {
     for (killed, next, millis) in [(1, 2, 900), (2, 1, 800)] {
         let mut group = Group::of([1000; 3]);
         if killed == 2 {
-            // The member of place 2 leads, and the one of place 0 follows.
+            // The member with index 2 leads, and the member with index 0 follows.
             group.handle(id(1), Input::Transfer(Some(id(2))));
             group.pass(1000, |_| false);
             assert_eq!(group.leaders(), [id(2)]);
@@ -207,7 +209,7 @@ fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_place() {
         group.kill(killed);
         let took = group.time_until_led();
         assert_eq!(group.leaders(), [id(next)]);
-        // A heartbeat is at most 7 ticks old, one was under way, and two round trips decide.
+        // A heartbeat is at most 7 ticks old, one was on its way, and two round trips decide.
         let least = millis - 350;
         let most = millis + LATENCY + 4 * LATENCY;
         assert!((least..=most).contains(&took), "{took} ms");

@@ -1,4 +1,4 @@
-//! Frames: what is written reads the same again, and nothing that is cut or changed panics.
+//! Frames: written frames decode equal, and cut or changed frames never panic.
 
 use rdzv_consensus::VoterId;
 use rdzv_consensus::wire::{Frame, OfRun, WireError};
@@ -97,7 +97,7 @@ fn a_text_that_is_too_long_is_cut_between_characters() {
         address: "ä".repeat(200),
     });
     let Ok(Frame::Elsewhere { address, .. }) = Frame::read(opcode, &body) else {
-        panic!("it cannot be read");
+        panic!("the frame cannot be decoded");
     };
     assert_eq!(address, "ä".repeat(127));
 }

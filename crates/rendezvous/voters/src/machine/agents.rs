@@ -1,4 +1,6 @@
-//! The agents that are attached to the coordinator of an open group, and which of them are asked to be voters.
+//! Agents attached to the coordinator of an open group.
+//!
+//! Some of them are invited to become voters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,25 +8,32 @@ use std::time::Duration;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Mono;
 
-/// The time in which an agent says whether it looks for the coordinator at other voters. One that does not is of before.
+/// Time within which an agent reports that it searches for the coordinator.
+///
+/// After this time without a report, it counts as an agent of an earlier version, which asks only
+/// at the endpoint.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The time in which an agent that was asked to be a voter introduces itself; then another one is asked.
+/// Time within which an invited agent introduces itself as a voter.
+///
+/// After that, the leader invites another agent.
 const INVITED_FOR: Duration = Duration::from_secs(2);
 
-/// The number of times that an agent is asked. One that has not come by then cannot be reached, perhaps.
+/// Maximum number of invitations to one agent.
+///
+/// An agent that ignores them all may be unreachable.
 const MOST_INVITATIONS: u32 = 3;
 
-/// All of them.
+/// All attached agents.
 #[derive(Debug, Default)]
 pub(super) struct Agents(BTreeMap<ConnId, Agent>);
 
 #[derive(Debug, Clone, Copy)]
 struct Agent {
     since: Mono,
-    /// Whether it can be a voter, once it has said so.
+    /// `true` if the agent can be a voter; `None` until it has reported.
     willing: Option<bool>,
-    /// When it was asked to be one, and how often.
+    /// Time of the last invitation, and the number of invitations.
     invited: Option<Mono>,
     asked: u32,
 }
@@ -41,7 +50,7 @@ impl Agent {
 }
 
 impl Agents {
-    /// The coordinator has an agent.
+    /// Adds an agent that has attached to the coordinator.
     pub(super) fn attached(&mut self, now: Mono, agent: ConnId) {
         self.0.entry(agent).or_insert(Agent {
             since: now,
@@ -51,7 +60,7 @@ impl Agents {
         });
     }
 
-    /// An agent says whether it can be a voter.
+    /// Records the agent's report on whether it can be a voter.
     pub(super) fn candidate(&mut self, now: Mono, agent: ConnId, willing: bool) {
         self.attached(now, agent);
         if let Some(agent) = self.0.get_mut(&agent) {
@@ -63,7 +72,7 @@ impl Agents {
         self.0.remove(&agent);
     }
 
-    /// Whether one of them does not look for the coordinator elsewhere.
+    /// `true` if an agent can find the coordinator only at the endpoint.
     pub(super) fn has_of_before(&self, now: Mono) -> bool {
         let is_of_before =
             |agent: &Agent| agent.willing.is_none() && now.since(agent.since) >= ANSWERS_WITHIN;
@@ -74,18 +83,20 @@ impl Agents {
         self.0.keys().copied()
     }
 
-    /// Whether an agent has said that it looks for the coordinator at the voters.
+    /// `true` if the agent reported that it searches for the coordinator at voters.
     pub(super) fn listens(&self, agent: ConnId) -> bool {
         let agent = self.0.get(&agent);
         agent.is_some_and(|agent| agent.willing.is_some())
     }
 
-    /// Whether one of them can still be asked.
+    /// `true` if at least one agent can still be invited.
     pub(super) fn can_be_asked(&self) -> bool {
         self.0.values().any(Agent::can_be_asked)
     }
 
-    /// Those that are asked now, where so many processes are there, of at most so many.
+    /// Chooses agents to invite, for a group of at most `most` voters.
+    ///
+    /// `present` is the number of connected processes, including this one.
     pub(super) fn ask(
         &mut self,
         now: Mono,
@@ -100,7 +111,7 @@ impl Agents {
             .filter(|(id, agent)| agent.can_be_asked() && !agent.is_asked(now) && has_joined(**id))
             .map(|(id, agent)| (agent.invited.unwrap_or(Mono::ZERO), *id))
             .collect();
-        // One that was asked in vain comes last.
+        // Agents that were never invited, or were invited earliest, come first.
         chosen.sort_unstable();
         chosen.truncate(wanted);
         for (_, id) in &chosen {

@@ -1,4 +1,4 @@
-//! The outputs of the group: what is committed, who leads, and the coordinator at the leader.
+//! Handles the outputs of the group and runs the coordinator at its leader.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,17 +18,19 @@ use rdzv_rendezvous_proto::coordinator::wire::Authority;
 use rdzv_rendezvous_proto::coordinator::{self, Coordinator, Note, Origin};
 use rdzv_rendezvous_proto::slot::Bytes;
 
-/// The time in which a voter that ends in order hands over, and the others change the group.
+/// Time limit for the handover of a voter that ends in order.
+///
+/// Within it, the others change the group.
 const HAND_OVER_WITHIN: Duration = Duration::from_millis(500);
 
-/// An input for the group that follows from one of its outputs.
+/// Input for the group that follows from one of its outputs.
 enum Then {
     Confirm(u64),
     Snapshot,
 }
 
 impl Voter {
-    /// Hands something to the group, and does what follows.
+    /// Passes an input to the group and acts on the outputs.
     pub(super) fn consent(&mut self, now: Now, input: consensus::Input<'_>) {
         let Some(mut group) = self.group.take() else {
             return;
@@ -119,14 +121,14 @@ impl Voter {
                 }
             }
             consensus::Output::Note(_) => self.members_changed(group),
-            // An unconfirmed leader does not lead any more; a change is tried again.
+            // A leader without confirmation no longer leads. The next review retries a change.
             consensus::Output::Unconfirmed(_) | consensus::Output::Unchanged(_) => {}
         }
     }
 
     fn in_force(&mut self, group: &mut Group, configuration: &Configuration) {
         if configuration.is_joint() {
-            // The voters of before still count, the one that has ended among them.
+            // The previous voters still count, including the one that has ended.
             return self.members_changed(group);
         }
         if self.open.is_some() {
@@ -144,10 +146,10 @@ impl Voter {
         }
     }
 
-    /// Tells people of voters in the places of others, and of places without one.
+    /// Logs voters that replaced others, and a decrease in their number.
     fn tell_replaced(&mut self, group: &mut Group, configuration: &Configuration) {
         for voter in configuration.voters.difference(&group.voters) {
-            // One that votes again replaces nobody.
+            // A voter that votes a second time replaces no other voter.
             if group.have_voted.insert(*voter)
                 && let Some(place) = self.peers.place(*voter)
             {
@@ -161,10 +163,10 @@ impl Voter {
         }
     }
 
-    /// Tells people where the coordinator is, if that has changed.
+    /// Logs the location of the coordinator if it has changed.
     fn announce_leader(&mut self, group: &mut Group, role: &Role) {
         let place = match role.leader {
-            // It is announced when it has the coordinator.
+            // This process logs its own leadership when its coordinator starts.
             Some(leader) if leader == self.id => return,
             Some(leader) => self.peers.place(leader),
             None => None,
@@ -184,7 +186,7 @@ impl Voter {
                 );
             }
             None => {
-                // One that steps down says so to its agents.
+                // A leader that steps down dismisses its own agents, so the log needs no line.
                 if let Some(was) = was.filter(|was| *was != self.settings.own) {
                     let coordinator = self.endpoint(was);
                     self.log(group, Fact::Leaderless { coordinator });
@@ -193,7 +195,7 @@ impl Voter {
         }
     }
 
-    /// The endpoint of the coordinator that people know, now that they are told of another one.
+    /// Records the new coordinator as logged and returns the one logged before.
     fn announced_before(&self, group: &mut Group, place: usize) -> Option<String> {
         let before = group.announced.replace(place);
         before.map(|before| self.endpoint(before))
@@ -204,14 +206,14 @@ impl Voter {
         endpoint.unwrap_or_default()
     }
 
-    /// Logs something about the group, unless everything it was there for is over.
+    /// Logs an event of the group, unless all its runs are over.
     pub(super) fn log(&mut self, group: &Group, fact: Fact) {
         if !group.is_over() && !self.has_retired {
             self.outbox.push(Output::Log(fact));
         }
     }
 
-    /// This voter leads, and has everything that was committed before.
+    /// Starts the coordinator: this voter leads and has all committed entries.
     fn begin(&mut self, now: Now, group: &mut Group, term: u64) {
         let authority = Authority {
             cluster: cluster_of(group.id),
@@ -223,8 +225,8 @@ impl Voter {
         self.open_leads(now);
         self.write_note(Some(group));
         let alone = self.open.as_mut().and_then(OpenGroup::origin);
-        // Of a run whose note is outdated, agents report the last round. Every coordinator needs
-        // that until another one is noted.
+        // If the record of a run is outdated, its agents report the last round. Every coordinator
+        // needs these reports until another round is recorded.
         let mut runs = group.runs.clone();
         runs.retain(|_, note| !note.outdated);
         let is_partial = alone.as_ref().is_some_and(|(_, is_partial)| *is_partial)
@@ -236,7 +238,8 @@ impl Voter {
             runs,
             ..Note::default()
         };
-        // Of coordinators of this group everything is known, so there is nothing to take over.
+        // The record is complete about earlier coordinators of this group, so nothing must be taken
+        // over.
         let heard = group.consensus.role().heard;
         let origin = match alone {
             Some((origin, _)) => origin,
@@ -258,7 +261,7 @@ impl Voter {
         }
     }
 
-    /// Another voter leads, or nobody: nothing that was not sent yet is sent.
+    /// Ends the coordinator here, if there is one, and discards its unsent outputs.
     pub(super) fn step_down(&mut self, term: u64) {
         if self.coordinator.take().is_some() {
             self.gate.clear();
@@ -268,15 +271,17 @@ impl Voter {
             for agent in std::mem::take(&mut self.agents) {
                 self.dismiss(
                     agent,
-                    format!("this is not the coordinator any more (term {term})"),
+                    format!("this is no longer the coordinator (term {term})"),
                 );
             }
             self.outbox.push(Output::SteppedDown);
         }
     }
 
-    /// The process is about to end, by its own decision. The others are told, and it stays until they do not count on it any
-    /// more: of three voters two may end one after the other, and the last one goes on.
+    /// Starts the handover of a process that ends by its own decision.
+    ///
+    /// The process notifies the others and stays until they no longer count on it. Two of three
+    /// voters can end in order this way, and the last one continues.
     pub(super) fn end(&mut self, now: Now) {
         let group = self.group.as_ref().filter(|group| !group.is_over());
         let is_deserted = self.peers.all_present().next().is_none();
@@ -284,12 +289,12 @@ impl Voter {
             return self.retire();
         }
         if is_deserted && self.is_alone() {
-            // Agents are not to wait for a coordinator that nobody follows.
+            // Agents must not wait for a coordinator that has no successor.
             self.coordinate(now, coordinator::Input::Ending);
             return self.retire();
         }
         if is_deserted {
-            // Without the others, it decides nothing any more.
+            // Without the others, this voter can no longer decide anything.
             return self.give_up_hand_over();
         }
         self.ending = Some(now.mono + HAND_OVER_WITHIN);
@@ -297,13 +302,14 @@ impl Voter {
         self.change_members(now);
     }
 
-    /// Takes no part in the group any more.
+    /// Stops participating in the group.
     pub(super) fn retire(&mut self) {
         if std::mem::replace(&mut self.has_retired, true) {
             return;
         }
         self.ending = None;
-        // The only voter goes on without others. It may yet be killed, and followed.
+        // The only voter continues without others. It keeps its record, because it may still be
+        // killed and followed by another process.
         if !self.is_alone() || !self.settings.rules.has(Rule::LastVoterRecords) {
             self.gate.open();
         }

@@ -1,5 +1,4 @@
-//! The processes of a group: it is founded, a process is invited, votes in place of one that has ended, and leaves a group
-//! that is lost.
+//! Membership of a group: founding, invitations, replacements, and lost groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,16 +14,19 @@ use super::{Group, GroupId, LOST_AFTER, REVIEW, Voter};
 use crate::peers::{Peer, Whereabouts};
 use crate::{Fact, Output};
 
-/// The time for which nothing is decided, after which a coordinator beside an agent hands over to a store.
+/// Time without a decision after which a coordinator hands over to a store.
+///
+/// This applies to a coordinator that runs beside an agent.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The number of endpoints of which people are told that they are unsuitable.
+/// Maximum number of unsuitable endpoints that are logged.
 const MOST_UNSUITABLE: usize = 16;
 
 impl Voter {
-    /// The process at another place has said who it is.
+    /// Handles the introduction of the process at another endpoint.
     ///
-    /// With its endpoint, and the run of its group if agents may join that.
+    /// The introduction contains its endpoint, and the run of its group if agents may join that
+    /// group.
     pub(super) fn introduced(
         &mut self,
         now: Now,
@@ -51,7 +53,7 @@ impl Voter {
         let theirs = (peer.rounds, peer.votes);
         let new = self.peers.introduce(place, address, peer);
         if let Some(old) = new.replaced {
-            self.dismiss(old, "the process at its place has another connection");
+            self.dismiss(old, "the process at its endpoint has another connection");
         }
         if let Some(ended) = new.ended {
             self.consent(now, consensus::Input::PeerDown(ended));
@@ -72,7 +74,7 @@ impl Voter {
         self.take_over_if_all_are_here(now);
     }
 
-    /// Tells people once: such a process connects again and again.
+    /// Logs an unsuitable process only once, because such a process reconnects.
     fn unsuitable(&mut self, address: &str, why: &'static str) {
         let is_known = self.unsuitable.contains(address);
         if is_known || self.unsuitable.len() >= MOST_UNSUITABLE {
@@ -84,7 +86,10 @@ impl Voter {
             .push(Output::Log(Fact::Unsuitable { place, why }));
     }
 
-    /// Founds a group, if this is the process to do so, and every other place has said that it is in none.
+    /// Founds a group if all conditions hold.
+    ///
+    /// This process must be the founder, and every other endpoint must have reported that it is in
+    /// no group.
     fn found_if_all_are_here(&mut self, now: Now) {
         let is_founder = self.open.is_none() && self.settings.own == 0;
         if self.group.is_some() || !is_founder || self.has_retired {
@@ -103,7 +108,7 @@ impl Voter {
         self.bootstrap(now, GroupId::from(cluster), voters);
     }
 
-    /// This process is a voter of a new group.
+    /// Enters a new group as one of its first voters.
     fn bootstrap(&mut self, now: Now, id: GroupId, voters: Vec<VoterId>) {
         let (own, settings) = (self.id, self.settings.consensus());
         let consensus = Consensus::bootstrap(now, settings, own, &voters, &[]);
@@ -131,7 +136,7 @@ impl Voter {
         self.greet();
     }
 
-    /// Another voter has this process take part in a group.
+    /// Handles an invitation of another voter to a group.
     pub(super) fn invited(
         &mut self,
         now: Now,
@@ -141,7 +146,7 @@ impl Voter {
         voters: &[VoterId],
     ) {
         let Some(peer) = self.peers.at(from) else {
-            return self.close(from, "it sent an invitation before it said who it is");
+            return self.close(from, "it sent an invitation before it introduced itself");
         };
         if self.group.is_some() || self.has_retired || group == 0 || peer.group != group {
             return;
@@ -175,7 +180,7 @@ impl Voter {
         self.consent(now, consensus::Input::PeerUp(peer.voter));
     }
 
-    /// Invites those who are in no group and belong to this one.
+    /// Invites connected processes that are in no group and belong to this one.
     pub(super) fn invite(&mut self) {
         let Some(group) = &self.group else {
             return;
@@ -208,13 +213,13 @@ impl Voter {
         }
     }
 
-    /// Whether something is to be done about the group that no input will bring about.
+    /// `true` if the group needs work that no input will trigger.
     fn needs_review(&self, now: Now) -> bool {
         let Some(group) = self.group.as_ref().filter(|_| !self.has_retired) else {
             return false;
         };
         let mut present = self.peers.all_present();
-        // An invitation, a vote or a command may be lost with a connection.
+        // A lost connection may take an invitation, a vote or a command with it.
         self.gate.is_refused()
             || group.consensus.role().leader.is_none()
             || present.any(|(_, peer)| self.awaits_invitation(group, peer))
@@ -222,13 +227,13 @@ impl Voter {
             || self.awaits_agents()
     }
 
-    /// Whether a process is in no group and belongs to this one.
+    /// `true` if the process is in no group and belongs to this one.
     fn awaits_invitation(&self, group: &Group, peer: Peer) -> bool {
         let is_member = self.open.is_none() || group.consensus.appended().has(peer.voter);
         peer.group == 0 && is_member
     }
 
-    /// Sees to it that the group is looked at again, if something is to be done about it.
+    /// Schedules the next review of the group, if one is needed.
     pub(super) fn plan_review(&mut self, now: Now) {
         self.review = match self.needs_review(now) {
             true => self.review.or(Some(now.mono + REVIEW)),
@@ -236,7 +241,7 @@ impl Voter {
         };
     }
 
-    /// Whether those vote who should.
+    /// `true` if exactly the right members vote and learn.
     fn is_settled(&self, group: &Group, now: Now) -> bool {
         if self.open.is_some() {
             return self.is_open_settled(group, now.mono);
@@ -246,7 +251,7 @@ impl Voter {
         let staying = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
         let staying: Vec<VoterId> = staying.map(|(_, peer)| peer.voter).collect();
         let is_expected = match (configuration.voters.len(), &staying[..]) {
-            // Of two, one votes and the other one learns.
+            // With two processes, one votes and the other one learns.
             (1, [other]) => configuration.has(*other),
             _ => {
                 configuration.learners.is_empty()
@@ -256,8 +261,10 @@ impl Voter {
         is_expected && leaving.all(|(_, voter)| !configuration.has(voter))
     }
 
-    /// The next change of members that is needed, at the leader: a new process votes in place of one that has ended, and who
-    /// leaves is not counted any more. A leader that leaves hands over.
+    /// Requests the next change of members that is needed; only at the leader.
+    ///
+    /// A new process votes in place of one that has ended, and a process that leaves is removed. A
+    /// leader that leaves hands over.
     pub(super) fn change_members(&mut self, now: Now) {
         let Some(group) = self.group.as_ref().filter(|_| self.coordinator.is_some()) else {
             return;
@@ -272,7 +279,7 @@ impl Voter {
         let is_full = self.peers.all_present().count() + 1 == self.settings.places.len();
         let is_gone = |member| match self.open.is_some() {
             true => self.gone_for(now.mono, member),
-            // Where all places have a process in contact, a member that is none of them has ended.
+            // If every endpoint has a connected process, a member that is none of them has ended.
             false => is_full.then_some(Duration::ZERO),
         };
         let whereabouts = |place: usize| match self.open.is_some() {
@@ -309,7 +316,7 @@ impl Voter {
         }
     }
 
-    /// The store that is to coordinate in place of this agent, if there is one that could.
+    /// Store that should coordinate instead of this agent; `None` if there is none.
     fn better_coordinator(&self) -> Option<VoterId> {
         let group = self.group.as_ref().filter(|_| self.coordinates())?;
         if self.settings.is_store || self.hands_over() || group.consensus.is_changing() {
@@ -322,20 +329,23 @@ impl Voter {
         stores.map(|peer| peer.voter).find(|id| can_lead(*id))
     }
 
-    /// When it hands over to a store.
+    /// Time of the handover to a store, if there is a suitable one.
     pub(super) fn hand_over_due(&self) -> Option<Mono> {
         self.better_coordinator().map(|_| self.decided + QUIET)
     }
 
-    /// A store coordinates from here on, if it has the log. One death costs one thing then, a coordinator or workers.
+    /// Hands over to a store that has the log.
+    ///
+    /// Afterwards one death costs either a coordinator or workers.
     pub(super) fn hand_over_to_store(&mut self, now: Now) {
         if let Some(store) = self.better_coordinator() {
             self.consent(now, consensus::Input::Transfer(Some(store)));
         }
     }
 
-    /// Leaves a group that can never decide again, to found another one with the others. It is as if this process had been
-    /// started anew.
+    /// Leaves a group that can never decide again, to found another one.
+    ///
+    /// This process then behaves as if it had restarted.
     pub(super) fn give_up_if_lost(&mut self, now: Now) {
         if self.open.is_some() {
             return self.leave_if_lost(now);
@@ -344,7 +354,7 @@ impl Voter {
             return;
         };
         let (alive, configuration) = (self.all_connected(), group.consensus.configuration());
-        // A member that was not told of any voter cannot know if these could elect a leader.
+        // A member that knows no voter cannot tell whether the voters could elect a leader.
         let has_majority = !configuration.voters.is_empty() && configuration.is_majority(&alive);
         let is_lost = alive.len() == self.settings.places.len()
             && group.consensus.role().leader.is_none()
@@ -357,13 +367,13 @@ impl Voter {
         }
     }
 
-    /// The processes that are in contact, with this one and those that are about to end.
+    /// Ids of all connected processes, including this one and those about to end.
     pub(super) fn all_connected(&self) -> BTreeSet<VoterId> {
         let others = self.peers.all_present().map(|(_, peer)| peer.voter);
         others.chain([self.id]).collect()
     }
 
-    /// `true` if its group has looked lost for long enough.
+    /// `true` if the group has looked lost for [`LOST_AFTER`].
     pub(super) fn is_lost_for_good(&mut self, now: Now, is_lost: bool) -> bool {
         self.lost_since = match is_lost && self.ending.is_none() {
             true => self.lost_since.or(Some(now.mono)),

@@ -1,26 +1,26 @@
-//! A group that agents may join: it begins with one voter, and has more when there are nodes for it.
+//! A group that agents may join: it starts with one voter and can grow.
 //!
 //! ```text
-//!   coordinator ── Attached, takes voters ──► agent        coordinator ── Voters, invites ──► agent
-//!               ◄──── Candidate, willing ──── agent        its new voter ── Hello ──► all members
-//!                                                          leader ── Members ──► each member
+//!   coordinator ── Attached, takes voters ──► agent       coordinator ── Voters, invites ──► agent
+//!               ◄──── Candidate, willing ──── agent       its new voter ── Hello ──► all members
+//!                                                         leader ── Members ──► each member
 //! ```
 //!
-//! Once a round was announced, the leader asks willing agents to be voters, one for each voter that
-//! the group may have. Such an agent starts a server, which introduces itself to all members. It
-//! learns the log, and votes when the number of candidates allows for it
-//! (`rdzv_consensus::membership`): of one or two, one votes; of three or four, three do.
+//! Once a round was announced, the leader invites willing agents to become voters, up to the size
+//! that the group may have. An invited agent starts a server, and the server introduces itself to
+//! all members. It learns the log and votes when the number of candidates allows
+//! (`rdzv_consensus::membership`). Of one or two candidates, one votes; of three or four, three do.
 //!
-//! A member without a connection is gone: another candidate replaces it at once, or the group
-//! shrinks, a second later. That is safe whether it lives or not, since a majority agrees to it;
-//! one that lives is a candidate again when it is back.
+//! A member without a connection counts as gone. Another candidate replaces it immediately, or the
+//! group shrinks one second later. This is safe even if the member is alive, because a majority
+//! agrees to the change. A member that returns is a candidate again.
 //!
-//! The process at the endpoint is called by every member. A new one there, which has founded a
-//! group of its own because nobody told it of another one, gives that up as long as it knows no
-//! round: the group with the later round stays.
+//! Every member connects to the process at the job's endpoint. A new process there may have founded
+//! its own group because no process reported an existing one. It leaves that group if the group has
+//! no round: the group with the later round remains.
 //!
-//! Where agents take part that do not look for the coordinator elsewhere (of torchrun, or of
-//! before), the group has one voter, and that is the one at the endpoint.
+//! Agents of torchrun and of earlier versions can find the coordinator only at the endpoint. With
+//! such agents, the group has only one voter, the one at the endpoint.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
@@ -42,7 +42,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, Operation};
 use rdzv_rendezvous_proto::coordinator::{self, Note, Origin};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
 
-/// The most addresses that are known at a time.
+/// Maximum number of addresses that are known at the same time.
 const MOST_PLACES: usize = 32;
 
 /// A voter's knowledge of a group that agents may join.
@@ -50,25 +50,27 @@ const MOST_PLACES: usize = 32;
 pub(super) struct OpenGroup {
     run: String,
     most: usize,
-    /// Its beginning, until it has begun.
+    /// Way into the group; `None` after the start.
     start: Option<Start>,
-    /// Where this process is, if it has founded a group alone.
+    /// Origin of the coordinator, if this process founded a group alone.
     origin: Origin,
-    /// The next coordinator here does not follow one whose log is replicated.
+    /// `true` if the next coordinator here does not follow a replicated log.
     begins_alone: bool,
     is_partial: bool,
-    /// The group that it was in, while it is in none.
+    /// Memory of the previous group, while this process is in no group.
     pub(super) memory: Option<Memory>,
     agents: Agents,
-    /// The addresses of the members that agents were told of last, the voters first, and the number of those.
+    /// Member addresses that agents received last, and the number of voters.
+    ///
+    /// The voters come first.
     announced: (Vec<String>, u8),
-    /// The members that the others were told of last.
+    /// Members that the other voters received last.
     announced_members: Vec<(Option<VoterId>, String)>,
-    /// Since when this process leads.
+    /// Time since which this process leads.
     leads_since: Mono,
-    /// Members have changed, or the rounds that this process' group knows, since the others were told.
+    /// `true` if members or known rounds have changed since the last message.
     has_changed: bool,
-    /// Rounds in the last greeting, and `true` if it was that of a voter.
+    /// Number of rounds in the last greeting, and `true` if its sender was a voter.
     greeted: (u32, bool),
 }
 
@@ -86,23 +88,29 @@ impl OpenGroup {
         &self.run
     }
 
-    /// The next coordinator knows of runs that may have had rounds of which it does not.
+    /// Marks the knowledge of the next coordinator as partial.
+    ///
+    /// Runs may have had rounds that it does not know.
     pub(super) fn begin_partial(&mut self) {
         (self.begins_alone, self.is_partial) = (true, true);
     }
 
-    /// Others may have decided in the place of this process.
+    /// Forgets the origin, because other processes may have decided since.
     pub(super) fn leaves_group(&mut self, memory: Option<Memory>) {
         (self.memory, self.origin) = (memory, Origin::default());
     }
 
-    /// The first coordinator's knowledge of those before it; once.
+    /// Returns the origin of the first coordinator here, once.
+    ///
+    /// The flag is `true` if its knowledge is partial.
     pub(super) fn origin(&mut self) -> Option<(Origin, bool)> {
         let begins_alone = std::mem::take(&mut self.begins_alone);
         begins_alone.then(|| (self.origin.clone(), self.is_partial))
     }
 
-    /// Other candidates with the same machine or network are less wanted.
+    /// Location of a candidate, by its address.
+    ///
+    /// Candidates on a machine or network that is already used are less preferred.
     pub(super) fn whereabouts(address: &str) -> Whereabouts {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let network = match host.trim_matches(['[', ']']).parse() {
@@ -118,7 +126,7 @@ impl OpenGroup {
     }
 }
 
-/// A number that is the same for the same bytes in this process.
+/// Hash that is the same for the same bytes within this process.
 fn host_hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -126,13 +134,13 @@ fn host_hash(bytes: &[u8]) -> u64 {
 }
 
 impl Voter {
-    /// Whether it waits for its first input.
+    /// `true` if the voter must start its group at the first input.
     pub(super) fn has_to_begin(&self) -> bool {
         let start = self.open.as_ref().and_then(|open| open.start.as_ref());
         matches!(start, Some(Start::Alone { .. } | Start::Returns { .. }))
     }
 
-    /// The first input: a process that is alone founds its group.
+    /// Starts the group at the first input: a process that is alone founds it.
     pub(super) fn begin_open(&mut self, now: Now) {
         let Some(open) = &mut self.open else { return };
         match open.start.take() {
@@ -148,7 +156,7 @@ impl Voter {
         }
     }
 
-    /// A group of this process alone, which follows another one.
+    /// Founds a group of this process alone that follows another group.
     pub(super) fn go_on_alone(&mut self, now: Now, memory: Memory) {
         let Memory {
             cluster,
@@ -176,7 +184,9 @@ impl Voter {
         self.consent(now, consensus::Input::Tick);
     }
 
-    /// The coordinator of a group of one continues a cluster that it did not know of.
+    /// Continues a cluster that was unknown to the coordinator of this group.
+    ///
+    /// This process is the only voter of the group.
     pub(super) fn adopt(&mut self, now: Now, authority: Authority) {
         let Some(open) = &mut self.open else { return };
         open.is_partial = true;
@@ -193,7 +203,9 @@ impl Voter {
         self.write_note(None);
     }
 
-    /// The note for the next process here. The group is given while it is worked on.
+    /// Writes the record for the next process here.
+    ///
+    /// `group` is the current group while it is taken out of `self`.
     pub(super) fn write_note(&mut self, group: Option<&Group>) {
         if self.open.is_none() {
             return;
@@ -217,7 +229,9 @@ impl Voter {
         self.outbox.push(Output::Note(Box::new(note)));
     }
 
-    /// The place of an address, which is called from here on. None if there is no room for another one.
+    /// Returns the endpoint index of an address, and starts to connect to it.
+    ///
+    /// `None` if there is no room for another address.
     pub(super) fn call_at(&mut self, address: &str) -> Option<usize> {
         let places = &mut self.settings.places;
         if let Some(known) = places.iter().position(|place| place == address) {
@@ -242,7 +256,9 @@ impl Voter {
         Some(place)
     }
 
-    /// Processes that are gone and no members are not called any more. The endpoint is: another process may come there.
+    /// Stops connecting to disconnected processes that are no members.
+    ///
+    /// The job's endpoint stays, because another process may start there.
     fn forget_absent(&mut self, configuration: &Configuration) {
         for place in 1..self.settings.places.len() {
             let is_needed = |voter: VoterId| configuration.has(voter);
@@ -256,7 +272,7 @@ impl Voter {
         }
     }
 
-    /// A configuration is in force.
+    /// Handles a configuration that is in force.
     pub(super) fn open_in_force(&mut self, group: &Group, configuration: &Configuration) {
         let mut others = configuration.voters.clone();
         let own = others.take(&self.id);
@@ -271,7 +287,7 @@ impl Voter {
         self.members_changed(group);
     }
 
-    /// The addresses of members, as far as they are known.
+    /// Returns the known addresses of members.
     pub(super) fn addresses<'a>(
         &self,
         members: impl IntoIterator<Item = &'a VoterId>,
@@ -280,7 +296,7 @@ impl Voter {
         places.map(|place| self.endpoint(place)).collect()
     }
 
-    /// Agents and members are told where the members are, if that has changed.
+    /// Sends the members' addresses to agents and members, if they have changed.
     pub(super) fn tell_members(&mut self) {
         let Some(group) = self.group.as_ref().filter(|_| self.coordinates()) else {
             return;
@@ -304,7 +320,7 @@ impl Voter {
         agents.into_iter().for_each(|agent| self.tell_agent(agent));
     }
 
-    /// The members of a configuration, as far as their addresses are known.
+    /// Returns the members of a configuration whose addresses are known.
     fn members_of(&self, configuration: &Configuration) -> Vec<(Option<VoterId>, String)> {
         let address = |member: VoterId| match member == self.id {
             true => Some(self.endpoint(self.settings.own)),
@@ -315,7 +331,7 @@ impl Voter {
         members.collect()
     }
 
-    /// A process is there, which may not know the members.
+    /// Sends the members to a new process, which may not know them.
     pub(super) fn tell_newcomer(&mut self, place: usize) {
         let group = self.group.as_ref().filter(|_| self.coordinates());
         if let Some(group) = group.filter(|_| self.open.is_some()) {
@@ -324,7 +340,7 @@ impl Voter {
         }
     }
 
-    /// An agent that has said that it looks for the coordinator at the members is told where they are.
+    /// Sends the members' addresses to an agent that can search for coordinators.
     pub(super) fn tell_agent(&mut self, agent: ConnId) {
         let open = self.open.as_ref();
         if open.is_some_and(|open| open.agents.listens(agent)) {
@@ -344,8 +360,10 @@ impl Voter {
         self.outbox.push(Output::Coordinator(send));
     }
 
-    /// The leader has told where the members are; each of them calls each other. Or a process that is in no group tells what it
-    /// remembers.
+    /// Handles a list of members.
+    ///
+    /// In a list of the leader, each member connects to each other member. A process outside a
+    /// group sends the members that it remembers.
     pub(super) fn on_members(
         &mut self,
         now: Now,
@@ -373,7 +391,7 @@ impl Voter {
         }
     }
 
-    /// A configuration has come into the log or into force.
+    /// Handles a configuration that has entered the log or has come into force.
     pub(super) fn members_changed(&mut self, group: &Group) {
         if let Some(open) = &mut self.open {
             open.has_changed = true;
@@ -383,7 +401,7 @@ impl Voter {
         }
     }
 
-    /// A request of an agent to the coordinator here.
+    /// Handles a request of an agent to the coordinator here.
     pub(super) fn agent_request(&mut self, now: Now, from: ConnId, code: u8, payload: &[u8]) {
         let Some(open) = &mut self.open else { return };
         match code {
@@ -404,7 +422,7 @@ impl Voter {
         }
     }
 
-    /// The others are told of what has changed.
+    /// Notifies the other voters of changed members, rounds or votes.
     pub(super) fn tell_changes(&mut self) {
         let votes = self.group.as_ref().is_some_and(|group| self.votes(group));
         let greeting = (self.rounds(), votes);
@@ -419,7 +437,7 @@ impl Voter {
         }
     }
 
-    /// Asks agents to be voters, as many as the group may have.
+    /// Invites agents to become voters, as many as the group may have.
     pub(super) fn invite_agents(&mut self, now: Now) {
         let has_round = self.has_round();
         let Some(coordinator) = self.coordinator.as_ref().filter(|_| has_round) else {
@@ -440,7 +458,7 @@ impl Voter {
         }
     }
 
-    /// Whether agents are to be asked, or were and have not come.
+    /// `true` if there are agents to invite, or invited agents that have not come.
     pub(super) fn awaits_agents(&self) -> bool {
         let Some(open) = self.open.as_ref().filter(|_| self.coordinates()) else {
             return false;
@@ -449,14 +467,14 @@ impl Voter {
         self.has_round() && present + 1 < open.most && open.agents.can_be_asked()
     }
 
-    /// Whether a round was announced, and its run is not over.
+    /// `true` if a round was announced in a run that is not over.
     fn has_round(&self) -> bool {
         let runs = self.group.iter().flat_map(|group| group.runs.values());
         let mut announced = runs.filter(|note| !note.closed && !note.members.is_empty());
         announced.next().is_some()
     }
 
-    /// Whether those vote who should, in a group that agents may join.
+    /// `true` if exactly the right members vote, in a group that agents may join.
     pub(super) fn is_open_settled(&self, group: &Group, now: Mono) -> bool {
         let configuration = group.consensus.configuration();
         let present = self.all_alive();
@@ -467,7 +485,7 @@ impl Voter {
             && configuration.learners.len() == learners
     }
 
-    /// The most voters that the group may have.
+    /// Maximum number of voters that the group may have.
     pub(super) fn most(&self, now: Mono) -> usize {
         let coordinator = self.coordinator.as_ref();
         let has_torchrun = coordinator.is_some_and(coordinator::Coordinator::has_torchrun);
@@ -478,7 +496,7 @@ impl Voter {
         }
     }
 
-    /// The number of rounds that this process' group knows, or the one that it remembers.
+    /// Number of rounds that the group of this process knows, or that it remembers.
     pub(super) fn rounds(&self) -> u32 {
         let remembered = self.open.as_ref().and_then(|open| open.memory.as_ref());
         match (&self.group, remembered) {
@@ -488,7 +506,7 @@ impl Voter {
         }
     }
 
-    /// The part of its log that it has applied, or remembers.
+    /// Position up to which this process has applied the log, or remembers it.
     pub(super) fn applied(&self) -> (u64, u64) {
         let remembered = self.open.as_ref().and_then(|open| open.memory.as_ref());
         match &self.group {
@@ -497,8 +515,11 @@ impl Voter {
         }
     }
 
-    /// A process is there that is in another group of this run, or remembers one. The group with the later round stays, and of
-    /// one cluster the one that has followed the other. `theirs` are the rounds that it knows of, and whether it votes.
+    /// Handles a peer that is in another group of this run, or remembers one.
+    ///
+    /// The group with the later round remains. Of two groups in one cluster, the later group
+    /// remains. `theirs` is the number of rounds that the peer knows, and `votes` is `true` if it
+    /// votes.
     pub(super) fn meets(
         &mut self,
         now: Now,
@@ -514,12 +535,13 @@ impl Voter {
             }
             return;
         }
-        // Also in a group: its voters may have ended. If they have not, they call here too.
+        // This also applies to a peer inside a group: its voters may have ended. If they are alive,
+        // they connect to this process too.
         if !votes {
             return self.meets_learner(now, theirs);
         }
-        // A member that has not learned the rounds yet, or that has others, leaves the decision to
-        // them.
+        // A member leaves the decision to the others if it does not know the rounds yet, or if it
+        // has other members.
         let decides = match group {
             0 => self.coordinates() && self.is_alone(),
             _ => self.coordinates() || rounds > 0,
@@ -532,8 +554,11 @@ impl Voter {
         }
     }
 
-    /// A process is there that has learned rounds of a group whose voters have gone, and does not go on itself. A coordinator
-    /// here that knows no round begins again, as one that follows another without its note: no number is used twice.
+    /// Handles a peer that has only learned the rounds of another group.
+    ///
+    /// The voters of that group have ended, and a learner does not continue the group. If the
+    /// coordinator here knows no round, it restarts as one that follows a coordinator without a
+    /// record. This way it uses no round number twice.
     fn meets_learner(&mut self, now: Now, theirs: u32) {
         let term = self.role().map_or(0, |role| role.term);
         let knows_none = self.coordinates() && self.is_alone() && self.rounds() == 0;
@@ -545,26 +570,26 @@ impl Voter {
         }
     }
 
-    /// Whether no other process votes in its group.
+    /// `true` if this process is the only member of its group.
     pub(super) fn is_alone(&self) -> bool {
         let group = self.group.as_ref();
         group.is_some_and(|group| group.consensus.appended().members().len() == 1)
     }
 
-    /// Whether a process in no group may follow an invitation to this one.
+    /// `true` if this process, which is in no group, may follow an invitation.
     pub(super) fn may_join(&self, (group, theirs): (GroupId, u32)) -> bool {
         let memory = self.open.as_ref().and_then(|open| open.memory.as_ref());
         memory.is_none_or(|memory| {
             match cluster_of(group) == memory.cluster {
-                // Not one that others have followed.
+                // Refuse a group that later groups of the cluster have followed.
                 true => (group >> 64) >= GroupId::from(memory.applied.0),
-                // One that has only learned has nothing that is lost with it.
+                // A process that has only learned loses nothing that others lack.
                 false => !memory.votes || theirs > memory.rounds(),
             }
         })
     }
 
-    /// This process leads.
+    /// Resets what was announced, because this process now leads.
     pub(super) fn open_leads(&mut self, now: Now) {
         if let Some(open) = &mut self.open {
             (open.leads_since, open.has_changed) = (now.mono, true);
@@ -573,14 +598,14 @@ impl Voter {
         }
     }
 
-    /// It leads no more.
+    /// Forgets the agents, because this process no longer leads.
     pub(super) fn open_leads_no_more(&mut self) {
         if let Some(open) = &mut self.open {
             open.agents = Agents::default();
         }
     }
 
-    /// For how long a member has been gone, if it has.
+    /// Returns for how long a member has had no connection; `None` if it has one.
     pub(super) fn gone_for(&self, now: Mono, member: VoterId) -> Option<Duration> {
         let open = self.open.as_ref()?;
         let since = self.peers.absent_since(member)?.max(open.leads_since);

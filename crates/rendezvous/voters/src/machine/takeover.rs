@@ -1,21 +1,24 @@
-//! A group whose voters have all ended at once, and whose processes were started again: one of them goes on from its note.
+//! Takeover after all voters of an open group have ended and were restarted.
 //!
-//! A process that was a member, or the process before it at its address, remembers the group: the
-//! terms, the runs and the voters of the newest configuration in its log. It tells the others. When
-//! every voter that any of them remembers has a process in contact that is in no group, no member
-//! of before lives, since a listening socket has one owner. Then the process with the newest memory
-//! founds a group of its own, in the same cluster and with later terms; the others join it.
+//! One of the restarted processes continues from its record.
 //!
-//! Where a member has lost its memory with its machine, the others need not know all that was
-//! decided. It is then as after the end of a coordinator without a note: a round has to be reported
-//! by all its participants, and the next one has a far higher number. That holds for all
-//! coordinators of the new group, until a round is noted there: the notes of the old ones are
-//! outdated.
+//! A process remembers a group if it was a member, or if the previous process at its address was.
+//! The memory holds the terms, the runs, and the voters of the newest configuration in the log.
+//! Each process sends its memory to the others. Finally, every voter that any of them remembers is
+//! matched by a connected process outside a group. Then no old member is alive, because a listening
+//! socket has one owner. The process with the newest memory founds its own group, in the same
+//! cluster and with later terms, and the others join it.
 //!
-//! Nobody can miss a newer configuration in that way: it came into force when a majority of the one
-//! before had it in their logs, so one of those that are accounted for remembers it. Nor do two go
-//! on: where a process remembers an older configuration than others, with which it has no part in
-//! the newer one, these have applied more of the log, and it knows of them.
+//! If a member lost its memory together with its machine, the others may not know every decision.
+//! The situation is then the same as after the end of a coordinator without a record. All
+//! participants of a round must report it, and the next round has a far higher number. This applies
+//! to all coordinators of the new group until it records a round: the old records are outdated.
+//!
+//! No process can miss a newer configuration this way. A configuration comes into force when a
+//! majority of the previous one has it in the log, so one of the matched processes remembers it.
+//! Two processes cannot both continue either. A process may remember an older configuration and be
+//! no member of the newer one. Then the members of the newer one have applied more of the log, and
+//! the process knows of them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,20 +32,22 @@ use crate::{Fact, Output};
 use rdzv_rendezvous_proto::Rule;
 use rdzv_rendezvous_proto::coordinator::{Note, RunNote};
 
-/// More terms than there can be after the last one that a member has noted.
+/// More terms than can exist after the last term that a member recorded.
 const UNKNOWN_TERMS: u64 = 1000;
 
-/// The memory of a group.
+/// Memory of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) cluster: u64,
     pub(super) term: u64,
     pub(super) runs: BTreeMap<String, RunNote>,
-    /// `host:port` of the other voters; empty for one whose address is not known.
+    /// Addresses (`host:port`) of the other voters; empty for an unknown address.
     pub(super) others: Vec<String>,
-    /// The part of the log from which it is.
+    /// Position in the log that this memory reflects.
     pub(super) applied: (u64, u64),
-    /// The process was a voter. One that learned can tell others of the voters, and not go on itself.
+    /// `true` if the process was a voter.
+    ///
+    /// A process that only learned can report the voters to others, but cannot continue the group.
     pub(super) votes: bool,
 }
 
@@ -58,27 +63,29 @@ impl Memory {
         }
     }
 
-    /// The same, unless the process was no member.
+    /// Converts a record into a memory; `None` if the process was no member.
     pub(super) fn of_member(note: Note) -> Option<Self> {
         let memory = Self::of_note(note);
         (memory.cluster != 0).then_some(memory)
     }
 
-    /// Rounds of the run of the group may have been announced that it does not know. Every coordinator of the next group finds
-    /// that in the notes, until another round is noted there.
+    /// Marks the records of open runs as outdated.
+    ///
+    /// Rounds that this process does not know may have been announced in the group's run. Every
+    /// coordinator of the next group finds the mark in the records until it records another round.
     pub(super) fn outdate(&mut self, run: &str) {
         self.runs.entry(run.to_owned()).or_default();
         let open_runs = self.runs.values_mut().filter(|note| !note.closed);
         open_runs.for_each(|note| note.outdated = true);
     }
 
-    /// The number of rounds that it knows, from 1.
+    /// Number of rounds that this memory contains; see [`rounds`].
     pub(super) fn rounds(&self) -> u32 {
         rounds(&self.runs)
     }
 }
 
-/// The highest round that was announced, and 1; 0 if none was.
+/// Highest announced round plus 1; 0 if no round was announced.
 pub(super) fn rounds(runs: &BTreeMap<String, RunNote>) -> u32 {
     let announced = runs
         .values()
@@ -87,13 +94,15 @@ pub(super) fn rounds(runs: &BTreeMap<String, RunNote>) -> u32 {
     rounds.max().map_or(0, |round| round + 1)
 }
 
-/// The part of the log of a group that is applied: the number of logs before it, or of terms in them, and an index.
+/// Position up to which the log of a group is applied.
+///
+/// The first number counts the earlier logs or their terms; the second one is an index.
 pub(super) fn applied(group: &Group) -> (u64, u64) {
     ((group.id >> 64) as u64, group.consensus.applied())
 }
 
 impl Voter {
-    /// The memory of its group, or of the one before.
+    /// Returns the memory of the current group, or else of the previous group.
     pub(super) fn memory(&self, group: Option<&Group>) -> Option<Memory> {
         let open = self.open.as_ref()?;
         let Some(group) = group.or(self.group.as_ref()) else {
@@ -109,13 +118,13 @@ impl Voter {
         })
     }
 
-    /// Whether it is a voter, as far as it knows.
+    /// `true` if this process is a voter, as far as it knows.
     pub(super) fn votes(&self, group: &Group) -> bool {
         let votes = |configuration: &Configuration| configuration.is_voter(self.id);
         votes(group.consensus.appended()) || votes(group.consensus.configuration())
     }
 
-    /// In place of a memory: where members of the group may be.
+    /// Returns the known addresses of possible members, in place of a memory.
     pub(super) fn known_places(&self) -> Memory {
         let places = self.settings.places.iter().enumerate();
         let others = places.filter(|(at, place)| *at != self.settings.own && !place.is_empty());
@@ -125,7 +134,7 @@ impl Voter {
         }
     }
 
-    /// The addresses of the other voters of a group; an empty one for each that is not known.
+    /// Returns the addresses of the other voters; empty for unknown addresses.
     fn others(&self, group: &Group) -> Vec<String> {
         let voters = |configuration: &Configuration| -> BTreeSet<VoterId> {
             let voters = configuration.voters.union(&configuration.outgoing);
@@ -134,26 +143,28 @@ impl Voter {
         let mut all = voters(group.consensus.appended());
         all.extend(voters(group.consensus.configuration()));
         if all.is_empty() {
-            // It has not learned the voters yet.
+            // This process has not learned the voters yet.
             return vec![group.inviter.clone()];
         }
         all.remove(&self.id);
         let address = |member: VoterId| self.peers.address(member).unwrap_or_default();
         let addresses = all.into_iter().map(address);
-        // One at this address has ended.
+        // Another voter at this process's address has ended.
         let own = self.endpoint(self.settings.own);
         let others = addresses.filter(|address| *address != own);
         others.map(str::to_owned).collect()
     }
 
-    /// The part of its memory that it tells, with its greeting.
+    /// Returns the part of the memory that this process sends with its greeting.
     pub(super) fn remembered(&self) -> Option<Frame> {
         let memory = self.open.as_ref()?.memory.as_ref()?;
         let others = memory.others.iter().map(|address| (None, address.clone()));
         (self.group.is_none()).then(|| Frame::Members(others.collect()))
     }
 
-    /// The process with the newest memory goes on alone, if every member that anybody remembers is accounted for.
+    /// Continues the group alone if this process has the newest memory.
+    ///
+    /// Every member that any process remembers must be matched by a connected process.
     pub(super) fn take_over_if_all_are_here(&mut self, now: Now) {
         if self.group.is_some() || self.has_retired {
             return;
@@ -178,7 +189,7 @@ impl Voter {
                 }
                 return;
             };
-            // Of two with the same, a voter goes on, and of voters the one with the lower id.
+            // The longest applied log wins, then a voter over a learner, then the lower id.
             let theirs = (peer.applied, peer.votes, Reverse(peer.voter));
             let is_first = !self.settings.rules.has(Rule::NewestTakesOver)
                 || theirs <= (memory.applied, true, Reverse(self.id));
@@ -199,7 +210,7 @@ impl Voter {
             open.begin_partial();
             memory.outdate(open.run());
         }
-        // Others may have voted in terms of which this process does not know.
+        // Others may have voted in terms that this process does not know.
         let term = memory.term + UNKNOWN_TERMS;
         let memory = Memory { term, ..memory };
         self.outbox.push(Output::Log(Fact::TookOver));
@@ -207,7 +218,9 @@ impl Voter {
         self.go_on_alone(now, memory);
     }
 
-    /// Leaves a group that can never decide again, as members of its majority have certainly ended. Its memory stays.
+    /// Leaves a group that can never decide again, and keeps its memory.
+    ///
+    /// The group is lost if members of its majority have certainly ended.
     pub(super) fn leave_if_lost(&mut self, now: Now) {
         let Some(group) = &self.group else { return };
         let alive = self.all_connected();
@@ -216,7 +229,7 @@ impl Voter {
         let own = self.endpoint(self.settings.own);
         let was_here = |voter: VoterId| self.peers.address(voter) == Some(&own);
         let has_ended = |voter: VoterId| self.peers.is_replaced(voter) || was_here(voter);
-        // Nobody needs one that learns.
+        // A group needs no learner to decide.
         let is_needed = self.votes(group);
         let can_decide = configuration.is_majority(&alive)
             || !voters.all(|voter| alive.contains(voter) || has_ended(*voter));
@@ -230,7 +243,7 @@ impl Voter {
         }
     }
 
-    /// Takes part in no group from here on, under another id.
+    /// Leaves the group and draws a new id.
     pub(super) fn leave_group(&mut self, memory: Option<Memory>) {
         let term = self.role().map_or(0, |role| role.term);
         self.step_down(term);

@@ -1,4 +1,6 @@
-//! A voter's view of its group, made when somebody asks; and the little that is noted for it meanwhile.
+//! A voter's view of its group, built on request.
+//!
+//! This includes the few observations that are recorded for the view.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,32 +12,32 @@ use super::open::OpenGroup;
 use super::{Group, Voter, cluster_of};
 use rdzv_rendezvous_proto::group::{GroupView, Role, VoterState, VoterView, Wait};
 
-/// Notes for the view.
+/// Observations that only the view needs.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// When each process at another place was last heard of.
+    /// Time of the last message from each process at another endpoint.
     heard: BTreeMap<VoterId, Mono>,
-    /// The last term with a leader, and its group.
+    /// Cluster and term of the last election that had a winner.
     led: Option<(u64, u64)>,
     elections: u64,
-    /// Times that this process went on from its note after the end of all voters.
+    /// Number of times that this process continued after the end of all voters.
     pub(super) takeovers: u64,
 }
 
 impl Voter {
-    /// The process at the other end of a connection has said something.
+    /// Records the time of a message from the process at the other end.
     pub(super) fn note_heard(&mut self, now: Now, from: ConnId) {
         let Some(peer) = self.peers.at(from) else {
             return;
         };
         let heard = &mut self.seen.heard;
         if heard.insert(peer.voter, now.mono).is_none() {
-            // The one before at its place has ended.
+            // The previous process at its endpoint has ended.
             heard.retain(|voter, _| self.peers.place(*voter).is_some());
         }
     }
 
-    /// The part of this voter in a group may be another one than before.
+    /// Counts an election if the group has a leader in a new term.
     pub(super) fn note_election(&mut self, cluster: u64, part: &Part) {
         let led = Some((cluster, part.term));
         if part.leader.is_some() && self.seen.led != led {
@@ -44,7 +46,7 @@ impl Voter {
         }
     }
 
-    /// The group as this voter sees it now.
+    /// Returns the group as this voter sees it now.
     pub fn view(&self, now: Now) -> GroupView {
         let group = self.group.as_ref();
         GroupView {
@@ -61,7 +63,7 @@ impl Voter {
         }
     }
 
-    /// The endpoints of those that vote, as far as they are known.
+    /// Known endpoints of the voters.
     pub fn voters(&self) -> Vec<String> {
         let group = self.group.as_ref();
         let voters = group.into_iter();
@@ -85,7 +87,7 @@ impl Voter {
             .into_iter()
             .map(|id| (self.place_of(id), id))
             .collect();
-        // Those of which nobody knows where they are stand at the end.
+        // Members at unknown endpoints come last.
         members.sort_by_key(|(place, id)| (place.is_none(), *place, *id));
         let views = members.into_iter().map(|(place, id)| VoterView {
             id: Some(id.number()),
@@ -107,7 +109,8 @@ impl Voter {
     fn state(&self, now: Now, group: &Group, id: VoterId) -> VoterState {
         let part = group.consensus.role();
         let leads = part.leader == Some(id);
-        // Those who follow say something to the one who leads, and nobody else has to.
+        // Regular messages pass only between the leader and each member. Only their absence means
+        // silence.
         let is_quiet = (part.leads || leads) && !self.is_heard(now, id);
         let is_here = id == self.id || self.is_present(id) && !is_quiet;
         if self.peers.has_ended(id) {
@@ -127,13 +130,13 @@ impl Voter {
         self.peers.all_present().any(|(_, peer)| peer.voter == id)
     }
 
-    /// Whether a process has said something in the time in which a machine that is there does.
+    /// `true` if the process has sent a message within `node_timeout`.
     fn is_heard(&self, now: Now, id: VoterId) -> bool {
         let heard = self.seen.heard.get(&id);
         heard.is_some_and(|heard| now.mono.since(*heard) < self.settings.node_timeout)
     }
 
-    /// The processes that are in contact, this one among them.
+    /// Ids of the connected processes that stay, including this one.
     pub(super) fn all_alive(&self) -> BTreeSet<VoterId> {
         let others = self.peers.all_present().filter(|(_, peer)| !peer.leaves);
         let others = others.map(|(_, peer)| peer.voter);
@@ -149,7 +152,7 @@ impl Voter {
         membership::target(candidates.len(), self.most(now.mono))
     }
 
-    /// For what this process waits.
+    /// Returns the reason why this process waits, if it does.
     fn wait(&self, now: Now) -> Option<Wait> {
         if let Some(coordinator) = &self.coordinator {
             return coordinator.waits(now);
@@ -158,12 +161,12 @@ impl Voter {
         let Some(group) = group else {
             return self.wait_for_all();
         };
-        // Where nobody leads, all stand for election: who is there says something.
+        // Without a leader all voters campaign, so every live voter sends messages.
         let (configuration, mut alive) = (group.consensus.configuration(), self.all_alive());
         alive.retain(|id| *id == self.id || self.is_heard(now, *id));
         let has_majority = configuration.is_majority(&alive);
         let voters = &configuration.voters;
-        // Agents know more of an only coordinator that is gone: for how long, and why.
+        // Agents know more about the loss of an only coordinator: since when, and why.
         if group.consensus.role().leader.is_some() || voters.len() <= 1 || has_majority {
             return None;
         }
@@ -178,8 +181,10 @@ impl Voter {
         Some(Wait::for_voters(present, voters.len(), missing.collect()))
     }
 
-    /// A group is founded, or goes on from what its voters remember, when a process is at each place. One that has been asked
-    /// into a group, or has only learned in it, waits as the agent that it is.
+    /// Returns a wait for the processes that are missing at the endpoints.
+    ///
+    /// A process at each endpoint is needed to found a group, or to continue one from memory. A
+    /// process that was invited, or that has only learned, waits like any other agent.
     fn wait_for_all(&self) -> Option<Wait> {
         let has_voted = |open: &OpenGroup| open.memory.as_ref().is_some_and(|memory| memory.votes);
         if self.open.as_ref().is_some_and(|open| !has_voted(open)) {

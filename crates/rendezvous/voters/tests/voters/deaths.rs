@@ -7,11 +7,13 @@ use rdzv_rendezvous_proto::{Rule, Settings};
 
 use crate::world::{Doom, Moment, World};
 
-/// The steps of a plan.
+/// Number of steps of a plan.
 const STEPS: u32 = 40;
 
-/// Agents, each at the place of its number, in a group that they may join: processes are killed, also between two of their
-/// outputs, and started again with their notes; machines are lost, if the seed is odd; networks are cut.
+/// Runs a random plan for agents in a group that they may join.
+///
+/// Each agent has the index of its endpoint. Processes are killed, also between two of their
+/// outputs, and restart with their records. Machines are lost if the seed is odd. Networks are cut.
 pub(crate) fn run(seed: u64, rules: Rules<Rule>) {
     let loses_machines = seed % 2 == 1;
     let mut random = fastrand::Rng::with_seed(seed);
@@ -50,7 +52,7 @@ pub(crate) fn run(seed: u64, rules: Rules<Rule>) {
     let (mut world, dead) = (plan.world, plan.dead);
     dead.into_iter().for_each(|place| world.start_agent(place));
     world.pass(Duration::from_secs(12));
-    // Another round is announced.
+    // Announce another round.
     for place in world.coordinators() {
         for (agent, attempt) in attempt.iter().enumerate() {
             world.join(place, agent as u32, attempt + 1);
@@ -62,7 +64,7 @@ pub(crate) fn run(seed: u64, rules: Rules<Rule>) {
         "seed {seed}: {}",
         world.story()
     );
-    // The only memory of a group may be lost with a machine.
+    // A lost machine may take the only memory of a group with it.
     if !loses_machines {
         assert!(
             world.coordinator().is_some(),
@@ -74,16 +76,16 @@ pub(crate) fn run(seed: u64, rules: Rules<Rule>) {
 
 struct Plan {
     loses_machines: bool,
-    /// The places without an agent.
+    /// Indexes of the processes that are dead.
     dead: Vec<usize>,
-    /// Those at which a process is about to end, by its own decision.
+    /// Indexes of the processes that end by their own decision.
     ending: Vec<usize>,
     random: fastrand::Rng,
     world: World,
 }
 
 impl Plan {
-    /// The process at a place is killed, or has ended with its machine.
+    /// Kills a process, or loses it together with its machine.
     fn die(&mut self, place: usize, loses_machine: bool) {
         if self.dead.contains(&place) {
             return;
@@ -96,7 +98,7 @@ impl Plan {
         self.bury();
     }
 
-    /// Those that were killed at some moment are dead; some may have been before.
+    /// Marks processes that a [`Doom`] killed as dead; some may be dead already.
     fn bury(&mut self) {
         for place in self.world.struck() {
             if !self.dead.contains(&place) {
@@ -105,7 +107,7 @@ impl Plan {
         }
     }
 
-    /// Of processes that are about to end, some do, and some are killed before.
+    /// Ends some of the ending processes, and kills some of them earlier.
     fn end_some(&mut self) {
         for place in std::mem::take(&mut self.ending) {
             match self.random.u32(0..4) {
@@ -116,7 +118,7 @@ impl Plan {
         }
     }
 
-    /// A process is killed between two of its outputs, and maybe others with it.
+    /// Kills a process between two of its outputs, and perhaps others with it.
     fn doom(&mut self, place: usize, agents: usize) {
         let random = &mut self.random;
         let coordinator = self.world.coordinator();
@@ -157,7 +159,7 @@ impl Plan {
             8 | 9 if lives => {
                 self.doom(place, agents);
             }
-            // Some at once, all with their machines or none.
+            // Some at the same time: either all with their machines or none.
             10 => {
                 let loses = self.loses_machines && self.random.bool();
                 for place in 0..agents {

@@ -1,4 +1,4 @@
-//! One death at a time, and what remains of the group's decisions.
+//! Single deaths, and the decisions of the group that survive them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The round of two agents at the coordinator of a new group.
+/// Forms a round of two agents at the coordinator of a new group.
 fn round_of_two(world: &mut World) -> (usize, (u64, u32), u64) {
     let place = world.coordinator().unwrap();
     world.join(place, 0, 1);
@@ -37,7 +37,7 @@ fn held(round: u64, rank: u32) -> HeldRound {
     }
 }
 
-/// An agent has been taken in, and its round holds.
+/// Checks that the coordinator has accepted the agent and that its round holds.
 fn attached(world: &mut World, agent: u32) -> Authority {
     let events = world.take(agent);
     match events[..] {
@@ -109,7 +109,7 @@ fn a_coordinator_beside_an_agent_hands_over_to_a_store_when_nothing_was_decided_
         assert!(told.iter().all(holds), "the round holds: {told:?}");
     }
 
-    // The store dies, one of the agents coordinates meanwhile, and the next store takes its place.
+    // The store dies, one of the agents coordinates for a while, and the next store replaces it.
     world.kill(2);
     world.pass(SECOND);
     assert!(world.coordinator().is_some());
@@ -142,7 +142,7 @@ fn a_round_is_over_for_the_others_if_one_of_it_dies_with_the_coordinator() {
     world.kill(first);
     world.pass(SECOND);
     let second = world.coordinator().unwrap();
-    // The other one joins anew, because its workers have failed.
+    // The other agent joins again, because its workers have failed.
     world.reattach(second, 0, last, Some(held(round, 0)));
     world.pass(SECOND * 2);
     let events = world.take(0);
@@ -181,7 +181,7 @@ fn nothing_is_announced_that_the_next_coordinator_would_not_know() {
     world.pass(Duration::from_millis(300));
     assert_eq!(world.announced.len(), 0);
     world.pass(SECOND * 2);
-    // It has noticed, and its agents look for another one.
+    // The coordinator has noticed the cut, and its agents search for another one.
     let others = world.coordinators();
     assert_eq!(others.len(), 1);
     assert_ne!(others[0], first);
@@ -210,7 +210,7 @@ fn a_minority_has_no_coordinator() {
 fn a_place_is_taken_again_and_again() {
     let mut world = World::founded(3);
     let (_, last, round) = round_of_two(&mut world);
-    // More deaths than there were voters at the beginning.
+    // More deaths than there were voters in the beginning.
     for _ in 0..8 {
         let dead = world.coordinator().unwrap();
         world.kill(dead);
@@ -236,7 +236,7 @@ fn a_new_process_founds_no_second_group_beside_the_one_that_lives() {
         let (_, (cluster, _), _) = round_of_two(&mut world);
         cluster
     };
-    // The founder comes back empty while the others cannot tell it, and hears of them later.
+    // The founder restarts without memory while the others cannot reach it, and reconnects later.
     world.kill(0);
     world.cut_off(&[0]);
     world.start(0);
@@ -262,14 +262,14 @@ fn a_group_that_is_lost_is_founded_anew_and_its_rounds_are_given_up() {
     world.pass(SECOND * 5);
     world.start(first);
     world.pass(SECOND * 5);
-    // The third may be alive somewhere.
+    // The third process may be alive somewhere.
     let gave_up = |world: &World| world.facts.iter().any(|(_, fact)| *fact == Fact::GaveUp);
     assert!(world.coordinators().is_empty() && !gave_up(&world));
     world.start(other);
     world.pass(SECOND * 5);
     let now = world.coordinator().unwrap();
     assert!(gave_up(&world));
-    // Rounds have other numbers than before, although nobody has said those.
+    // The round numbers differ from earlier ones, although no agent has reported those.
     world.join(now, 2, 1);
     world.join(now, 3, 1);
     world.pass(SECOND * 5);
@@ -306,7 +306,7 @@ fn of_three_voters_two_may_end_one_after_the_other() {
     world.pass(Duration::from_millis(20));
     assert!(!world.hands_over(third), "it waits for nothing any more");
     world.kill(third);
-    // The one that leads ends next, which only a learner is left for.
+    // The leader ends next, and only a learner is left.
     world.pass(Duration::from_millis(50));
     world.end(first);
     world.pass(Duration::from_millis(50));
@@ -315,7 +315,7 @@ fn of_three_voters_two_may_end_one_after_the_other() {
     world.kill(first);
     world.pass(SECOND * 5);
     assert_eq!(world.coordinator(), Some(second));
-    // Others come, and the group is what it was.
+    // Others join, and the group is complete again.
     world.start(first);
     world.start(third);
     world.pass(SECOND);
@@ -361,7 +361,7 @@ fn lists_in_different_orders_are_named_and_make_one_group() {
     assert!(world.coordinator().is_some());
     let is_named = |fact: &Fact| matches!(fact, Fact::Unsuitable { .. });
     let named = world.facts.iter().filter(|(_, fact)| is_named(fact));
-    // Each of the two says it once about each other, though they connect again and again.
+    // Each of the two logs the other once, although they connect repeatedly.
     let named = named.count();
     assert!((1..=4).contains(&named), "{named}: {:?}", world.facts);
 }

@@ -1,4 +1,6 @@
-//! Voters in a world of their own: messages take a moment, processes are killed, and networks are cut.
+//! Voters in a simulated world.
+//!
+//! Messages take time, processes are killed, and networks are cut.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

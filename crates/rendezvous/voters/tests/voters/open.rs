@@ -1,4 +1,4 @@
-//! A group that begins with one voter, and that agents join.
+//! A group that starts with one voter and that agents may join.
 
 use std::time::Duration;
 
@@ -15,7 +15,9 @@ use crate::world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Agents `0..agents` take part in a round at the coordinator, each at the place of its number. There is room for two more.
+/// Forms a round of agents `0..agents`; each has the index of its endpoint.
+///
+/// There is room for two more agents.
 fn with_round(agents: u32, most: usize) -> World {
     let mut world = World::open(agents as usize + 2, most, 1);
     world.settings = Settings::new(agents, agents);
@@ -30,7 +32,7 @@ fn with_round(agents: u32, most: usize) -> World {
     world
 }
 
-/// The number of voters, as a coordinator has said last.
+/// Number of voters that a coordinator reported last.
 fn voters(world: &World) -> Option<usize> {
     let mut facts = world.facts.iter().rev();
     facts.find_map(|(_, fact)| match fact {
@@ -39,7 +41,7 @@ fn voters(world: &World) -> Option<usize> {
     })
 }
 
-/// The first round, as an agent of that rank holds it.
+/// Returns the first round, as the agent with this rank holds it.
 fn held(rank: u32, size: u32) -> HeldRound {
     HeldRound {
         round: 0,
@@ -51,7 +53,9 @@ fn held(rank: u32, size: u32) -> HeldRound {
     }
 }
 
-/// These agents, which hold the round of all, reattach. Returns the words of the coordinator to the last.
+/// Reattaches agents that hold the round of all agents.
+///
+/// Returns the coordinator's events for the last agent.
 fn reattach(
     world: &mut World,
     agents: std::ops::Range<u32>,
@@ -144,20 +148,20 @@ fn a_voter_that_stays_away_is_replaced_or_the_group_shrinks() {
     world.kill(0);
     world.start(0);
     world.pass(SECOND / 100);
-    assert_eq!(world.coordinator(), Some(0), "nobody else is needed for it");
+    assert_eq!(world.coordinator(), Some(0), "no other process is needed for it");
 }
 
 #[test]
 fn a_voter_that_is_gone_does_not_count_and_one_that_nobody_replaces_is_removed() {
     let mut world = with_round(4, 5);
-    // A node is lost with its keeper, and started again at another address; so is the next one.
+    // A node is lost with its keeper, and restarts at another address. The next node does the same.
     for (lost, new) in [(1, 4), (2, 5)] {
         world.lose(lost);
         world.join(0, new, 1);
         world.pass(SECOND / 2);
         assert_eq!(voters(&world), Some(3), "{}", world.story());
     }
-    // The one at the endpoint dies with its machine as well: the other two of three go on.
+    // The process at the endpoint dies with its machine too: the other two of three continue.
     world.lose(0);
     world.pass(SECOND);
     let second = world.coordinator().unwrap();
@@ -201,7 +205,7 @@ fn the_only_voter_hands_over_to_the_one_that_learns_when_it_ends() {
     assert_eq!(world.coordinator(), Some(1));
     let authority = reattach(&mut world, 1..2, 2, last);
     assert_eq!(authority.cluster, last.0);
-    // The new one does not need the old one for anything.
+    // The new process needs nothing from the old one.
     world.lose(0);
     world.pass(SECOND * 4);
     assert_eq!(world.coordinator(), Some(1));
@@ -217,8 +221,7 @@ fn the_only_voter_hands_over_to_the_one_that_learns_when_it_ends() {
 
 #[test]
 fn if_the_other_one_dies_while_it_takes_over_the_job_waits_for_it() {
-    // W7: the only voter ends, and the one to which it hands over is killed within these
-    // milliseconds.
+    // W7: the only voter ends, and its successor is killed within this number of milliseconds.
     let mut seen = 0;
     for after in 1..20 {
         let mut world = with_round(2, 5);
@@ -234,7 +237,7 @@ fn if_the_other_one_dies_while_it_takes_over_the_job_waits_for_it() {
         world.pass(SECOND);
         seen += u32::from(world.coordinator() == Some(1));
     }
-    // When it had taken over before it died, its note lets it go on.
+    // If the successor took over before it died, its record lets it continue.
     assert!(seen > 0);
 }
 
@@ -264,7 +267,7 @@ fn of_two_nodes_the_new_process_at_the_endpoint_coordinates_and_the_one_that_lea
     assert_eq!(world.coordinator(), Some(0), "{}", world.story());
     (0..2).for_each(|agent| world.join(0, agent, 2));
     world.pass(SECOND * 3);
-    // Its number is none that there was before.
+    // The round number is not an earlier one.
     let formed = |event: &Event| matches!(event, Event::Formed { round: 1.., .. });
     assert!(world.take(1).iter().any(formed));
     world.end(0);
@@ -277,7 +280,7 @@ fn the_new_process_at_the_endpoint_does_not_follow_one_that_only_learned() {
     let mut world = with_round(2, 5);
     world.pass(3 * SECOND);
     world.lose(0);
-    // The one that learned is still in the old group.
+    // The learner is still in the old group.
     world.start(0);
     world.pass(Duration::from_millis(200));
     assert_eq!(world.coordinator(), Some(0));
@@ -292,7 +295,7 @@ fn the_new_process_at_the_endpoint_knows_that_the_coordinator_there_has_ended() 
     world.lose(0);
     world.pass(SECOND * 3);
     world.start(0);
-    // The process that has learned is there before its agent.
+    // The process that has learned starts before its agent.
     world.pass(SECOND);
     world.take(1);
     world.reattach(0, 1, last, Some(held(1, 2)));
@@ -308,7 +311,7 @@ fn if_all_voters_end_at_once_one_goes_on_from_its_note_when_all_are_back() {
     for away in [1, 2] {
         let mut world = with_round(4, 5);
         let last = world.authority(0);
-        // The last one, which is no voter, holds the round.
+        // The last process, which is no voter, holds the round.
         (0..3).for_each(|place| world.kill(place));
         world.pass(SECOND);
         (0..3)
@@ -360,7 +363,7 @@ fn a_minority_decides_nothing() {
 
 #[test]
 fn a_process_that_has_not_begun_greets_nobody() {
-    // The others would take it for one that remembers nothing.
+    // The others would take this process for one that remembers nothing.
     let note = Note {
         voters: vec!["n1:29400".to_owned()],
         ..Note::new(7, SECOND)

@@ -1,5 +1,7 @@
-//! Random deaths and cuts. The world checks at every event that a term has one coordinator and a round one set of
-//! members; afterwards, a group that is whole has a coordinator again.
+//! Random deaths and cuts.
+//!
+//! At every event, the world checks that a term has one coordinator and a round has one set of
+//! members. In the end, a complete group has a coordinator again.
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use rdzv_core::rules::Rules;
 use crate::deaths;
 use crate::world::World;
 
-/// Runs of one seed each.
+/// Number of runs, each with another seed.
 const SEEDS: u64 = 100;
 
 #[test]
@@ -55,7 +57,7 @@ fn run(seed: u64, places: usize) {
             }
             _ => {}
         }
-        // Agents join wherever somebody takes them for a coordinator's.
+        // Agents join at every process that behaves like a coordinator.
         for place in world.coordinators() {
             let agent = random.usize(0..attempt.len());
             attempt[agent] += 1;

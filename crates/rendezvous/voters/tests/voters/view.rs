@@ -8,7 +8,7 @@ use crate::world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The states of the members, by their endpoints.
+/// Returns the states of the members by endpoint.
 fn states(view: &GroupView) -> Vec<(Option<&str>, VoterState)> {
     let voters = view.voters.iter();
     let states = voters.map(|voter| (voter.address.as_deref(), voter.state));
@@ -101,7 +101,7 @@ fn who_waits_for_a_majority_says_who_is_missing() {
     world.start(2);
     world.pass(2 * SECOND);
     assert_eq!(world.view(1).waiting, None);
-    // A minority is left, first of a coordinator, which notices it in time.
+    // A minority remains, first that of a coordinator, which notices it within the time limit.
     world.cut_off(&[0]);
     world.pass(5 * SECOND);
     let view = world.view(0);
@@ -114,7 +114,7 @@ fn who_waits_for_a_majority_says_who_is_missing() {
 
 #[test]
 fn an_agent_beside_an_only_voter_says_itself_that_it_is_gone() {
-    // One that was asked to be a voter just before, and one that learns.
+    // One agent was invited just before, and one learns.
     let mut invited = World::open(2, 3, 1);
     invited.kill(0);
     invited.start(1);
@@ -141,7 +141,7 @@ fn a_coordinator_that_waits_for_agents_names_their_ranks() {
     world.kill(place);
     world.pass(SECOND);
     let next = world.coordinator().unwrap();
-    assert_eq!(world.view(next).waiting, None, "nobody has asked yet");
+    assert_eq!(world.view(next).waiting, None, "no agent has asked yet");
     world.join(next, 2, 1);
     let wait = world.view(next).waiting.unwrap();
     assert_eq!(wait.case, Case::W2);

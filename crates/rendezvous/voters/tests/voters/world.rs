@@ -1,4 +1,4 @@
-//! Processes at places, their connections, and agents.
+//! Simulated processes at endpoints, their connections, and agents.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,90 +15,90 @@ use rdzv_rendezvous_proto::group::GroupView;
 use rdzv_rendezvous_proto::{NodeDesc, Rule, Settings as RunSettings};
 use rdzv_voters::{Fact, Open, Output, Settings, Start, Voter};
 
-/// The time that a message takes.
+/// Time that a message takes.
 const LATENCY: Duration = Duration::from_millis(1);
 
-/// The time for which agents wait for a coordinator.
+/// Time for which agents wait for a coordinator.
 const SECONDS: Duration = Duration::from_secs(60);
 
-/// Connections of agents have the numbers from here on; those of voters are below.
+/// Lowest connection number of agents; numbers of voters are lower.
 const AGENTS: u32 = 1000;
 
-/// A process at a place.
+/// A process at an endpoint.
 struct Process {
     voter: Voter,
     greeting: Vec<u8>,
     keys: BTreeMap<Vec<u8>, Vec<u8>>,
     has_retired: bool,
-    /// The number of the process at each of its places that it calls.
+    /// Index of the process that it connects to, for each of its endpoint indexes.
     calls: BTreeMap<usize, usize>,
 }
 
-/// A connection from one place to another, as a number of the receiver.
+/// A connection: indexes of the connecting and of the receiving process.
 type Link = (usize, usize);
 
 /// Deaths at a moment that the first of the processes reaches.
 pub(crate) struct Doom {
     pub(crate) places: Vec<usize>,
     pub(crate) moment: Moment,
-    /// The last frames of the first one arrive.
+    /// `true` if the last frames of the first process arrive.
     pub(crate) frames_arrive: bool,
-    /// The first one's machine is gone.
+    /// `true` if the machine of the first process is lost.
     pub(crate) loses_machine: bool,
 }
 
-/// A moment in the life of a process.
+/// Moment in the life of a process.
 pub(crate) enum Moment {
-    /// It has made so many outputs.
+    /// After this number of further outputs.
     Output(u32),
-    /// It has told the participants of a round; whether it has begun to.
+    /// After the process has announced a round; `true` once it has begun to.
     Announced(bool),
 }
 
 pub(crate) struct World {
     pub(crate) now: Now,
     places: Vec<Option<Process>>,
-    /// The connections that are there, by their number.
+    /// Open connections by their number.
     links: BTreeMap<Link, ConnId>,
     last_link: u32,
-    /// Pairs of places that cannot reach one another.
+    /// Pairs of processes that cannot reach each other.
     cut: BTreeSet<Link>,
     in_flight: VecDeque<(Mono, Link, ConnId, Vec<u8>)>,
-    /// Events for agents, with the place of the coordinator that has sent them.
+    /// Events for agents, with the index of the coordinator that sent them.
     events: BTreeMap<u32, Vec<(usize, Event)>>,
-    /// Ends that processes make: of a connection to it, or all of its own to others.
+    /// Closed connections to report: one connection of a process, or all of them.
     closing: VecDeque<(usize, Option<ConnId>)>,
-    /// Connections that a process needs no more.
+    /// Connections that a process no longer needs.
     abandoned: VecDeque<Link>,
     /// Connections of agents that a voter has closed.
     pub(crate) dismissed: BTreeSet<(usize, u32)>,
     pub(crate) facts: Vec<(usize, Fact)>,
-    /// The epochs with which coordinators have said who they are, by cluster, and their places.
+    /// Index of the coordinator that announced each cluster and epoch.
     authorities: BTreeMap<(u64, u32), usize>,
-    /// The last of them at each place.
+    /// Last cluster and epoch that each coordinator announced.
     last_authority: BTreeMap<usize, (u64, u32)>,
-    /// The members of every round that was announced, by cluster and number.
+    /// Members of every announced round, by cluster and number.
     pub(crate) announced: BTreeMap<(u64, u64), BTreeMap<u32, u32>>,
     seeds: u64,
-    /// The places at which no agent runs.
+    /// Indexes of the processes that have no agent.
     stores: BTreeSet<usize>,
-    /// The most voters, if agents may join the group.
+    /// Maximum number of voters, if agents may join the group.
     open: Option<usize>,
-    /// The notes that processes have left.
+    /// Records that processes have left.
     pub(crate) notes: BTreeMap<usize, Note>,
-    /// Agents that are to say whether they can be voters, and to whom.
+    /// Agents that will report to a coordinator whether they can be voters.
     attached: VecDeque<(usize, u32)>,
-    /// Agents that were asked to be voters, each at the place of its number, and the members that they know.
+    /// Invited agents by index, with the members that they know.
     invited: Vec<(usize, Vec<String>)>,
-    /// Agents that do not look for the coordinator elsewhere.
+    /// Agents that search for the coordinator only at the endpoint.
     pub(crate) of_before: BTreeSet<u32>,
     pub(crate) settings: RunSettings,
     rules: Rules<Rule>,
-    /// Deaths to come.
+    /// Planned deaths.
     doom: Option<Doom>,
     /// Deaths that are due.
     dying: Option<Doom>,
-    /// The places at which processes were killed in that way.
+    /// Indexes of the processes that a [`Doom`] killed.
     struck: Vec<usize>,
 }
 
@@ -139,7 +139,7 @@ impl World {
         world
     }
 
-    /// All processes are started, and have a coordinator.
+    /// Starts all processes and waits until they have a coordinator.
     pub(crate) fn founded(places: usize) -> Self {
         let mut world = Self::new(places, 1);
         (0..places).for_each(|place| world.start(place));
@@ -148,12 +148,14 @@ impl World {
         world
     }
 
-    /// Agents may join the group, so that it has so many voters at most. The process at the first place founds it.
+    /// Creates a group that agents may join, with at most `most` voters.
+    ///
+    /// The process at the first endpoint founds it.
     pub(crate) fn open(places: usize, most: usize, seed: u64) -> Self {
         Self::open_with(places, most, seed, Rules::default())
     }
 
-    /// The same with the rules that the voters keep.
+    /// Creates the same group with voters that keep these rules.
     pub(crate) fn open_with(places: usize, most: usize, seed: u64, rules: Rules<Rule>) -> Self {
         let mut world = Self::new(places, seed);
         world.rules = rules;
@@ -166,13 +168,13 @@ impl World {
         format!("n{place}:29400")
     }
 
-    /// The process at a place is only a voter.
+    /// Starts a process that is only a voter.
     pub(crate) fn start_store(&mut self, place: usize) {
         self.stores.insert(place);
         self.start(place);
     }
 
-    /// A new process is started at a place.
+    /// Starts a new process at an endpoint.
     pub(crate) fn start(&mut self, place: usize) {
         if self.open.is_some() {
             return self.start_open(place, Vec::new());
@@ -181,13 +183,14 @@ impl World {
         self.start_with(place, places);
     }
 
-    /// The same with a list of its own.
+    /// Starts a new process with another list of endpoints.
     pub(crate) fn start_with(&mut self, place: usize, places: Vec<String>) {
         self.start_voter(place, places, None);
     }
 
-    /// A process of a group that agents may join is started at a place, as a driver does it: with the note of the one
-    /// before, or with the members that the agent there knows.
+    /// Starts a process of a group that agents may join, like a driver does.
+    ///
+    /// The process gets the record of its predecessor, or the members that its agent knows.
     fn start_open(&mut self, place: usize, members: Vec<String>) {
         let note = self.notes.get(&place).cloned();
         let members = match &note {
@@ -234,7 +237,7 @@ impl World {
             open,
             own,
             is_store: self.stores.contains(&place),
-            // The instance of the agent with the number of the place.
+            // The instance of the agent is its index plus 1.
             agent: (!self.stores.contains(&place)).then_some(place as u64 + 1),
             seed: self.seeds,
             timeout: SECONDS,
@@ -254,14 +257,16 @@ impl World {
         }
     }
 
-    /// The agent at a place is started again. Its voter is as well, if it was one, or if that is the endpoint.
+    /// Restarts the agent at an endpoint.
+    ///
+    /// Its voter restarts too, if the agent had one, or if it is at the job's endpoint.
     pub(crate) fn start_agent(&mut self, place: usize) {
         if place == 0 || self.notes.contains_key(&place) {
             self.start(place);
         }
     }
 
-    /// The lines that people saw, and the notes of the processes.
+    /// Returns the logged lines and the records of the processes.
     pub(crate) fn story(&self) -> String {
         let facts = self
             .facts
@@ -288,13 +293,13 @@ impl World {
         number.unwrap().parse().unwrap()
     }
 
-    /// The machine of a place is gone, with the note of its process and the agent there.
+    /// Loses a machine with its process, its record and its agent.
     pub(crate) fn lose(&mut self, place: usize) {
         self.kill_with_agent(place);
         self.notes.remove(&place);
     }
 
-    /// The process at a place is killed, and the agent in it.
+    /// Kills the process at an endpoint and the agent in it.
     pub(crate) fn kill_with_agent(&mut self, place: usize) {
         self.kill(place);
         self.invited.retain(|(invited, _)| *invited != place);
@@ -305,30 +310,32 @@ impl World {
         }
     }
 
-    /// The process at a place is about to end, by its own decision.
+    /// Ends the process at an endpoint by its own decision.
     pub(crate) fn end(&mut self, place: usize) {
         self.handle(place, Input::Ending);
     }
 
-    /// The group as the process at a place sees it.
+    /// Returns the group as the process at an endpoint sees it.
     pub(crate) fn view(&self, place: usize) -> GroupView {
         let process = self.places[place].as_ref();
         process.unwrap().voter.view(self.now)
     }
 
-    /// Whether the process at a place waits for a successor.
+    /// `true` if the process at an endpoint waits for a successor.
     pub(crate) fn hands_over(&self, place: usize) -> bool {
         let process = self.places[place].as_ref();
         process.is_some_and(|process| process.voter.hands_over())
     }
 
-    /// The process at a place is killed.
+    /// Kills the process at an endpoint.
     pub(crate) fn kill(&mut self, place: usize) {
         self.places[place] = None;
         self.hang_up(|link| link.0 == place || link.1 == place);
     }
 
-    /// The processes of some places are killed at once, with their agents, as soon as the first one reaches a moment.
+    /// Plans the death of some processes with their agents.
+    ///
+    /// All of them die when the first one reaches a moment.
     pub(crate) fn doom(&mut self, doom: Doom) {
         let is_there = doom
             .places
@@ -337,17 +344,17 @@ impl World {
         self.doom = Some(doom).filter(|_| is_there);
     }
 
-    /// None is killed in that way from here on.
+    /// Cancels the planned deaths.
     pub(crate) fn spare(&mut self) {
         self.doom = None;
     }
 
-    /// The places of those that were.
+    /// Takes the indexes of the processes that died as planned.
     pub(crate) fn struck(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.struck)
     }
 
-    /// Whether the process at a place is killed before this output, or when it has no more.
+    /// `true` if the process dies before this output, or after its last one.
     fn is_struck(&mut self, place: usize, output: Option<&Output>) -> bool {
         let doom = self.doom.as_mut().filter(|doom| doom.places[0] == place);
         let Some(doom) = doom else { return false };
@@ -396,7 +403,7 @@ impl World {
         }
     }
 
-    /// The processes of these places cannot reach the others, and nobody is told of that.
+    /// Cuts these processes off from the others; no process is notified.
     pub(crate) fn cut_off(&mut self, places: &[usize]) {
         for from in 0..self.places.len() {
             for to in 0..self.places.len() {
@@ -409,11 +416,11 @@ impl World {
 
     pub(crate) fn heal(&mut self) {
         let cut = std::mem::take(&mut self.cut);
-        // What was lost meanwhile has broken the connections.
+        // The lost messages have broken the connections.
         self.hang_up(|link| cut.contains(&link));
     }
 
-    /// Ends connections. Both sides hear of it, if they live.
+    /// Closes connections. Both sides are notified, if they live.
     fn hang_up(&mut self, which: impl Fn(Link) -> bool) {
         let ended: Vec<(Link, ConnId)> = (self.links.iter())
             .filter(|(link, _)| which(**link))
@@ -506,7 +513,7 @@ impl World {
     fn of_coordinator(&mut self, place: usize, output: CoordinatorOutput) {
         let process = self.places[place].as_mut().unwrap();
         match output {
-            // For the kernel of the agent to acknowledge.
+            // The kernel of the agent acknowledges this event.
             CoordinatorOutput::Send(_, Event::Alive(None)) => {}
             CoordinatorOutput::Send(id, event) => {
                 let agent = id.0 - AGENTS;
@@ -539,13 +546,15 @@ impl World {
             CoordinatorOutput::Note { .. }
             | CoordinatorOutput::Adopt(_)
             | CoordinatorOutput::Confirm(_) => {
-                panic!("a note has left the voter")
+                panic!("a record has left the voter")
             }
             CoordinatorOutput::LastCall { .. } | CoordinatorOutput::Recovering { .. } => {}
         }
     }
 
-    /// The invariants: one coordinator in each term of a group, and one set of members for each round.
+    /// Checks the invariants of terms and rounds.
+    ///
+    /// A term of a group has one coordinator, and a round has one set of members.
     fn check(&mut self, place: usize, agent: u32, event: &Event) {
         match event {
             Event::Attached(Authority { cluster, epoch, .. }) => {
@@ -571,7 +580,7 @@ impl World {
         }
     }
 
-    /// The cluster and the epoch that the coordinator at a place has told last.
+    /// Cluster and epoch that the coordinator at an endpoint announced last.
     pub(crate) fn authority(&self, place: usize) -> (u64, u32) {
         self.last_authority[&place]
     }
@@ -591,7 +600,7 @@ impl World {
         }
     }
 
-    /// Processes connect to those that they are not connected to.
+    /// Connects processes that are not connected yet.
     fn connect(&mut self) {
         let can = |process: &Option<Process>| process.as_ref().is_some_and(|it| !it.has_retired);
         for from in 0..self.places.len() {
@@ -612,7 +621,7 @@ impl World {
         }
     }
 
-    /// A frame is at its receiver.
+    /// Delivers a frame to its receiver.
     fn arrive(&mut self, link: Link, from: ConnId, frame: &[u8]) {
         if self.links.get(&link) == Some(&from) && !self.cut.contains(&link) {
             let (opcode, payload) = (frame[0], &frame[9..]);
@@ -625,7 +634,7 @@ impl World {
         }
     }
 
-    /// Time passes, in steps of a millisecond.
+    /// Lets time pass, in steps of a millisecond.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now.mono + time;
         while self.now.mono < until {
@@ -663,7 +672,7 @@ impl World {
         }
     }
 
-    /// The places that have a coordinator.
+    /// Indexes of the processes that run a coordinator.
     pub(crate) fn coordinators(&self) -> Vec<usize> {
         let places = self.places.iter().enumerate();
         let coordinates =
@@ -672,7 +681,7 @@ impl World {
         found.map(|(place, _)| place).collect()
     }
 
-    /// The place of the coordinator, if there is one.
+    /// Index of the coordinator, if there is one.
     pub(crate) fn coordinator(&self) -> Option<usize> {
         match self.coordinators()[..] {
             [place] => Some(place),
@@ -680,13 +689,13 @@ impl World {
         }
     }
 
-    /// The endpoint of the coordinator, in the words of a voter.
+    /// Endpoint of the coordinator, as a voter reports it.
     pub(crate) fn named_by(&self, place: usize) -> Option<String> {
         let process = self.places[place].as_ref()?;
         process.voter.coordinator().map(str::to_owned)
     }
 
-    /// An agent asks the voter at a place for something.
+    /// Sends an agent's request to the voter at an endpoint.
     pub(crate) fn ask(&mut self, place: usize, agent: u32, operation: &Operation) {
         let mut bytes = Vec::new();
         operation.write(&mut bytes);
@@ -723,7 +732,9 @@ impl World {
         self.ask(place, agent, &Operation::Join(Box::new(join)));
     }
 
-    /// An agent that obeyed the coordinator of `last` goes on at another one, with the round that it holds, if any.
+    /// Reattaches an agent that followed the coordinator of `last`.
+    ///
+    /// The agent continues at another coordinator, with the round that it holds, if any.
     pub(crate) fn reattach(
         &mut self,
         place: usize,
@@ -732,7 +743,7 @@ impl World {
         holds: Option<HeldRound>,
     ) {
         let address = match self.open {
-            // The first coordinator was there.
+            // The first coordinator was at the first endpoint.
             Some(_) => Self::endpoint(0),
             None => String::new(),
         };
@@ -750,7 +761,7 @@ impl World {
         self.ask(place, agent, &Operation::Reattach(Box::new(reattach)));
     }
 
-    /// The events that an agent has not been asked about.
+    /// Takes the events of an agent that the test has not checked yet.
     pub(crate) fn take(&mut self, agent: u32) -> Vec<Event> {
         let events = self.events.remove(&agent).unwrap_or_default();
         events.into_iter().map(|(_, event)| event).collect()

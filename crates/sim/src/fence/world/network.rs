@@ -5,7 +5,7 @@ use rdzv_core::ident::ConnId;
 use super::{Event, Link, MACHINES, MS, World};
 
 impl World {
-    /// Both ends of a connection hear that it is gone.
+    /// Notifies both ends of a connection that it has closed.
     pub(super) fn hang_up(&mut self, id: ConnId) {
         if let Some(link) = self.links.remove(&id) {
             self.time.at(self.time.now, Event::VoterHears(link.to, id));
@@ -16,7 +16,9 @@ impl World {
         }
     }
 
-    /// An agent, or its kernel for it, ends the stream of its connection, behind what was sent.
+    /// Ends the stream of an agent's connection, behind everything that was sent.
+    ///
+    /// The agent ends it, or the agent's kernel does.
     pub(super) fn end_stream(&mut self, id: ConnId) {
         if let Some(at) = self.arrival(id, 0) {
             let to = self.links[&id].to;
@@ -47,7 +49,7 @@ impl World {
         id
     }
 
-    /// When bytes arrive that are sent over a connection now, in one direction.
+    /// Returns the arrival time of bytes that are sent now in one direction.
     pub(super) fn arrival(&mut self, id: ConnId, direction: usize) -> Option<u64> {
         let late = self.time.random.u64(MS / 5..3 * MS);
         let link = self.links.get_mut(&id)?;
@@ -62,7 +64,7 @@ impl World {
         Some(at)
     }
 
-    /// The connections of a voter to others, with their other ends.
+    /// Returns the connections of a voter to others, with their other ends.
     pub(super) fn links_from(&self, it: usize) -> Vec<(ConnId, usize)> {
         let links = self.links.iter();
         let own = links.filter(|(_, link)| !link.is_agent && link.from == it);

@@ -1,4 +1,4 @@
-//! The agent of a machine, its fence and its workers.
+//! Agent of a machine, its fence and its workers.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{Event, MACHINES, MS, SIGNALS_TAKE, World};
 use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
-/// Where the agent's end of a connection is.
+/// Endpoint of the agent's end of a connection.
 pub(super) fn place(id: ConnId) -> String {
     format!("10.0.1.1:{}", id.0)
 }
@@ -147,14 +147,14 @@ impl World {
             }
             agent::Output::Changed(Change::Membership { .. }) => {}
             agent::Output::Changed(change) => {
-                return broken(format!("n{it} is told of {change:?}"));
+                return broken(format!("n{it} receives {change:?}"));
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Workers have a grace, and then the agent joins again.
+    /// Stops the workers within a random time; then the agent joins again.
     pub(super) fn stop_workers(&mut self, it: usize) {
         if let Some((_, start, _)) = self.machines[it].workers {
             let grace = match self.time.chance(50) {
@@ -173,7 +173,9 @@ impl World {
         Ok(())
     }
 
-    /// The agent and its keeper are killed; their kernel ends the connection, and kills the workers.
+    /// Kills the agent and its keeper; the kernel closes the connection.
+    ///
+    /// The kernel also kills the workers.
     pub(super) fn kill(&mut self, it: usize, again: u64) {
         let late = self.time.random.u64(0..nanos(WORKERS_END_WITHIN));
         let machine = &mut self.machines[it];
@@ -202,7 +204,7 @@ impl World {
             let Some((_, start, _)) = machine.workers else {
                 continue;
             };
-            // Signals arrive in their order.
+            // Signals arrive in order.
             machine.signalled = machine.signalled.max(self.time.now + late);
             let at = machine.signalled;
             self.time.at(at, Event::Signal(it, start, signal));
