@@ -1,8 +1,7 @@
 //! Processes around the agent.
 //!
 //! ```text
-//!   keeper         the process that the user started: passes signals on, ends as the agent has
-//!   ended
+//!   keeper         the process that the user started: passes signals on, ends like the agent
 //!     └─ guard     clears what the agent leaves behind; has another process name
 //!          └─ agent                supervises the workers
 //!               └─ workers         die with the agent (parent-death signal)

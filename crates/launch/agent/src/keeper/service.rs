@@ -5,7 +5,7 @@
 //!     └─ service   serves on them; dies with the keeper (parent-death signal)
 //! ```
 //!
-//! The keeper restarts a service that was killed with another fork. The sockets stay open in
+//! If the service is killed, the keeper restarts it with another fork. The sockets stay open in
 //! between, so new connections of peers wait in the kernel's queue and are not refused.
 
 use std::io;
