@@ -1,12 +1,13 @@
-//! The one place that reads clocks.
+//! All readings of the clocks.
 
 use std::future::pending;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// Reads both clocks; the monotonic one begins when this was made.
-/// It is suspended while the job is (Ctrl-Z), so keep no copy of it.
+/// Clock that returns the monotonic and the wall time together.
+/// The monotonic time starts at 0 when the clock is made. It excludes the time of a suspension
+/// (Ctrl-Z), so callers must not keep a copy of the clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -31,18 +32,18 @@ impl Clock {
         self.leave_out(self.now().mono.since(stopped));
     }
 
-    /// Leaves out time that has passed.
+    /// Leaves out this much time that has passed.
     pub(crate) fn leave_out(&mut self, time: Duration) {
         self.origin += time.min(self.origin.elapsed());
     }
 
-    /// The point in the runtime's time that `at` means.
+    /// Converts `at` to the time of the runtime.
     pub(crate) fn instant(self, at: Mono) -> tokio::time::Instant {
         (self.origin + at.since(Mono::ZERO)).into()
     }
 }
 
-/// Waits for `future`; never returns if there is none.
+/// Waits for `future`; never returns if it is `None`.
 pub(crate) async fn or_forever<F: Future>(future: Option<F>) -> F::Output {
     match future {
         Some(future) => future.await,
@@ -50,7 +51,7 @@ pub(crate) async fn or_forever<F: Future>(future: Option<F>) -> F::Output {
     }
 }
 
-/// The wall time.
+/// Returns the wall time.
 pub(crate) fn wall() -> Wall {
     let micros = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,5 +1,6 @@
-//! The configuration of an agent, fully resolved: nothing in here needs the command line or the
-//! environment again.
+//! Resolved configuration of an agent.
+//!
+//! The agent reads neither the command line nor the environment again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -24,65 +25,78 @@ use rdzv_store::StorePolicy;
 use crate::AgentError;
 use crate::hang::HangPlan;
 
-/// Configuration of an agent: one run of workers on this node. The sections are those of
-/// the flags; the default is one worker on one node.
+/// Configuration of an agent: one run of workers on this node.
+/// The sections match those of the flags; the default is one worker on one node.
 #[derive(Debug, Clone, Default)]
 pub struct AgentConfig {
     /// Command that each worker executes.
     pub entrypoint: Entrypoint,
-    /// Environment that workers start from, before the variables of their ranks; empty.
+    /// Environment of the workers, without the variables of their ranks.
+    /// The default is empty.
     pub environment: BTreeMap<OsString, OsString>,
     /// Name and size of the worker group.
     pub identity: GroupIdentity,
-    /// Failures that lead to another attempt, and the time before it.
+    /// Failures that lead to a restart of the workers, and its delay.
     pub restarts: RestartOptions,
-    /// Ends of the workers that the agent causes.
+    /// Signals and time limits with which the agent stops the workers.
     pub stop: StopOptions,
-    /// Notice to workers that the scheduler will take their node away; none.
+    /// Notice to workers that the scheduler will take their node away.
+    /// The default is `None`.
     pub preemption: Option<PreemptionPlan>,
-    /// How this node finds the others, and the store of the workers.
+    /// Rendezvous of this node with the other nodes, and the store of the workers.
     pub rendezvous: RendezvousOptions,
     /// Part of this machine that each worker gets.
     pub placement: PlacementOptions,
-    /// Destination of the workers' output; the console, without files.
+    /// Destination of the workers' output.
+    /// The default is the console, without files.
     pub logs: LogPlan,
-    /// Detection of workers that hang, and the action that follows; none.
+    /// Detection of workers that hang, and the action that follows.
+    /// The default is no detection.
     pub hang: HangPlan,
-    /// Observation of the agent and its workers by others.
+    /// Observation of the agent and its workers from other threads and processes.
     pub observe: ObserveOptions,
 }
 
-/// How a node finds the others, and the store of the workers.
+/// Rendezvous of a node with the other nodes, and the store of the workers.
 #[derive(Debug, Clone)]
 pub struct RendezvousOptions {
-    /// How the nodes find one another; there is only this one.
+    /// Kind of rendezvous.
+    /// The default is [`RendezvousPlan::Local`]: this node is the only one.
     pub plan: RendezvousPlan,
-    /// Kinds of dynamic rendezvous by name; those of rdzv.
+    /// Backends of dynamic rendezvous, by name.
+    /// The default is the set of backends that rdzv contains.
     pub backends: BackendRegistry,
-    /// Command that has to succeed before this node joins a round; none.
+    /// Command that must succeed before this node joins a round.
+    /// The default is `None`.
     pub node_check: Option<NodeCheckPlan>,
-    /// `true` if the job needs this node, so that a run that ends without it belongs to another job;
-    /// `false`.
+    /// `true` if the job cannot succeed without this node.
+    /// A run that ends without this node then belongs to another job. The default is `false`.
     pub is_needed: bool,
-    /// Address of this node that others should use; `None` lets the agent find it.
+    /// Address of this node that other nodes should use; `None` to detect it.
     pub local_addr: Option<String>,
-    /// Port of the workers' store; a free one.
+    /// Port of the workers' store.
+    /// The default is a free port.
     pub master_port: MasterPort,
+    /// `true` if the agents share their store with the workers.
     /// `false` leaves the workers' store to the worker with rank 0
-    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`); `true`. Static rendezvous always shares; whether
-    /// another one can is its own business.
+    /// (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`). Static rendezvous ignores `false`. Each dynamic
+    /// backend decides whether it can share. The default is `true`.
     pub share_store: bool,
-    /// Policy of the workers' store if this node is alone or the rendezvous is static; other backends
-    /// have it in their parameters.
+    /// Policy of the workers' store for local and static rendezvous.
+    /// Dynamic backends have the policy in their parameters.
     pub store_policy: StorePolicy,
-    /// `true` computes ranks without an exchange (`TORCH_ELASTIC_WORKER_IDENTICAL=1`); `false`.
+    /// `true` if agents compute the ranks without an exchange.
+    /// Corresponds to `TORCH_ELASTIC_WORKER_IDENTICAL=1`. The default is `false`.
     pub identical_workers: bool,
-    /// Time for which a node whose workers have succeeded waits for the others; 300 s.
+    /// Limit on how long a node whose workers succeeded waits for other nodes.
+    /// The default is 300 s.
     pub exit_barrier_timeout: Duration,
-    /// Number of restarts in a row of a killed agent that dies within 10 s of its start; 0 disables
-    /// them. Only for an agent that a keeper has started ([`keep`](crate::keep)).
+    /// Limit on consecutive restarts of an agent that was killed.
+    /// Only agents that die within 10 s of their start count. 0 disables restarts. Has an effect
+    /// only on an agent that [`keep`](crate::keep) started.
     pub agent_restarts: u32,
-    /// Sockets and record that outlive this agent then; [`run`](crate::run()) fills it in.
+    /// Sockets and record that outlive an agent that may be restarted.
+    /// [`run`](crate::run()) sets this field.
     pub kept: Option<Kept>,
 }
 
@@ -108,41 +122,43 @@ impl Default for RendezvousOptions {
 /// Part of a machine that each worker gets.
 #[derive(Debug, Clone, Default)]
 pub struct PlacementOptions {
-    /// Processors that each worker may use, by local rank (`--numa-binding`; the result of
-    /// [`Hardware::bind`](crate::topology::Hardware::bind)). Workers beyond the list may use all
-    /// processors of the agent; an empty list binds no worker.
+    /// Processors that each worker may use, by local rank (`--numa-binding`).
+    /// [`Hardware::bind`](crate::topology::Hardware::bind) returns this list. Workers beyond the
+    /// end of the list may use all processors of the agent. An empty list binds no worker.
     pub processors: Vec<CpuList>,
-    /// `true` gives every worker local rank 0 and one device; `false`.
+    /// `true` if every worker has local rank 0 and sees one device.
+    /// The default is `false`.
     pub virtual_local_rank: bool,
-    /// Number of files that workers may open, if that is less than the agent may (the soft limit);
-    /// `None` leaves it.
+    /// Soft limit on the open files of a worker, if lower than the agent's limit.
+    /// `None` passes the agent's limit on.
     pub open_files: Option<u64>,
 }
 
-/// Observation of an agent and its workers by others.
+/// Observation of an agent and its workers from other threads and processes.
 #[derive(Debug, Clone, Default)]
 pub struct ObserveOptions {
-    /// Watch over the agent's own threads; a clone of it answers other threads.
+    /// Health check of the agent's threads; a clone answers other threads.
     pub liveness: Liveness,
-    /// Private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`); `None` leaves the
-    /// variable as it is. Its path is short: that of a socket has at most 107 bytes.
+    /// Private directory for the workers' sockets (`TORCH_WORKER_SERVER_SOCKET`).
+    /// `None` leaves that variable unchanged. The path must be short, because the path of a socket
+    /// has at most 107 bytes.
     pub worker_sockets: Option<PathBuf>,
 }
 
 impl AgentConfig {
-    /// The path of a worker's socket, if workers have any.
+    /// Returns the path of a worker's socket; `None` if workers have no sockets.
     pub fn worker_socket(&self, local_rank: LocalRank) -> Option<PathBuf> {
         let directory = self.observe.worker_sockets.as_ref()?;
         Some(directory.join(local_rank.to_string()))
     }
 
-    /// A variable that workers start from.
+    /// Returns the value of a variable in the workers' environment.
     pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let value = self.environment.get(OsStr::new(name))?;
         Some(value.to_string_lossy().into_owned())
     }
 
-    /// What restricts the devices that workers see.
+    /// Returns the variables that restrict the devices that workers see.
     pub(crate) fn visible_lists(&self) -> VisibleLists {
         VisibleLists {
             cuda: self.variable(env::CUDA_VISIBLE_DEVICES),
@@ -150,7 +166,7 @@ impl AgentConfig {
         }
     }
 
-    /// The part that the worker-group machine has to know.
+    /// Returns the part of the configuration that the worker-group machine needs.
     pub(crate) fn group_spec(&self) -> GroupSpec {
         let plan = &self.rendezvous.plan;
         let dynamic = matches!(plan, RendezvousPlan::Dynamic { .. });
@@ -161,7 +177,7 @@ impl AgentConfig {
             stop: self.stop.clone(),
             preemption: self.preemption.clone(),
             restarts_used: kept.map_or(0, |kept| kept.note().restarts_used),
-            // A dynamic rendezvous provides an empty store for every round.
+            // Every round of a dynamic rendezvous has an empty store.
             purge_store: !dynamic && plan.nodes() == 1,
             dynamic,
             nccl_error_handling: self.variable(env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
@@ -173,68 +189,74 @@ impl AgentConfig {
     }
 }
 
-/// The check of a node before it joins a round, the first one and every other.
+/// Check that a node runs before it joins each round.
 ///
-/// A node that fails it leaves the others ([`AgentError::NodeCheck`]), which go on
-/// without it, or with a node in reserve.
+/// A node that fails the check leaves the job ([`AgentError::NodeCheck`]). The other nodes continue
+/// without it, or with a spare node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCheckPlan {
-    /// A command line for `sh`.
+    /// Command line for `sh`.
     pub command: String,
-    /// The time in which it has to end. Then it is killed, and has failed.
+    /// Limit on the run time of the command.
+    /// After this time the agent kills the command and the check fails.
     pub timeout: Duration,
 }
 
-/// The port of the workers' store.
+/// Port of the workers' store.
 #[derive(Debug, Clone, Default)]
 pub enum MasterPort {
-    /// One that is free. The agent listens there from then on (or keeps it for the worker that
-    /// hosts the store), so nobody else can take it meanwhile.
+    /// Free port of the agent's choice.
+    /// The agent listens there immediately, or reserves the port for the worker that hosts the
+    /// store. No other process can take the port.
     #[default]
     Free,
-    /// This one. With static rendezvous the endpoint's port counts, whatever stands here.
+    /// Specified port.
+    /// Static rendezvous ignores it and uses the port of the endpoint.
     Fixed(u16),
-    /// The port of this bound socket, which the agent listens on. Only for one node.
+    /// Port of this bound socket, on which the agent listens; for one node only.
     Kept(Arc<TcpListener>),
 }
 
-/// What a worker executes.
+/// Command that a worker executes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entrypoint {
-    /// The program; looked up in `PATH` if it has no slash.
+    /// Program; searched for in `PATH` if it contains no slash.
     pub program: OsString,
-    /// Its arguments, before `${local_rank}` is replaced.
+    /// Arguments before the replacement of `${local_rank}`.
     pub arguments: Vec<OsString>,
-    /// What the failure report calls it: script, module or program.
+    /// Name in the failure report: script, module or program.
     pub name: String,
 }
 
-/// How the nodes of the job find one another.
+/// Kind of rendezvous between the nodes of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RendezvousPlan {
-    /// One node: nobody to find. The agent hosts the workers' store on a free port.
+    /// One node: no rendezvous is needed.
+    /// The agent hosts the workers' store on a free port.
     Local,
     /// Fixed ranks: node 0 hosts one store at the endpoint, for agents and workers.
     Static {
-        /// Where node 0 listens.
+        /// Endpoint at which node 0 listens.
         endpoint: Endpoint,
-        /// This node's rank.
+        /// Rank of this node.
         node_rank: GroupRank,
         /// Number of nodes.
         nodes: u32,
-        /// How long to wait for the others.
+        /// Limit on how long a node waits for the other nodes.
         timeout: Duration,
     },
-    /// Nodes come and go: a backend of the registry says who takes part, round after round.
+    /// Dynamic membership: a backend decides who participates in each round.
+    /// The agent finds the backend by name in the registry.
     Dynamic {
-        /// Which backend, where, and for how many nodes. Without a `local_addr` the backend finds
-        /// out how others can reach this node.
+        /// Backend, endpoint and number of nodes.
+        /// Without a `local_addr` the backend detects an address at which other nodes can reach
+        /// this one.
         parameters: RendezvousParameters,
     },
 }
 
 impl RendezvousPlan {
-    /// How many nodes take part at most.
+    /// Returns the maximum number of nodes.
     pub fn nodes(&self) -> u32 {
         match self {
             Self::Local => 1,
@@ -243,7 +265,7 @@ impl RendezvousPlan {
         }
     }
 
-    /// Name of the rendezvous backend, as events show it.
+    /// Returns the name of the rendezvous backend, as events show it.
     pub fn backend(&self) -> &str {
         match self {
             Self::Local => C10dRendezvous::NAME,
@@ -253,7 +275,7 @@ impl RendezvousPlan {
     }
 }
 
-/// Which of the two output streams.
+/// Selection of output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamSelection {
     /// Standard output.
@@ -262,17 +284,17 @@ pub struct StreamSelection {
     pub stderr: bool,
 }
 
-/// A selection of streams per local rank (`-r`, `-t`).
+/// Selection of output streams per local rank (`-r`, `-t`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RankSelection {
-    /// The same for every rank.
+    /// Same selection for every rank.
     All(StreamSelection),
-    /// By rank; ranks not named get nothing.
+    /// Selection by rank; empty for a rank without an entry.
     Each(BTreeMap<u32, StreamSelection>),
 }
 
 impl RankSelection {
-    /// What is selected for one rank.
+    /// Returns the selection for one rank.
     pub fn of(&self, local_rank: u32) -> StreamSelection {
         match self {
             Self::All(selection) => *selection,
@@ -281,37 +303,44 @@ impl RankSelection {
     }
 }
 
-/// Where the workers' output goes.
+/// Destination of the workers' output.
 #[derive(Debug, Clone)]
 pub struct LogPlan {
-    /// The directory that run directories are made in.
+    /// Directory in which the agent makes the directory of the run.
     pub base: LogBase,
     /// Streams that go to files only.
     pub redirects: RankSelection,
     /// Streams that go to files and, with a prefix, to the console.
     pub tee: RankSelection,
-    /// Local ranks whose output may reach the console; `None` = all. Of the others, what goes to no
-    /// file either is kept up to its last 64 KiB, and shown if the worker fails.
+    /// Local ranks whose output may reach the console; `None` = all.
+    /// For other ranks, the agent keeps the last 64 KiB of output that goes to no file. It shows
+    /// this output if the worker fails.
     pub console_ranks: Option<BTreeSet<u32>>,
-    /// Needles: teed stdout lines that contain one are copied to `filtered_stdout.log`.
+    /// Texts that select teed stdout lines for `filtered_stdout.log`.
+    /// A line is copied if it contains one of them.
     pub stdout_filters: Vec<String>,
-    /// Needles: teed stderr lines that contain one are copied to `filtered_stderr.log`.
+    /// Texts that select teed stderr lines for `filtered_stderr.log`.
+    /// A line is copied if it contains one of them.
     pub stderr_filters: Vec<String>,
-    /// Template of the console prefix, macros not yet replaced.
+    /// Template of the console prefix, before the replacement of macros.
     pub prefix_template: String,
-    /// True makes one line of equal teed lines of several workers that come within 100 ms; macros
-    /// of the prefix then name all their ranks (`0-3,5`). Other lines come up to 100 ms later.
+    /// `true` if equal teed lines of several workers within 100 ms become one line.
+    /// Macros of the prefix then name all their ranks (`0-3,5`). Other lines appear up to 100 ms
+    /// later.
     pub collapse: bool,
-    /// `true` keeps the last lines of workers that share the agent's stderr for the failure report:
-    /// unless it is a terminal, they then write to it through a pipe. `true`.
+    /// `true` if the agent keeps the workers' last stderr lines for the report.
+    /// This concerns workers that share the agent's stderr. They then write to it through a pipe,
+    /// unless it is a terminal. The default is `true`.
     pub capture_stderr: bool,
-    /// The same on a terminal: workers that would share it get a pseudo-terminal in place of their
-    /// stderr, from which the bytes go to it unchanged. `false`.
+    /// `true` if the agent also keeps the last lines if stderr is a terminal.
+    /// Workers then get a pseudo-terminal as their stderr, and the agent copies its bytes to the
+    /// terminal unchanged. The default is `false`.
     pub capture_terminal: bool,
 }
 
 impl LogPlan {
-    /// Everything goes to the console as it is; in the directory are the error files of workers.
+    /// Sends all output to the console unchanged.
+    /// The directory contains only the error files of workers.
     pub fn new(base: LogBase) -> Self {
         Self {
             base,
@@ -334,35 +363,37 @@ impl Default for LogPlan {
     }
 }
 
-/// The directory that run directories are made in.
+/// Directory in which the agent makes the directory of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogBase {
-    /// `--log-dir`, made absolute.
+    /// Absolute path of `--log-dir`.
     Directory(PathBuf),
-    /// A new directory `torchelastic_…` below this one (`TMPDIR`), removed at the end if it holds no output.
+    /// New directory `torchelastic_…` below this one (`TMPDIR`).
+    /// The agent removes it at the end if it contains no output.
     Temporary(PathBuf),
-    /// `--log-dir /dev/null`: no files at all; everything goes to the console.
+    /// No files (`--log-dir /dev/null`): all output goes to the console.
     Discard,
 }
 
-/// One worker as it would be started.
+/// Arguments and variables with which the agent would start a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerPreview {
-    /// Its place.
+    /// Ranks of the worker.
     pub place: WorkerRanks,
-    /// Its arguments, macros replaced.
+    /// Arguments after the replacement of macros.
     pub arguments: Vec<OsString>,
-    /// The variables that it gets beyond the environment of the configuration, except
-    /// `TORCHELASTIC_ERROR_FILE`, whose directory is made when workers start.
+    /// Variables that the agent adds to the environment of the configuration.
+    /// `TORCHELASTIC_ERROR_FILE` is missing, because its directory exists only once workers start.
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// The workers of this node in the first attempt, if this node came first in a round of `nodes` equal
-/// ones whose workers meet at `master`.
+/// Returns the workers of the first attempt on this node, without a start.
+/// The result holds for the rank `group_rank` in a round of `nodes` equal nodes whose workers
+/// connect to `master`.
 ///
 /// # Errors
 ///
-/// If there are fewer devices than workers with `--virtual-local-rank`.
+/// Returns an error if `--virtual-local-rank` finds fewer devices than workers.
 pub fn preview(
     config: &AgentConfig,
     nodes: u32,

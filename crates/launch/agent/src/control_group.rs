@@ -1,4 +1,4 @@
-//! A control group (v2) per worker, where our own one is ours to divide.
+//! Control group (v2) for each worker, if this process may divide its group.
 //!
 //! ```text
 //!   the group that we were started in          keeper, guard and agent stay here
@@ -7,13 +7,15 @@
 //!          └─ worker-1
 //! ```
 //!
-//! Killing a group reaches everything at once: processes in sessions of their own, orphans, and
-//! those that fork faster than they can be listed. Without it (no such group, or not writable, as
-//! in most containers) process groups and the adoption of orphans do the same less directly; so
-//! nothing here is needed, nothing here fails, and what does not work is logged at level DEBUG.
+//! The kill of a group reaches all its processes at the same time. This includes processes in other
+//! sessions, orphans, and processes that fork faster than a program can list them.
 //!
-//! A worker begins in its group, so that it has no child outside. The root group of a machine is
-//! not divided: it belongs to the system.
+//! Most containers have no such group, or only one that is not writable. The agent then kills
+//! process groups and adopts orphans, which is less direct. This module is therefore optional: its
+//! errors stop nothing, and it logs them at level DEBUG.
+//!
+//! A worker starts inside its group, so it has no child outside. The root group of a machine is
+//! never divided: it belongs to the system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -24,14 +26,15 @@ use rdzv_core::rank::LocalRank;
 use rustix::process::Pid;
 use tracing::debug;
 
-/// The group of one agent.
+/// Control group of one agent.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlGroup {
     directory: PathBuf,
 }
 
 impl ControlGroup {
-    /// Makes the group of the agent of a launch; none if our own one is not ours to divide.
+    /// Makes the group of the agent of a launch.
+    /// Returns `None` if this process may not divide its own group.
     pub(crate) fn make(launcher: Pid) -> Option<Self> {
         let own = own_directory()?;
         match Self::make_in(&own, launcher) {
@@ -44,20 +47,21 @@ impl ControlGroup {
     }
 
     fn make_in(own: &Path, launcher: Pid) -> io::Result<Self> {
-        // The root group has no `cgroup.kill`, unlike all others.
+        // Every group except the root group has `cgroup.kill`.
         fs::metadata(own.join("cgroup.kill"))?;
-        // Moving a process needs the permission to write here as well.
+        // To move a process, we must also be able to write this file.
         OpenOptions::new()
             .write(true)
             .open(own.join("cgroup.procs"))?;
         let group = Self::named(own, launcher);
-        // From a launch that had this process id and was killed as a whole.
+        // Left by an earlier launch with the same process id that was killed with all its
+        // processes.
         group.remove();
         fs::create_dir(&group.directory)?;
         Ok(group)
     }
 
-    /// The group that the agent of a launch has made, if it is there.
+    /// Returns the group that the agent of a launch made, if it exists.
     pub(crate) fn of_launcher(launcher: Pid) -> Option<Self> {
         let group = Self::named(&own_directory()?, launcher);
         group.directory.is_dir().then_some(group)
@@ -69,8 +73,9 @@ impl ControlGroup {
         }
     }
 
-    /// The directory of the group that a worker begins in: a new one, where nothing is left in the one of the last attempt, so
-    /// that the kernel does not take it for one that is being killed.
+    /// Opens the directory of the group in which a worker starts.
+    /// If the group of the last attempt is empty, a new one replaces it. Otherwise the kernel could
+    /// treat it as a group that is being killed.
     pub(crate) fn entrance(&self, worker: LocalRank) -> Option<File> {
         let directory = self.of_worker(worker);
         let _ = fs::remove_dir(&directory);
@@ -83,22 +88,22 @@ impl ControlGroup {
             .ok()
     }
 
-    /// Kills a worker and all that it has started.
+    /// Kills a worker and all processes that it has started.
     pub(crate) fn kill_worker(&self, worker: LocalRank) {
         kill(&self.of_worker(worker));
     }
 
-    /// Kills all workers and all that they have started.
+    /// Kills all workers and all processes that they have started.
     pub(crate) fn kill_all(&self) {
         kill(&self.directory);
     }
 
-    /// The file with the memory events of one worker.
+    /// Returns the path of the memory events of one worker.
     pub(crate) fn memory_events(&self, worker: LocalRank) -> PathBuf {
         self.of_worker(worker).join("memory.events")
     }
 
-    /// Removes the groups; those with a process that does not end stay.
+    /// Removes the groups, except those with a process that does not end.
     pub(crate) fn remove(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return;
@@ -124,7 +129,7 @@ fn kill(directory: &Path) {
     }
 }
 
-/// The directories of our own groups that count memory, and their ancestors.
+/// Returns the groups of this process that count memory, and their ancestors.
 pub(crate) fn memory_directories() -> Vec<(Version, PathBuf)> {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     directories(
@@ -181,7 +186,7 @@ mod tests {
     fn a_group_that_is_not_ours_is_left_alone() {
         let own = tempfile::tempdir().unwrap();
         let agent = Pid::from_raw(77).unwrap();
-        // The root group: no `cgroup.kill`.
+        // Without `cgroup.kill`, this looks like the root group.
         fs::write(own.path().join("cgroup.procs"), "").unwrap();
         assert!(ControlGroup::make_in(own.path(), agent).is_err());
         assert_eq!(fs::read_dir(own.path()).unwrap().count(), 1);

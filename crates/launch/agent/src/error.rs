@@ -1,5 +1,5 @@
-//! Reasons why an agent could not do its work.
-//! Worker failures are not errors; they are an `Outcome`.
+//! Errors of the agent itself.
+//! Failures of workers are not errors; an `Outcome` describes them.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,114 +7,114 @@ use std::path::PathBuf;
 use rdzv_rendezvous::RendezvousError;
 use thiserror::Error;
 
-/// A supervisor could not do what the agent requested.
+/// Request of the agent that its supervisor could not carry out.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct SupervisorError(
-    /// Action that was tried, its target, and the reason of the failure.
+    /// Attempted action, its target, and the reason of the failure.
     pub String,
 );
 
-/// Why an agent could not do its work.
+/// Reason why an agent could not do its work.
 #[derive(Debug, Error)]
 pub enum AgentError {
     /// The program of the workers does not exist.
     #[error("[Errno 2] No such file or directory: '{program}'")]
     ProgramNotFound {
-        /// As the user wrote it.
+        /// Program as the user specified it.
         program: String,
     },
-    /// The check of this node failed, so it has left the others.
+    /// The check of this node failed, so this node has left the job.
     #[error("this node withdraws, because its check `{command}` failed: {reason}")]
     NodeCheck {
-        /// The command line.
+        /// Command line of the check.
         command: String,
-        /// The end of it, and its last line.
+        /// End of the command and the last line of its output.
         reason: String,
     },
     /// A worker could not be started.
     #[error("start the worker with local rank {local_rank}, '{program}': {source}")]
     Spawn {
-        /// Which.
+        /// Local rank of the worker.
         local_rank: u32,
-        /// Program that it should have executed, as the user wrote it.
+        /// Program of the worker, as the user specified it.
         program: String,
-        /// Why not.
+        /// Reason that the system reported.
         #[source]
         source: io::Error,
     },
-    /// Log files or directories could not be made.
+    /// The agent could not make a log file or directory.
     #[error("make {path} for the workers' logs: {source}")]
     Logs {
-        /// Which path.
+        /// Path that could not be made.
         path: String,
-        /// Why not.
+        /// Reason that the system reported.
         #[source]
         source: io::Error,
     },
-    /// The named pipe of the watchdog or of heartbeats could not be made.
+    /// The agent could not make the named pipe of the watchdog or of heartbeats.
     #[error("make the named pipe {}: {source}", path.display())]
     Pipe {
         /// Path of the pipe.
         path: PathBuf,
-        /// Why not.
+        /// Reason that the system reported.
         #[source]
         source: io::Error,
     },
-    /// The nodes did not find one another.
+    /// The rendezvous failed.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     /// The store of the workers or of the agents failed.
     #[error(transparent)]
     Store(#[from] rdzv_store::StoreError),
-    /// A supervisor could not do what the agent requested.
+    /// The supervisor could not carry out a request of the agent.
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
-    /// A supervisor does not know how its workers are.
+    /// The supervisor does not know the state of its workers.
     #[error("[{role}] Worker group in {state} state")]
     Unrecoverable {
-        /// The role of the workers.
+        /// Role of the workers.
         role: String,
-        /// The state that was found.
+        /// State that the agent found.
         state: &'static str,
     },
-    /// The operating system refused something that an agent cannot do without.
+    /// The operating system refused an operation that the agent needs.
     #[error("{what}: {source}")]
     System {
-        /// Action that was tried.
+        /// Attempted action.
         what: &'static str,
-        /// Why it failed.
+        /// Reason that the system reported.
         #[source]
         source: io::Error,
     },
-    /// Another node failed for good, so no further attempt can succeed.
+    /// Another node reported a final failure, so no further attempt can succeed.
     #[error("node {node} has failed for good, so this node has stopped too: {reason}")]
     PeerFailed {
-        /// Which.
+        /// Node that failed.
         node: String,
         /// Reason that the node reported.
         reason: String,
     },
-    /// Another node ended the run while this one was still at work.
+    /// Another node ended the run while this node was still working.
     #[error(
         "another node has ended run '{run_id}' without saying why, so this node has stopped too: \
          look at the logs of the others for the first failure"
     )]
     RunClosed {
-        /// Which run.
+        /// Id of the run.
         run_id: String,
     },
-    /// The process that watches over the agent was killed.
+    /// The keeper, which watches over the agent, was killed.
     /// The agent stopped the workers immediately.
     #[error("the keeper of this run was killed (SIGKILL?), so the workers were stopped")]
     KeeperLost,
-    /// An input of the plan cannot be used; the text says which and why.
+    /// Unusable input of the plan; the text names the input and the reason.
     #[error("{0}")]
     Plan(String),
 }
 
 impl AgentError {
-    /// The name of torchelastic's exception for it.
+    /// Returns the name of the corresponding torchelastic exception.
     pub fn class(&self) -> &'static str {
         match self {
             Self::ProgramNotFound { .. } => "FileNotFoundError",
@@ -134,7 +134,8 @@ impl AgentError {
     }
 }
 
-/// The error of something that the operating system refused: `what` was tried.
+/// Makes the error for an operation that the operating system refused.
+/// `what` describes the attempted action.
 pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> AgentError {
     move |source| AgentError::System {
         what,

@@ -1,6 +1,7 @@
-//! The error files of workers, and the launcher's own, which it writes for its caller.
+//! Error files of the workers, and the launcher's error file for its caller.
 //!
-//! Workers may write anything; a file without the known JSON is reported and never stops the agent.
+//! Workers may write any text. The agent reports a file without the known JSON; such a file never
+//! stops it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -14,10 +15,10 @@ use crate::clock::wall;
 use crate::keeper::launcher_pid;
 use crate::{ErrorFile, Exit, Failure, Outcome};
 
-/// The largest error file that is read. Tracebacks are a few kilobytes.
+/// Maximum size of an error file that is read; tracebacks are a few kilobytes.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// Reads the error file of a worker; `None` if there is none.
+/// Reads the error file of a worker; `None` if there is no file.
 pub(crate) fn read(path: &Path) -> Option<ErrorFile> {
     let path = path.to_owned();
     match read_text(&path) {
@@ -31,7 +32,7 @@ pub(crate) fn read(path: &Path) -> Option<ErrorFile> {
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
-    // A named pipe, say, would make us wait for a writer.
+    // Opening a named pipe, for example, would wait for a writer.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
@@ -47,10 +48,12 @@ fn read_text(path: &Path) -> io::Result<String> {
 
 /// Writes the launcher's own error file, for the caller of the launcher.
 ///
-/// Of a failed run: the error file of the root cause, with `message.errorCode` added to the object
-/// form, or what is known of the failure if the worker left none. Of a run that ended by a signal
-/// or an error: that, in the object form. Of a successful run: nothing. A file that is already
-/// there is logged and replaced.
+/// * After a failed run: the error file of the root cause, with `message.errorCode` added to the
+///   object form. If the worker wrote no error file, the known facts about the failure.
+/// * After a run that ended with a signal or an error: the signal or error in the object form.
+/// * After a successful run: nothing.
+///
+/// A file that exists already is logged and replaced.
 pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<()> {
     let content = match outcome {
         Outcome::Succeeded => return Ok(()),
@@ -75,8 +78,8 @@ pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<(
     replace(path, &content)
 }
 
-/// The same for a launch that was refused before there could be an outcome: `message` is the class
-/// and text of the error.
+/// Writes the launcher's error file for a launch that was refused.
+/// Such a launch has no outcome. `message` is the class and text of the error.
 pub fn write_refusal_to_error_file(path: &Path, message: &str) -> io::Result<()> {
     replace(path, &own(message, wall()).to_string())
 }
@@ -113,13 +116,13 @@ fn of_failure(failure: &Failure) -> String {
     };
     let mut content = content.clone();
     if !add_code(&mut content, code) {
-        // The plain form is handed on as it is, byte for byte.
+        // The plain form is passed on byte for byte.
         return read_text(path).unwrap_or_else(|_| content.to_string());
     }
     content.to_string()
 }
 
-/// Adds the exit code to the object form; false if it is the plain one.
+/// Adds the exit code to the object form; returns `false` for the plain form.
 fn add_code(content: &mut Value, code: i32) -> bool {
     let message = content.get_mut("message").and_then(Value::as_object_mut);
     let object = message.is_some();
@@ -129,7 +132,7 @@ fn add_code(content: &mut Value, code: i32) -> bool {
     object
 }
 
-/// The object form, as recorders of torchelastic write it.
+/// Returns the object form, as torchelastic's recorders write it.
 pub(crate) fn own(message: &str, at: Wall) -> Value {
     let mut extra = Map::new();
     extra.insert("py_callstack".to_owned(), json!(message));

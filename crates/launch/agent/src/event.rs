@@ -1,5 +1,5 @@
-//! The one stream of everything that happens in a run.
-//! Observers read it; nothing flows back.
+//! Stream of all events of a run.
+//! Observers read it; they cannot send anything back to the agent.
 
 use std::time::Duration;
 
@@ -12,228 +12,230 @@ use crate::hang::{HangReport, WatchdogAction, WatchdogTimer};
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use crate::{Cause, Exit, Failure, RoundStore, Verdict};
 
-/// Something that happened.
+/// Event of a run.
 ///
-/// To add a variant: give it `at`, and follow the compiler through the sinks in `observe`, where
-/// every match names every variant.
+/// To add a variant: give it the field `at`, then fix each match in `observe` that the compiler
+/// reports. Every match there names every variant.
 #[derive(Debug, Clone)]
 pub enum AgentEvent {
-    /// The agent looks for the other nodes.
+    /// The agent starts to look for the other nodes.
     RendezvousBegan {
-        /// When.
+        /// Time of the event.
         at: Wall,
         /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// Something a dynamic rendezvous has to say about this node or another.
+    /// A dynamic rendezvous reports something about this node or another one.
     RendezvousNotice {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// How far this node is.
+        /// State of this node in the rendezvous.
         state: NodeState,
-        /// One sentence.
+        /// Message of one sentence.
         message: String,
-        /// Where the rendezvous is, if that is known.
+        /// Endpoint of the rendezvous; empty if unknown.
         endpoint: String,
-        /// This node's rank, if it has one.
+        /// Rank of this node, if it has one.
         rank: Option<GroupRank>,
-        /// The error, if this is about one.
+        /// Error that the message describes, if any.
         error: Option<String>,
     },
-    /// The watchdog over the workers' own timers did something.
+    /// The watchdog started or stopped, or acted on a timer of a worker.
     Watchdog {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// What.
+        /// Action of the watchdog.
         action: WatchdogAction,
-        /// Which timer it was about.
+        /// Timer that the action concerns, if any.
         timer: Option<WatchdogTimer>,
     },
     /// A rendezvous completed or failed.
     Rendezvous {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// How long it took.
+        /// Duration of the rendezvous.
         took: Duration,
-        /// The rank and number of agents, or why it failed.
+        /// Rank and number of agents, or the reason of the failure.
         result: Result<(GroupRank, u32), String>,
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
     /// Ranks were assigned.
     RanksAssigned {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// How long it took.
+        /// Duration of the assignment.
         took: Duration,
-        /// The number of the round, from 0 and the same for all agents.
+        /// Number of the round: starts at 0 and is the same for all agents.
         round: u64,
-        /// This agent's number.
+        /// Rank of this agent.
         group_rank: GroupRank,
-        /// How many agents take part.
+        /// Number of agents in the round.
         group_world_size: u32,
-        /// The workers of this node.
+        /// Workers of this node.
         workers: Vec<WorkerIdentity>,
-        /// Where the workers' store is.
+        /// Address of the workers' store.
         master_addr: String,
-        /// Its port.
+        /// Port of the workers' store.
         master_port: u16,
-        /// The store that the agents of the round share.
+        /// Store that the agents of the round share.
         store: RoundStore,
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// A worker was started.
+    /// The agent started a worker.
     WorkerStarted {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Which.
+        /// Worker that started.
         worker: WorkerIdentity,
-        /// Where its output goes.
+        /// Files that the worker's output goes to.
         files: WorkerFiles,
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
     /// A worker ended.
     WorkerExited {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Which.
+        /// Worker that ended.
         worker: WorkerIdentity,
-        /// How.
+        /// Exit code or signal.
         exit: Exit,
-        /// True if the agent had signalled it before.
+        /// `true` if the agent had sent the worker a signal before.
         stopped_by_agent: bool,
     },
-    /// A worker's process group got a closing signal, or SIGKILL after the timeout.
+    /// The agent sent a closing signal, or SIGKILL, to a worker's process group.
     WorkerSignalled {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Its process id.
+        /// Process id of the worker.
         pid: u32,
-        /// The signal.
+        /// Signal number.
         signal: i32,
-        /// True if this is the SIGKILL after the grace had passed.
+        /// `true` if this is the SIGKILL after the shutdown timeout.
         forced: bool,
     },
-    /// The group failed and is restarted.
+    /// The group failed, and the agent restarts it.
     Restarting {
-        /// When.
+        /// Time of the event.
         at: Wall,
         /// `Failed` if a worker has ended, `Unhealthy` if workers hang.
         state: GroupState,
-        /// How many restarts are left after this one.
+        /// Number of restarts that are left after this one.
         remaining: u32,
-        /// `--max-restarts`.
+        /// Value of `--max-restarts`.
         most: u32,
-        /// The first failure of the attempt, if one is known.
+        /// First failure of the attempt, if known.
         failure: Option<Box<Failure>>,
     },
-    /// The agent ends the attempt for the next round, which costs no restart.
+    /// The agent ends the attempt for the next round; this costs no restart.
     Regrouping {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Which nodes came or went, and how that was noticed; one sentence.
+        /// One sentence: nodes that joined or left, and how the agent noticed it.
         reason: String,
     },
-    /// Something about the coordinator of a dynamic rendezvous, its voters, or the fence of this node.
+    /// The coordinator, its voters or the fence of a dynamic rendezvous changed.
     Group {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// One sentence.
+        /// Message of one sentence.
         message: String,
-        /// The same for programs.
+        /// Same event in a form for programs.
         event: GroupEvent,
     },
-    /// This agent was started in place of one that was killed.
+    /// This agent replaces one that was killed.
     AgentRestarted {
-        /// When.
+        /// Time of the event.
         at: Wall,
         /// Number of agents of this node that were killed until now.
         restarts: u32,
-        /// The end of the last one; one sentence.
+        /// One sentence about the end of the previous agent.
         reason: String,
     },
-    /// The worker group is in another state than before.
+    /// The state of the worker group changed.
     StateChanged {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// The state now.
+        /// New state.
         state: GroupState,
-        /// How many restarts have been used.
+        /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// Workers hang. One of a group that makes no progress is said once, until it does again.
+    /// Workers hang.
+    /// The agent reports a group without progress once, until the group makes progress.
     Hang {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Who, why, where all workers are, and what follows.
+        /// Workers that hang, the reason, the stacks of all workers, and the action.
         report: HangReport,
     },
-    /// Workers of a group that made no progress do so again.
+    /// Workers of a group that made no progress make progress again.
     HangOver {
-        /// When.
+        /// Time of the event.
         at: Wall,
     },
     /// The agent received a signal.
     SignalReceived {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Its number.
+        /// Signal number.
         signal: i32,
     },
     /// The scheduler takes the nodes away, and the agent notifies the workers.
     Preempted {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// The number of the signal that says so.
+        /// Number of the signal with which the scheduler gives notice.
         signal: i32,
-        /// The rank of the node that has got it; `None` for this one.
+        /// Rank of the node that received the signal; `None` for this node.
         by: Option<GroupRank>,
-        /// Time that workers have to end on notice.
+        /// Time that workers have to end after the notice.
         grace: Duration,
     },
-    /// Output of workers did not reach the console when the run was stopped.
-    /// Until then, no process had read it.
+    /// Output of workers did not reach the console before the run was stopped.
+    /// No process had read it until then.
     OutputDropped {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Their number, as far as is known.
+        /// Number of these bytes, as far as is known.
         bytes: u64,
     },
-    /// The run ended for one worker (once per worker, at the end of the run).
+    /// The run ended for one worker; sent once per worker at the end of the run.
     WorkerFinal {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Which.
+        /// Worker that the event concerns.
         worker: WorkerIdentity,
         /// `SUCCEEDED`, `FAILED` or `TERMINATED`.
         state: &'static str,
-        /// How it ended, where that is known.
+        /// Exit of the worker, if known.
         exit: Option<Exit>,
-        /// Why it failed, if it did.
+        /// Cause of the failure, if the worker failed.
         cause: Option<Cause>,
-        /// The raw error text (error-file JSON), if it left one.
+        /// Raw error text (JSON of the error file), if the worker wrote one.
         raw_error: Option<String>,
     },
-    /// What is known of the failures of the run, once it has ended; also if there were none.
+    /// The verdict on the failures of the run, also if there were none.
     Verdict {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// Which failure came first, and what followed from it.
+        /// First failure and its consequences.
         verdict: Box<Verdict>,
     },
     /// The run ended for the agent.
     AgentFinal {
-        /// When.
+        /// Time of the event.
         at: Wall,
-        /// `SUCCEEDED` if the loop returned (also with failed workers), `FAILED` on error or signal.
+        /// `SUCCEEDED` if the loop returned, `FAILED` on an error or a signal.
+        /// The state is `SUCCEEDED` also with failed workers.
         state: &'static str,
-        /// How long the run took.
+        /// Duration of the run.
         took: Duration,
-        /// Whether the workers succeeded: ours, and true.
+        /// `true` if the workers succeeded; torchelastic does not report this.
         workers_succeeded: bool,
-        /// The error of the agent, if it ended by one.
+        /// Error with which the agent ended, if any.
         raw_error: Option<String>,
     },
 }

@@ -1,8 +1,8 @@
-//! Waits for workers to end, and tells their ends in the order in which they happened.
+//! Waits for workers to end, and reports the ends in their true order.
 //!
-//! All workers' process descriptors hang in one epoll instance, whose ready list the kernel appends
-//! to as processes end. So even ends that are noticed in one wake-up come in their true order,
-//! which is what the choice of the root cause rests on.
+//! All workers' process descriptors are in one epoll instance. The kernel appends a descriptor to
+//! its ready list when the process ends. Even ends that one wake-up finds therefore come in their
+//! true order, and the choice of the root cause relies on that order.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,10 +15,11 @@ use rdzv_event::{Event, EventFlags, Poller, is_readable};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::unix::AsyncFd;
 
-/// How many ends are taken per system call; more are taken by further calls.
+/// Number of ends per system call; further calls return the remaining ones.
 const BATCH: usize = 64;
 
-/// A descriptor that the runtime waits for. To be called inside the runtime.
+/// Registers a descriptor with the runtime.
+/// Must be called inside the runtime.
 #[expect(
     deprecated,
     reason = "the successor is `unsafe` because a type may lie about its descriptor; an `OwnedFd` \
@@ -28,8 +29,8 @@ pub(crate) fn awaitable<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(descriptor)
 }
 
-/// Waits until a poller has events, and takes up to `most` of them. May be dropped while waiting
-/// without losing anything.
+/// Waits until a poller has events, and returns up to `most` of them.
+/// Cancel-safe: the caller may drop the future without losing an event.
 pub(crate) async fn events(poller: &mut AsyncFd<Poller>, most: usize) -> io::Result<Vec<Event>> {
     loop {
         let mut guard = poller.readable().await?;
@@ -42,7 +43,7 @@ pub(crate) async fn events(poller: &mut AsyncFd<Poller>, most: usize) -> io::Res
     }
 }
 
-/// The ends of all running workers.
+/// Ends of all running workers.
 #[derive(Debug)]
 pub(crate) struct Exits {
     poller: AsyncFd<Poller>,
@@ -50,7 +51,8 @@ pub(crate) struct Exits {
 }
 
 impl Exits {
-    /// Watches nobody yet. To be called inside the runtime.
+    /// Makes an empty set of workers.
+    /// Must be called inside the runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             poller: awaitable(Poller::new()?)?,
@@ -61,34 +63,36 @@ impl Exits {
     /// Watches a worker.
     pub(crate) fn watch(&mut self, local_rank: LocalRank, pidfd: OwnedFd) -> io::Result<()> {
         let poller = self.poller.get_ref();
-        // One event for each change: the descriptor of a process that has ended while a debugger
-        // holds it is readable, but it can only be collected after the debugger has let it go,
-        // which is the next change.
+        // One event per change: while a debugger holds a process that has ended, its descriptor is
+        // readable, but the process can only be collected after the debugger releases it. That
+        // release is the next change.
         let changes = EventFlags::IN | EventFlags::ET;
         poller.add(&pidfd, u64::from(local_rank.0), changes)?;
         self.running.insert(local_rank, pidfd);
         Ok(())
     }
 
-    /// Gives a worker up that does not end.
+    /// Stops watching a worker that does not end.
     pub(crate) fn forget(&mut self, local_rank: LocalRank) {
         self.running.remove(&local_rank);
     }
 
-    /// Whether a worker's end is still waited for, so that its process id is still its own.
+    /// Returns `true` while the end of a worker has not been collected.
+    /// Until then, no other process can get its process id.
     pub(crate) fn is_watched(&self, local_rank: LocalRank) -> bool {
         self.running.contains_key(&local_rank)
     }
 
-    /// Whether a worker is still running: neither reported by [`Exits::next`] nor ended since.
+    /// Returns `true` while a worker is still running.
+    /// It then was not reported by [`Exits::next`] and has not ended since.
     pub(crate) fn is_running(&self, local_rank: LocalRank) -> bool {
         let pidfd = self.running.get(&local_rank);
         pidfd.is_some_and(|pidfd| !is_readable(pidfd))
     }
 
-    /// Waits until workers end, collects them, and returns them in the order of their ends.
+    /// Waits until workers end, collects them, and returns them in order.
     ///
-    /// May be dropped while waiting without losing anything.
+    /// Cancel-safe: the caller may drop the future without losing an end.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(LocalRank, Exit)>> {
         loop {
             let events = events(&mut self.poller, BATCH).await?;
@@ -107,7 +111,8 @@ impl Exits {
     }
 
     fn collect(&mut self, local_rank: LocalRank) -> io::Result<Option<Exit>> {
-        // Out of the set also if it cannot be collected: it would be reported for ever.
+        // Removed also if collecting fails: otherwise epoll would report the descriptor without a
+        // limit.
         let Some(pidfd) = self.running.remove(&local_rank) else {
             return Ok(None);
         };

@@ -1,8 +1,8 @@
-//! Whether the agent's own threads make progress.
+//! Checks whether the agent's own threads make progress.
 //!
 //! Threads do not update a timestamp, because idle threads sleep. [`Liveness::check`] asks each
-//! thread to answer, and the next check finds the ones that have not. Health costs nothing until it
-//! is asked for, and a thread that hangs is found by the second check at the latest.
+//! thread to answer, and the next check finds the threads that did not. Health costs nothing
+//! without a check, and the second check finds a thread that hangs.
 //!
 //! ```text
 //!   check ── ping ──► agent loop, rendezvous, store server
@@ -19,10 +19,10 @@ use rdzv_store::Pinger;
 /// Time of silence after which a thread counts as hung: torchelastic's limit.
 pub const SILENCE: Duration = Duration::from_secs(60);
 
-/// Time that a check waits for answers, which threads that run give at once.
+/// Time that a check waits for answers; running threads answer immediately.
 const ANSWERING: Duration = Duration::from_millis(100);
 
-/// The threads that have to make progress. Clones are the same list.
+/// Threads that must make progress; clones share one list.
 #[derive(Clone, Default)]
 pub struct Liveness(Arc<Mutex<Threads>>);
 
@@ -36,7 +36,7 @@ struct Thread {
     number: u64,
     name: &'static str,
     pinger: Pinger,
-    /// The question that has no answer yet.
+    /// Time and channel of the question that has no answer yet.
     asked: Option<(Instant, Receiver<()>)>,
 }
 
@@ -45,18 +45,19 @@ struct Thread {
 pub struct Pulse {
     /// Name of the thread.
     pub name: &'static str,
-    /// Time since the unanswered question; `None` if it has ended on its own.
+    /// Time since the unanswered question; `None` if the thread ended unexpectedly.
     pub silent: Option<Duration>,
 }
 
 impl Pulse {
-    /// Whether it has been silent for `limit` or less.
+    /// Returns `true` if the thread was silent for at most `limit`.
     pub fn is_alive(&self, limit: Duration) -> bool {
         self.silent.is_some_and(|silent| silent <= limit)
     }
 }
 
-/// Takes its thread off the list when it is dropped: that thread may end now.
+/// Guard that removes its thread from the list when dropped.
+/// The thread may end after that.
 #[must_use = "the thread is watched for as long as this lives"]
 pub struct Watched {
     threads: Liveness,
@@ -64,12 +65,12 @@ pub struct Watched {
 }
 
 impl Liveness {
-    /// Watches no thread yet.
+    /// Makes an empty list of threads.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Liveness of every thread. Waits up to a tenth of a second.
+    /// Returns the liveness of every thread; waits up to 100 ms.
     pub fn check(&self) -> Vec<Pulse> {
         self.ask();
         let until = Instant::now() + ANSWERING;
@@ -81,10 +82,10 @@ impl Liveness {
         pulses.collect()
     }
 
-    /// Asks the threads that do not owe an answer already.
+    /// Asks each thread that has answered the previous question.
     fn ask(&self) {
         for thread in &mut self.lock().list {
-            // An answer that came late is one.
+            // A late answer counts too.
             if let Some((_, answers)) = &thread.asked
                 && answers.try_recv().is_ok()
             {
@@ -98,7 +99,7 @@ impl Liveness {
         }
     }
 
-    /// Watches one more thread, for as long as the result lives.
+    /// Watches one more thread until the result is dropped.
     pub fn watch(&self, name: &'static str, pinger: Pinger) -> Watched {
         let mut threads = self.lock();
         let number = threads.next;
@@ -121,7 +122,7 @@ impl Liveness {
 }
 
 impl Thread {
-    /// Time of its silence; waits for its answer until `until`.
+    /// Returns the time of silence; waits for an answer until `until`.
     fn receive(&mut self, until: Instant) -> Option<Duration> {
         let Some((since, answers)) = &self.asked else {
             return Some(Duration::ZERO);
@@ -168,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A thread that answers when it is let.
+    /// Thread that answers only once the test lets it.
     #[derive(Clone, Default)]
     struct Asleep(Arc<Mutex<Option<Vec<Sender<()>>>>>);
 
@@ -182,7 +183,7 @@ mod tests {
             })
         }
 
-        /// Number of questions so far.
+        /// Answers all questions and returns their number.
         fn wake(&self) -> usize {
             let asked = self.0.lock().unwrap().take().unwrap();
             asked.iter().for_each(|alive| alive.send(()).unwrap());

@@ -1,5 +1,4 @@
-//! This host: its name, its directory of temporary files, and how many
-//! files a process may open.
+//! Name, temporary directory and open-files limit of this host.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +7,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use crate::host_name::{HostName, full_name, look_up, name_so_far};
 
-/// The directory of temporary files as Python chooses it: the first usable one of those that the
-/// environment names and the usual ones. If none is usable, the first one named, for the error message.
+/// Returns the directory of temporary files that Python would choose.
+/// This is the first usable directory of those in the environment and the usual ones. If none is
+/// usable, the result is the first of them, for the error message.
 pub fn temporary_directory(
     variable: impl Fn(&str) -> Option<PathBuf>,
     is_usable: impl Fn(&Path) -> bool,
@@ -21,12 +21,12 @@ pub fn temporary_directory(
     usable.unwrap_or(&all[0]).clone()
 }
 
-/// Whether this is a directory in which files can be made.
+/// Returns `true` if this process can make files in the directory `path`.
 pub fn takes_files(path: &Path) -> bool {
     path.is_dir() && access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
-/// The one of this process.
+/// Returns the temporary directory of this process.
 pub(crate) fn own_temporary_directory() -> PathBuf {
     temporary_directory(
         |name| {
@@ -40,8 +40,8 @@ pub(crate) fn own_temporary_directory() -> PathBuf {
     )
 }
 
-/// Raises the limit of open files as far as this process may: every connection is one, and the usual
-/// limit is 1,024. Returns the limit before.
+/// Raises the limit of open files as far as this process may.
+/// Every connection is an open file, and the usual limit is 1,024. Returns the previous limit.
 pub fn raise_open_files_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

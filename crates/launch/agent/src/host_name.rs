@@ -1,4 +1,4 @@
-//! The name of this host, as reports and events show it.
+//! Name of this host, as reports and events show it.
 //!
 //! ```text
 //!   look_up ──► thread: name ─► address ─► name      as Python's `socket.getfqdn` asks
@@ -7,8 +7,8 @@
 //!   name_so_far ───── does not wait                               events
 //! ```
 //!
-//! The resolver may take long (a name server that is away: tens of seconds), so it is asked once in
-//! a process, on a thread of its own, and nobody waits for it longer than 1 s.
+//! The resolver may take long: tens of seconds if a name server does not answer. A process
+//! therefore asks it once, on a separate thread, and no caller waits longer than 1 s.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -19,36 +19,41 @@ use std::{fs, thread};
 use rdzv_core::escape::escape;
 use serde::{Serialize, Serializer};
 
-/// The longest wait for the resolver, from the beginning of the lookup.
+/// Longest wait for the resolver, from the beginning of the lookup.
 const LIMIT: Duration = Duration::from_secs(1);
 
 static LOOKUP: LazyLock<Arc<Lookup>> = LazyLock::new(|| Lookup::begin(own_name(), ask));
 
-/// Begins to look up the full name of this host, unless that has been done. Returns at once.
+/// Begins to look up the full name of this host, unless that has been done.
+/// Returns immediately.
 pub fn look_up() {
     LazyLock::force(&LOOKUP);
 }
 
-/// The full name of this host: what the resolver says (the hosts file, DNS or whatever the machine uses), as
-/// `socket.getfqdn` in Python. Waits for it until 1 s after the lookup has begun.
+/// Returns the full name of this host, like `socket.getfqdn` in Python.
 ///
-/// The host's own name, completed by the hosts file if that can be done, where the resolver does
-/// not answer in time, does not know the host, or calls it `localhost`.
+/// The name comes from the resolver: the hosts file, DNS or whatever the machine uses. The function
+/// waits for the answer until 1 s after the beginning of the lookup.
+///
+/// Returns the host's own name if the resolver does not answer in time, does not know the host, or
+/// returns `localhost`. The hosts file completes this own name if possible.
 pub fn full_name() -> String {
     LOOKUP.within(LIMIT)
 }
 
-/// The full name of this host if it is known by now, else its own name. Does not wait.
+/// Returns the full name of this host if known by now, otherwise its own name.
+/// Does not wait.
 pub fn name_so_far() -> String {
     LOOKUP.within(Duration::ZERO)
 }
 
-/// The name of a host in events, which do not wait for a resolver. As JSON and as text it is the name.
+/// Name of a host in events, which do not wait for a resolver.
+/// Its JSON form and its text form are the name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostName {
-    /// The name of this host at the time when it is written: the full one once that is known.
+    /// Name of this host at the time of writing: the full one once it is known.
     This,
-    /// This name.
+    /// Specified name.
     Given(String),
 }
 
@@ -67,16 +72,16 @@ impl Serialize for HostName {
     }
 }
 
-/// A question to the resolver.
+/// Question to the resolver.
 struct Lookup {
     own: String,
     began: Instant,
-    /// `None` while there is no answer.
+    /// `None` until there is an answer.
     answer: Mutex<Option<Answer>>,
     answered: Condvar,
 }
 
-/// The full name, if the resolver knows one.
+/// Full name, if the resolver knows one.
 type Answer = Option<String>;
 
 impl Lookup {
@@ -104,7 +109,8 @@ impl Lookup {
         self.answered.notify_all();
     }
 
-    /// The name that is known at this time after the beginning, or now if that is later.
+    /// Returns the name that is known `limit` after the beginning of the lookup.
+    /// If that time has passed, returns the name that is known now.
     fn within(&self, limit: Duration) -> String {
         let left = limit.saturating_sub(self.began.elapsed());
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +122,7 @@ impl Lookup {
     }
 }
 
-/// The name that the host itself has, with the domain that the hosts file gives it.
+/// Returns the host's own name, with the domain from the hosts file.
 fn own_name() -> String {
     let name = rustix::system::uname()
         .nodename()
@@ -140,14 +146,15 @@ fn with_domain(name: &str, hosts: &str) -> Option<String> {
     })
 }
 
-/// Asks the resolver for the address of a host, and for the name of that address.
+/// Asks the resolver for the address of a host, then for the address's name.
 fn ask(own: &str) -> Answer {
     let address = (own, 0).to_socket_addrs().ok()?.next()?.ip();
     full(&dns_lookup::lookup_addr(&address).ok()?)
 }
 
-/// The name of an address, if that is the full name of a host: not the address again, which stands for
-/// "unknown", and not the name that every host has for itself.
+/// Returns `name` if it is the full name of a host.
+/// An address is not a name: it means that the name is unknown. `localhost` does not count either,
+/// because every host has this name for itself.
 fn full(name: &str) -> Answer {
     let mut parts = name.split('.');
     let first = parts.next();

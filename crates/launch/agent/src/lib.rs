@@ -1,9 +1,10 @@
-//! The elastic agent of one node: starts the workers, watches them, restarts or stops the group,
-//! and says what happened.
+//! Elastic agent of one node.
 //!
-//! [`run()`] takes an [`AgentConfig`] and returns an [`Outcome`]; everything that happens in between is
-//! one stream of [`AgentEvent`]s. [`keep`] is the process around it: whatever happens to the agent,
-//! nothing that it started is left behind.
+//! It starts the workers, watches them, restarts or stops the group, and reports every event.
+//!
+//! [`run()`] takes an [`AgentConfig`] and returns an [`Outcome`]. In between it sends one stream of
+//! [`AgentEvent`]s. [`keep`] runs the process around the agent: it cleans up everything that the
+//! agent started, even if the agent is killed.
 //!
 //! ```text
 //!   keeper (keep)                  what the user started; subreaper; forwards signals
@@ -13,10 +14,10 @@
 //!          └─ worker 1
 //! ```
 //!
-//! The decisions are made in `rdzv_agent_proto::group`; this crate applies them. Reading order:
-//! `run`, `agent_loop`, `supervisor` (the interface to workers), `processes` with `spawn`, `exits`
-//! and `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`. What is made of the events
-//! is in [`observe`].
+//! `rdzv_agent_proto::group` makes the decisions; this crate applies them. Reading order: `run`,
+//! `agent_loop`, `supervisor` (the interface to workers), `processes` with `spawn`, `exits` and
+//! `reap`, `rendezvous` (rendezvous and ranks), `logs`, `failure`. [`observe`] turns the events
+//! into log lines, files and metrics.
 
 mod agent_loop;
 pub mod api;
@@ -56,7 +57,8 @@ pub mod topology;
 mod uninterruptible;
 mod worker;
 
-/// Target of the log lines that are torchelastic's own, word for word. Each tells of something that is an event too.
+/// Target of the log lines that repeat torchelastic's texts word for word.
+/// Each such line describes something that is an event too.
 pub const TORCHELASTIC: &str = "torchelastic";
 
 pub use config::{

@@ -1,13 +1,15 @@
-//! Kills by the kernel for lack of memory: its counters before and after.
+//! Detection of kills by the kernel for lack of memory.
 //!
-//! | counter | counts |
-//! |---|---|
-//! | `memory.events` of the worker's own control group | that worker and what it started |
-//! | `memory.events` (v2) or `memory.oom_control` (v1) of the group that we are in | the whole job on this node, and whatever is in the same container |
-//! | `/proc/vmstat` | the whole machine |
+//! The agent compares the kernel's counters before an attempt and after the end of a worker.
 //!
-//! A worker that SIGKILL ended, while a counter rose, was killed for its memory; the counter rises
-//! before the process ends. Only the counter of the whole machine may be about another process.
+//! * `memory.events` of a worker's control group counts that worker and its descendants.
+//! * `memory.events` (v2) or `memory.oom_control` (v1) of the agent's group counts the whole job on
+//!   this node, and everything else in the same container.
+//! * `/proc/vmstat` counts the whole machine.
+//!
+//! If SIGKILL ended a worker while a counter rose, the kernel killed the worker for its memory. The
+//! counter rises before the process ends. Only the counter of the whole machine may concern another
+//! process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +21,7 @@ use rustix::process::Signal;
 
 use crate::control_group::memory_directories;
 
-/// The counters that count more than one worker, as they were before an attempt.
+/// Counters of more than one worker, and their values before an attempt.
 #[derive(Debug)]
 pub(crate) struct OutOfMemoryCounters {
     files: Vec<PathBuf>,
@@ -27,9 +29,9 @@ pub(crate) struct OutOfMemoryCounters {
 }
 
 impl OutOfMemoryCounters {
-    /// Finds those of this process, the narrowest first.
+    /// Finds the counters of this process, the narrowest first.
     pub(crate) fn find() -> Self {
-        // Our own group only: those around it count what happens in others.
+        // Only our own group: the groups around it also count other groups.
         let own = [Version::V2, Version::V1].into_iter().filter_map(|wanted| {
             let (version, directory) = memory_directories()
                 .into_iter()
@@ -45,14 +47,16 @@ impl OutOfMemoryCounters {
         }
     }
 
-    /// Reads them, before the first worker of an attempt: for each worker it would take long, since the kernel makes up
-    /// the whole `/proc/vmstat` for one line of it.
+    /// Reads the counters before the first worker of an attempt.
+    /// A reading per worker would take long, because the kernel generates the whole `/proc/vmstat`
+    /// for one line of it.
     pub(crate) fn read(&mut self) {
         let files = self.files.iter().cloned();
         self.before = files.filter_map(kills).collect();
     }
 
-    /// Those that count a worker that is about to be started: before the ones that were read, its own.
+    /// Returns the counters for a worker that is about to start.
+    /// The worker's own counter comes first, then those that were read for all workers.
     pub(crate) fn of_worker(&self, own: Option<PathBuf>) -> OutOfMemoryKills {
         let own = own.and_then(kills);
         OutOfMemoryKills(own.into_iter().chain(self.before.iter().cloned()).collect())
@@ -64,12 +68,12 @@ fn kills(file: PathBuf) -> Option<(PathBuf, u64)> {
     Some((file, count))
 }
 
-/// The counters as they were at some time.
+/// Values of the counters at some time.
 #[derive(Debug)]
 pub(crate) struct OutOfMemoryKills(Vec<(PathBuf, u64)>);
 
 impl OutOfMemoryKills {
-    /// The counter that has risen since, in words for the report, if that explains this end.
+    /// Describes the counter that has risen, if that explains this exit.
     pub(crate) fn explain(&self, exit: Exit) -> Option<String> {
         if exit != Exit::Signal(Signal::KILL.as_raw()) {
             return None;

@@ -1,4 +1,4 @@
-//! The command that has to succeed before this node joins a round.
+//! Command that must succeed before this node joins a round.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,13 +17,13 @@ use tracing::warn;
 
 use crate::{AgentError, NodeCheckPlan};
 
-/// Bytes of the output that are kept: the last ones.
+/// Number of output bytes that are kept: the last ones.
 const KEPT: usize = 4096;
 
-/// Time for what the command has printed to be read when it has ended.
+/// Time limit for reading the rest of the output after the command has ended.
 const OUTPUT_WITHIN: Duration = Duration::from_millis(200);
 
-/// Runs the command. Nothing of it is left afterwards in its process group.
+/// Runs the command; no process stays behind in its process group.
 pub(crate) async fn check(plan: &NodeCheckPlan) -> Result<(), AgentError> {
     let (end, last) = run(plan).await;
     judge(&end, last.as_deref()).map_err(|reason| AgentError::NodeCheck {
@@ -54,7 +54,7 @@ async fn run(plan: &NodeCheckPlan) -> (CheckEnd, Option<String>) {
                 () = &mut reminds => {}
             }
         };
-        // Its children would outlive a command that was killed, or that has left them.
+        // The children would outlive a command that was killed or that has left them.
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -101,7 +101,7 @@ fn end_of(status: ExitStatus) -> CheckEnd {
     }
 }
 
-/// Says now and then that the command has not ended. Has no end.
+/// Logs from time to time that the command has not ended; never returns.
 async fn remind(plan: &NodeCheckPlan) {
     let (began, mut reminder) = (Instant::now(), Reminder::default());
     loop {

@@ -1,67 +1,72 @@
-//! How a run ended.
+//! Results of a run.
 
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{Failure, Finality};
 
-/// How a run ended on this node.
+/// Result of a run on this node.
 #[derive(Debug)]
 pub enum Outcome {
     /// All workers of this node exited with 0.
     Succeeded,
-    /// Workers failed and no restart followed.
+    /// Workers failed, and no restart followed.
     Failed {
-        /// All failures of the last attempt in the order in which they were seen; behind them, the first
-        /// failure of the job if that was on another node.
+        /// Failures of the last attempt, in the order in which they were seen.
+        /// The first failure of the job comes last if it was on another node.
         failures: Vec<Failure>,
         /// Index of the first failure of the job, which the verdict names too.
         root_cause: usize,
-        /// The reason why no restart followed.
+        /// Reason why no restart followed.
         finality: Finality,
     },
-    /// The agent was told to stop by a signal that it handles.
+    /// A signal that the agent handles requested a stop.
     Signalled {
-        /// Its number.
+        /// Signal number.
         signal: i32,
-        /// False if it came before the first worker was started.
+        /// `false` if the signal came before the first worker started.
         workers_started: bool,
     },
-    /// The scheduler takes the nodes away, and the workers were told ([`PreemptionPlan`](crate::PreemptionPlan)).
+    /// The scheduler takes the nodes away, and the agent notified the workers.
+    /// See [`PreemptionPlan`](crate::PreemptionPlan).
     Preempted {
-        /// The number of the signal that said so, here or on another node.
+        /// Number of the signal with which the scheduler gave notice.
+        /// This node or another one received it.
         signal: i32,
         /// Time from the notice to the end of the workers.
         used: Duration,
-        /// Whether all workers of this node have ended by themselves with 0, or as that signal or SIGTERM ends
-        /// a process.
+        /// `true` if all workers of this node ended in order after the notice.
+        /// In order means exit code 0, or an end by the signal of the notice or by SIGTERM.
         in_order: bool,
     },
-    /// The agent itself could not go on: no rendezvous, program not found, log directory unusable.
+    /// The agent itself failed.
+    /// Examples: no rendezvous, program not found, log directory unusable.
     Error(crate::AgentError),
 }
 
-/// What is known of the failures of a run when it ends.
+/// Failures of a run, known when it ends.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdict {
-    /// The first failure of the job, as far as this node knows, and all of this node; empty if
-    /// nothing has failed. All but the first are its consequences.
+    /// First failure of the job, then the other failures of this node.
+    /// The first failure is the first that this node knows of. The others are its consequences.
+    /// Empty if nothing failed.
     pub failures: Vec<Failure>,
-    /// Whether the first failure was on this node.
+    /// `true` if the first failure was on this node.
     pub here: bool,
     /// Number of restarts that were used.
     pub restart_count: u32,
-    /// The reason why no restart followed the failure of workers here; `None` if none of them has failed for
-    /// good.
+    /// Reason why no restart followed the failure of workers here.
+    /// `None` if no failure of workers here was final.
     pub finality: Option<Finality>,
 }
 
 impl Verdict {
-    /// The first failure of the job, as far as this node knows.
+    /// Returns the first failure of the job, as far as this node knows.
     pub fn first(&self) -> Option<&Failure> {
         self.failures.first()
     }
 
-    /// Makes the first failure of the job the root cause of an outcome, also if it was on another node.
+    /// Makes the first failure of the job the root cause of an outcome.
+    /// This holds also if that failure was on another node.
     pub(crate) fn decide(&self, outcome: &mut Outcome) {
         if let Outcome::Failed {
             failures,

@@ -1,4 +1,4 @@
-//! The start of the relay of the workers' output, as a process of its own.
+//! Start of the relay of the workers' output, as a separate process.
 
 use std::io;
 use std::process;
@@ -8,7 +8,7 @@ use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 use crate::logs::{LiveView, Relay, ViewOptions, is_on_terminal};
 use crate::spawn::{follow_parent, fork, name_this_process};
 
-/// A relay that waits for its view. It ends with this process.
+/// Relay that waits for its view; it ends with this process.
 #[derive(Debug)]
 pub struct OutputRelay {
     relay: Option<Relay>,
@@ -16,10 +16,10 @@ pub struct OutputRelay {
 }
 
 impl OutputRelay {
-    /// Starts it, if stdout and stderr of this process are one terminal.
+    /// Starts the relay if stdout and stderr of this process are one terminal.
     ///
-    /// To be called on the main thread, before there is another one; later, the relay is no process
-    /// but a thread, and workers wait for a process that stands still.
+    /// Must be called on the main thread, before any other thread exists. If the relay cannot be a
+    /// process, it is a thread. Workers then block on their output while this process is stopped.
     pub fn start() -> Option<Self> {
         if !is_on_terminal() {
             return None;
@@ -33,11 +33,11 @@ impl OutputRelay {
             .ok()
     }
 
-    /// Starts the view. It shows nothing before there is something to show.
+    /// Starts the view, which stays empty until there is output.
     ///
     /// # Errors
     ///
-    /// The system's, if it has no thread left.
+    /// Returns the system's error if no thread can be started.
     pub fn show(mut self, options: ViewOptions) -> io::Result<LiveView> {
         let relay = self.relay.take().expect("it is taken here only");
         LiveView::start(options, relay)
@@ -45,11 +45,12 @@ impl OutputRelay {
 }
 
 impl Drop for OutputRelay {
-    /// Ends a relay that nobody needs.
+    /// Ends a relay that no view has taken.
     fn drop(&mut self) {
         if let Some(relay) = self.relay.take() {
             drop(relay);
-            // It ends now; afterwards it would stay as a zombie, since nobody else waits for it.
+            // It ends now. Without this wait it would stay a zombie, because no other code waits
+            // for it.
             if let Some(process) = self.process {
                 let _ = waitpid(Some(process), WaitOptions::empty());
             }

@@ -1,4 +1,4 @@
-//! Directories that nobody else may look into.
+//! Directories that only this user can open.
 
 use std::fs::DirBuilder;
 use std::io;

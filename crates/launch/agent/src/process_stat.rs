@@ -1,32 +1,33 @@
-//! The fields of `/proc/PID/stat`.
+//! Fields of `/proc/PID/stat`.
 
 use std::fmt::Display;
 use std::fs;
 use std::time::Duration;
 
-/// The unit of processor times in `/proc`, the same on all architectures that we build for: 10 ms.
+/// Unit of processor times in `/proc`: 10 ms on all supported architectures.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
-/// State, family and processor time of a process.
+/// State, parent, group, session and processor time of a process.
 ///
-/// Read from `/proc` rather than by system calls, because in a container a number may be 0: the
-/// group or session is one of the outside.
+/// The values come from `/proc`, not from system calls, because a number may be 0 in a container.
+/// The group or session is then outside the container.
 #[derive(Debug)]
 pub(crate) struct ProcessStat {
     pub(crate) state: char,
     pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
-    /// Its own processor time and that of its children that have ended.
+    /// Processor time of the process and of its children that have ended.
     pub(crate) cpu: Duration,
 }
 
 impl ProcessStat {
-    /// Returns the fields of a process (a number, or `self`); `None` if it is gone.
+    /// Returns the fields of a process (a number, or `self`).
+    /// `None` if there is no such process.
     pub(crate) fn of(process: impl Display) -> Option<Self> {
         let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
-        // The name in brackets may hold anything; the state comes after it.
+        // The name in brackets may contain any character; the state comes after it.
         let (_, after_name) = stat.rsplit_once(')')?;
         let words: Vec<&str> = after_name.split_whitespace().collect();
         let number = |index: usize| words.get(index)?.parse().ok();

@@ -1,4 +1,4 @@
-//! The Python that runs a script.
+//! Choice of the Python interpreter that runs a script.
 
 use std::collections::BTreeMap;
 use std::env::split_paths;
@@ -7,24 +7,28 @@ use std::path::{Path, PathBuf};
 
 use rdzv_core::env::{PYTHON_EXEC, VIRTUAL_ENV};
 
-/// The names that an interpreter has.
+/// Names of an interpreter.
 const NAMES: [&str; 2] = ["python3", "python"];
 
-/// An interpreter, and the reason for it.
+/// Interpreter, and the reason for the choice.
 pub type Interpreter = (OsString, String);
 
-/// Distributions that say nothing about what an environment is for.
+/// Distributions that do not show the purpose of an environment.
 const COMMON: [&str; 4] = ["rdzv", "pip", "setuptools", "wheel"];
 
-/// `PYTHON_EXEC`, else the Python of the environment that the user is in, else one in `PATH`.
+/// Chooses the Python interpreter.
+///
+/// The first choice is `PYTHON_EXEC`, then the Python of the user's environment, then one in
+/// `PATH`.
 ///
 /// A link named `torchrun` in an environment belongs to that environment even when it is not
-/// active, as the real one would. One in a common directory such as `/usr/local/bin` belongs to
-/// none, so there the active environment comes first. `link` is the directory of such a link.
+/// active, like the real `torchrun`. A link in a common directory such as `/usr/local/bin` belongs
+/// to no environment, so the active environment comes first there. `link` is the directory of such
+/// a link.
 ///
-/// The program itself may lie in an environment too, as with pipx and `uvx`. `own` is asked for
-/// that directory when no environment is active; it says none if the environment holds the program
-/// alone: see [`has_packages`].
+/// The program itself may be in an environment too, as with pipx and `uvx`. `own` returns that
+/// directory; it is called if no environment is active. It returns `None` if the environment
+/// contains only this program: see [`has_packages`].
 pub fn interpreter(
     environment: &BTreeMap<OsString, OsString>,
     link: Option<&Path>,
@@ -66,8 +70,9 @@ pub fn interpreter(
     })
 }
 
-/// Whether the environment with this directory of programs has a distribution of the user's choice. `names`
-/// gives the names in a directory, none if there is no such directory.
+/// Returns `true` if an environment has a distribution that the user chose.
+/// `programs` is the directory of programs in that environment. `names` returns the names in a
+/// directory, or none if there is no such directory.
 pub fn has_packages(programs: &Path, names: impl Fn(&Path) -> Vec<OsString>) -> bool {
     let Some(root) = programs.parent() else {
         return false;

@@ -1,13 +1,15 @@
-//! Processes that workers leave behind: orphans are reparented to the nearest subreaper, which is us.
+//! Processes that workers leave behind.
 //!
-//! Only processes that cannot be anybody else's are ever touched:
+//! The kernel makes such orphans children of the nearest subreaper, which is this process. This
+//! module touches only processes that cannot belong to another program:
 //!
-//! * only our own children, because no other process can collect them and so their process ids
-//!   cannot be given to another process meanwhile. Killing a child brings its children to us, and
-//!   so on until nothing is left;
-//! * none of those that were there before the run (a shell that replaced itself by us), and none
-//!   in our own session: workers and agents have sessions of their own, and a process cannot go
-//!   back into a session, so what is in ours does not come from them.
+//! * Only our own children. No other process can collect them, so the kernel cannot give their
+//!   process ids to another process. When we kill a child, its children become ours, and so on
+//!   until none is left.
+//! * No process that existed before the run, such as a shell that replaced itself with this
+//!   program.
+//! * No process in our own session. Workers and agents have separate sessions, and a process cannot
+//!   return to an earlier session. A process in our session therefore does not come from a worker.
 
 use std::collections::HashSet;
 use std::fs;
@@ -22,7 +24,7 @@ use rustix::process::{
 
 use crate::process_stat::ProcessStat;
 
-/// The processes that are reparented to us when their parents end.
+/// Processes that become our children when their parents end.
 #[derive(Debug, Clone)]
 pub(crate) struct Leftovers {
     foreign: HashSet<Pid>,
@@ -43,18 +45,19 @@ impl Leftovers {
         })
     }
 
-    /// Whether there is a list of processes to find them in.
+    /// Returns `true` if the kernel provides the list of processes to search.
     pub(crate) fn can_be_found(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Collects those that have ended; `ours` are collected elsewhere. False if that has to be done first: one of
-    /// them has ended, and hides from the kernel's quick answer whether others have.
+    /// Collects ended leftovers; other code collects the workers (`ours`).
+    /// Returns `false` if a worker must be collected first. A worker that has ended hides other
+    /// ended children from the kernel's quick answer.
     pub(crate) fn collect(&self, ours: &HashSet<Pid>) -> bool {
         match look() {
             Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return true,
             Ok(ended) if ended.pid().is_some_and(|pid| is_one(pid, ours)) => return false,
-            // Also where the status has no name, as after a real-time signal.
+            // A status without a name, as after a real-time signal, also counts.
             _ => {}
         }
         for child in self.adopted(ours) {
@@ -63,11 +66,11 @@ impl Leftovers {
         true
     }
 
-    /// Kills all that are there except `spared`, and collects those that have ended. True if none
-    /// is left; if not, a SIGCHLD says when to come again.
+    /// Kills all leftovers except `spared`, and collects those that have ended.
     ///
-    /// Whole process groups are killed at once, so that no member forks meanwhile: they are in a
-    /// session of a worker, so all of it belongs to the run.
+    /// Returns `true` if none is left. Otherwise the caller should call this again after the next
+    /// SIGCHLD. It kills whole process groups with one signal, so that no member can fork in
+    /// between. Such a group is in the session of a worker, so all its members belong to the run.
     pub(crate) fn kill(&self, spared: &HashSet<Pid>) -> bool {
         loop {
             let (mut left, mut collected) = (false, false);
@@ -80,20 +83,21 @@ impl Leftovers {
                 let _ = kill_process(child, Signal::KILL);
                 match waitpid(Some(child), WaitOptions::NOHANG) {
                     Ok(None) => left = true,
-                    // Or another thread has done it, just when the list was read: the kernel leaves
-                    // out others then.
+                    // Or another thread collected it while we read the list. The kernel then omits
+                    // other processes from the list.
                     Ok(Some(_)) | Err(_) => collected = true,
                 }
             }
-            // The children of those that were collected have come to us just now.
+            // The children of collected processes have just become ours.
             if left || !collected {
                 return !left;
             }
         }
     }
 
-    /// Whether the process group of a worker that has ended still has a member among our children,
-    /// so that its number cannot mean another group.
+    /// Returns `true` if the group of an ended worker still has a member.
+    /// Only our children count. While one exists, the kernel cannot give the group's number to
+    /// another group.
     pub(crate) fn holds_group(&self, group: Pid, ours: &HashSet<Pid>) -> bool {
         self.adopted(ours)
             .into_iter()
@@ -118,16 +122,16 @@ impl Leftovers {
     }
 }
 
-/// The process group of this number, if it is one of this container. It is -1 while another thread collects the
-/// process.
+/// Converts the number of a process group; `None` if outside the container.
+/// The number is -1 while another thread collects the process.
 fn group_of(number: i32) -> Option<Pid> {
     (number > 0).then(|| Pid::from_raw(number))?
 }
 
-/// Stops everything below a process, or continues it.
+/// Sends a signal to all descendants of a process, to stop or continue them.
 ///
-/// A process is stopped before its children are looked for: it cannot start others then, nor
-/// collect these, so that their numbers cannot come to mean other processes.
+/// It stops a process before it lists the children. A stopped process cannot start or collect
+/// children, so the process ids in the list stay valid.
 pub(crate) fn signal_below(parent: Pid, signal: Signal) {
     let (mut seen, mut next) = (HashSet::new(), children_of(parent));
     while let Some(process) = next.pop() {
@@ -137,12 +141,13 @@ pub(crate) fn signal_below(parent: Pid, signal: Signal) {
     }
 }
 
-/// Whether a process is stopped.
+/// Returns `true` if a process is stopped.
 pub(crate) fn is_stopped(process: Pid) -> bool {
     ProcessStat::of(process.as_raw_nonzero()).is_some_and(|stat| stat.state == 'T')
 }
 
-/// Whether there is any child at all: one system call, where reading the list takes many.
+/// Returns `true` if there is any child.
+/// This is one system call, whereas a list of the children takes many.
 fn has_children() -> bool {
     !matches!(look(), Err(Errno::ECHILD))
 }
@@ -151,19 +156,20 @@ fn is_one(pid: nix::unistd::Pid, of: &HashSet<Pid>) -> bool {
     Pid::from_raw(pid.as_raw()).is_some_and(|pid| of.contains(&pid))
 }
 
-/// A child that has ended and was not collected, if there is one.
+/// Returns a child that has ended and was not collected, if there is one.
 fn look() -> nix::Result<WaitStatus> {
     let without_collecting = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, without_collecting)
 }
 
-/// Our children.
+/// Returns our children.
 fn children() -> Vec<Pid> {
     children_of(getpid())
 }
 
-/// The children of a process. The kernel keeps them per thread. If the list is not empty, it may lack some that
-/// come to be while it is read; an empty answer is always right.
+/// Returns the children of a process, which the kernel lists per thread.
+/// A list that is not empty may lack children that start during the reading. An empty list is
+/// always right.
 fn children_of(parent: Pid) -> Vec<Pid> {
     let mut pids = Vec::new();
     let parent = parent.as_raw_nonzero().get();
@@ -173,7 +179,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
     for thread in threads.flatten() {
         match fs::read_to_string(thread.path().join("children")) {
             Ok(text) => pids.extend(text.split_whitespace().filter_map(parse_pid)),
-            // A kernel without this file, or a thread that has just ended.
+            // The kernel has no such file, or the thread has just ended.
             Err(_) => return children_from_all_processes(parent),
         }
     }
@@ -218,18 +224,19 @@ mod tests {
 
     #[test]
     fn a_process_that_another_thread_collects_just_now_has_no_group() {
-        // As a signal for group -1 it would go to the first process of the container.
+        // As a signal to group -1 it would go to the first process of the container.
         assert_eq!([-1, 0].map(group_of), [None, None]);
         assert_eq!(group_of(7), Pid::from_raw(7));
     }
 
-    /// Set for the process that the next test starts, as it kills all children that it has.
+    /// Variable that is set for the process that the next test starts.
+    /// The test needs a separate process because it kills all its children.
     const ALONE: &str = "RDZV_TEST_CLEARS_ALONE";
 
     #[test]
     #[expect(
         clippy::zombie_processes,
-        reason = "they are collected by what is tested"
+        reason = "the code under test collects them"
     )]
     fn whatever_another_thread_collects_meanwhile_nothing_is_left() {
         if std::env::var_os(ALONE).is_none() {

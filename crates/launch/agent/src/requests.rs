@@ -1,4 +1,4 @@
-//! Requests to the agent from outside: to stop, to suspend the job, to say that it is alive.
+//! Requests to the agent: stop, suspend the job, prove that it is alive.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -14,18 +14,18 @@ use crate::keeper::KeeperWatch;
 use crate::signal_copies::{SignalCopies, Taken, Way};
 use crate::signals::{JobControl, JobRequest, Signals, carried_by};
 
-/// What the agent is asked for.
+/// Request to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To stop, by a signal or a [`StopHandle`].
+    /// Stop, because of a signal or a [`StopHandle`].
     Stop(i32),
-    /// To tell the workers that the scheduler will take the node away.
+    /// Notify the workers that the scheduler will take the node away.
     Notice(Taken),
-    /// To stop at once: the keeper is gone.
+    /// Stop immediately, because the keeper ended.
     KeeperLost,
-    /// To pass a signal on to all workers.
+    /// Pass a signal on to all workers.
     PassOn(i32),
-    /// Job control: to suspend the workers, or to continue them.
+    /// Suspend the workers or continue them (job control).
     Job(JobRequest),
 }
 
@@ -33,9 +33,9 @@ pub(crate) enum Request {
 pub(crate) struct Requests {
     signals: Signals,
     for_workers: Signals,
-    /// The signals that the guard sends in place of those for the workers.
+    /// Signals that the guard sends in place of those for the workers.
     by_guard: Signals,
-    /// Those of them that are requests to stop nevertheless.
+    /// Signals of the guard that are nevertheless requests to stop.
     stops: Vec<i32>,
     copies: SignalCopies,
     notice: Option<i32>,
@@ -76,8 +76,9 @@ impl Requests {
         }
     }
 
-    /// The same, and these signals are for the workers, in the form in which the guard sends them too. `notice` is
-    /// the one that says that the scheduler will take the node away.
+    /// Adds the signals that are meant for the workers.
+    /// The guard sends the same signals in another form (`by_guard`). `notice` is the signal with
+    /// which the scheduler announces that it will take the node away.
     pub(crate) fn with_signals_for_workers(
         self,
         for_workers: Signals,
@@ -94,20 +95,22 @@ impl Requests {
         }
     }
 
-    /// Notes that the notice of preemption has come to another node; a [`Request::Notice`] follows, when it is known
-    /// whether the scheduler sends the signal to this one as well.
+    /// Records that another node received the notice of preemption.
+    /// A [`Request::Notice`] follows once it is known whether the scheduler sends the signal to
+    /// this node too.
     pub(crate) fn notice_elsewhere(&mut self, signal: i32) {
         if Some(signal) == self.notice {
             self.copies.note(signal, Way::OtherNode, Instant::now());
         }
     }
 
-    /// Whether there is a keeper, as far as is known.
+    /// Returns `true` if there is a keeper, as far as is known.
     pub(crate) fn has_keeper(&self) -> bool {
         self.keeper.is_there()
     }
 
-    /// Waits for the next request. May be dropped while waiting.
+    /// Waits for the next request.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self) -> Request {
         loop {
             tokio::select! {
@@ -115,7 +118,7 @@ impl Requests {
                 () = self.keeper.lost() => return Request::KeeperLost,
                 signal = self.signals.next() => return Request::Stop(signal),
                 signal = self.for_workers.next() => {
-                    // Of the sizes of a terminal, the last one counts.
+                    // Only the last size of a terminal matters.
                     if signal == Signal::WINCH.as_raw() {
                         return Request::PassOn(signal);
                     }
@@ -149,7 +152,8 @@ impl Requests {
         }
     }
 
-    /// Waits for a signal to stop, or the loss of the keeper. May be dropped while waiting.
+    /// Waits for a signal to stop, or the loss of the keeper.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn stop(&mut self) -> Request {
         loop {
             tokio::select! {
@@ -166,23 +170,25 @@ impl Requests {
     }
 }
 
-/// Tells an agent to stop from another thread.
+/// Stops an agent from another thread.
 ///
-/// It means what a signal to the process means: the first request grants the workers the whole
-/// grace, the second a quarter of it, any further one nothing.
+/// A request has the effect of a signal to the process. The first request gives the workers the
+/// whole shutdown timeout, the second one a quarter of it, and any further one no time.
 #[derive(Debug, Clone, Default)]
 pub struct StopHandle(Arc<Mutex<StopRequests>>);
 
 #[derive(Debug, Default)]
 struct StopRequests {
-    /// Those from before the run.
+    /// Requests from before the run.
     early: Vec<i32>,
     agent: Option<UnboundedSender<i32>>,
 }
 
 impl StopHandle {
-    /// Stops the workers with this signal, and the run with [`RunError::Signalled`]. Before a run
-    /// it ends the next one at its beginning, after a run nothing happens.
+    /// Stops the workers with this signal.
+    ///
+    /// The run then ends with [`RunError::Signalled`].
+    /// Before a run, the call ends the next run at its beginning. After a run it has no effect.
     ///
     /// [`RunError::Signalled`]: crate::api::RunError::Signalled
     pub fn stop(&self, signal: i32) {
@@ -194,7 +200,7 @@ impl StopHandle {
         }
     }
 
-    /// Requests go to this receiver from here on.
+    /// Sends all requests to the returned receiver from now on.
     fn attach(&self) -> UnboundedReceiver<i32> {
         let (sender, receiver) = unbounded_channel();
         let mut requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! One run on this node: the event loop of the runtime, and who takes part.
+//! One run on this node: its event loop and the parts that the loop connects.
 
 use std::sync::Arc;
 
@@ -17,17 +17,20 @@ use crate::{AgentConfig, AgentError, AgentEvent, Outcome, RendezvousPlan, host};
 
 /// Runs the workers of one node to their end.
 ///
-/// Blocks the calling thread, which has to be one that lives as long as the process (the main
-/// thread): workers are killed when the thread that started them ends. The process must have no
-/// other purpose meanwhile: signals are handled, and what workers leave behind is killed.
+/// Blocks the calling thread. That thread must live as long as the process (the main thread),
+/// because the kernel kills workers when the thread that started them ends. The process must have
+/// no other purpose during the run: this function handles signals and kills what workers leave
+/// behind.
 ///
-/// `observer` is called on this thread between two decisions, for each event as it happens. While
-/// it runs, nothing is supervised; it must not block (a write to a terminal or file is fine).
+/// The agent calls `observer` on this thread between two decisions, for each event as it happens.
+/// The agent supervises nothing during the call, so `observer` must not block. A write to a
+/// terminal or a file is fine.
 pub fn run(config: AgentConfig, observer: &mut dyn FnMut(&AgentEvent)) -> Outcome {
     run_in_view(config, None, observer)
 }
 
-/// The same, with a view that shows the workers' output on a terminal. Without one they share the console.
+/// Runs the workers like [`run`], with a view that shows their output.
+/// Without a view the workers share the console.
 pub fn run_in_view(
     config: AgentConfig,
     view: Option<&LiveView>,
@@ -36,7 +39,7 @@ pub fn run_in_view(
     run_processes(config, view, &StopHandle::default(), observer)
 }
 
-/// The same, but may be stopped by a handle too.
+/// Runs the workers like [`run_in_view`]; a handle can stop the run too.
 pub(crate) fn run_processes(
     config: AgentConfig,
     view: Option<&LiveView>,
@@ -46,7 +49,7 @@ pub(crate) fn run_processes(
     let config = outliving(config);
     block_on(async {
         let config = Arc::new(config);
-        // Signals first: from here on none is lost.
+        // Signals come first: from here on none is lost.
         let notice = config.preemption.as_ref().map(|plan| plan.signal);
         let others = config.stop.signals.iter().copied();
         let signals = Signals::new(others.filter(|signal| Some(*signal) != notice))
@@ -75,12 +78,13 @@ pub(crate) fn run_processes(
     })
 }
 
-/// Has another agent started in place of this one if it is killed, as far as the configuration wants that.
+/// Prepares the restart of this agent for the case that it is killed.
+/// Does so only if the configuration allows restarts.
 fn outliving(mut config: AgentConfig) -> AgentConfig {
     let kept = kept();
     if let RendezvousPlan::Dynamic { parameters } = &mut config.rendezvous.plan {
-        // An agent in a process that has other purposes shares its descriptors with what that
-        // forks.
+        // If the process has other purposes, the processes that it forks inherit the descriptors of
+        // the agent.
         parameters.ends_workers = kept.is_some();
     }
     if let Some(kept) = kept.filter(|_| config.rendezvous.agent_restarts > 0) {
@@ -93,7 +97,7 @@ fn outliving(mut config: AgentConfig) -> AgentConfig {
     config
 }
 
-/// Runs workers that a supervisor of any kind looks after. The process may have other purposes.
+/// Runs workers under any supervisor; the process may have other purposes.
 pub(crate) fn run_supervised(
     config: AgentConfig,
     supervisor: impl Supervisor,
@@ -114,7 +118,7 @@ pub(crate) fn run_supervised(
 }
 
 fn block_on(run: impl Future<Output = Result<Outcome, AgentError>>) -> Outcome {
-    // Reports will want it; the answer comes while the workers run.
+    // Reports need the host name; the answer comes while the workers run.
     host::look_up();
     let runtime = Builder::new_current_thread()
         .enable_all()

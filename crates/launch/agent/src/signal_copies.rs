@@ -1,41 +1,44 @@
-//! Copies of one signal for the workers: some schedulers send it to the launcher, some to every process of the job.
+//! Copies of one signal for the workers.
+//!
+//! Some schedulers send the signal to the launcher, some to every process of the job.
 //!
 //! ```text
-//!   scheduler ── USR1 ─► keeper ── USR1 ─► guard ── URG ─► agent ── USR1 ─► workers      (to the launcher)
-//!             ── USR1 ─► keeper, guard, agent, and each worker                            (to every process)
+//!   to the launcher:   scheduler ─ USR1 ─► keeper ─ USR1 ─► guard ─ URG ─► agent ─ USR1 ─► workers
+//!   to every process:  scheduler ── USR1 ─► keeper, guard, agent, and each worker
 //! ```
 //!
-//! The guard passes it on as another signal, so that the agent can tell the two apart: if it gets
-//! both, its workers have theirs already. It waits a moment for the second one.
+//! The guard passes the signal on as a different signal, so the agent can tell the two apart. If
+//! the agent receives both, its workers have received theirs already. The agent waits up to 100 ms
+//! for the second one.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Time between the copies of one signal, on a machine that has much to do.
+/// Maximum time between the copies of one signal, on a busy machine.
 const APART: Duration = Duration::from_millis(100);
 
-/// The way on which a copy has come.
+/// Path on which a copy has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// To the agent itself.
+    /// Sent to the agent itself.
     Itself,
-    /// Through the guard.
+    /// Passed on by the guard.
     Guard,
-    /// To another node, whose agent says so.
+    /// Sent to another node, whose agent reported it.
     OtherNode,
 }
 
-/// A signal with all its copies.
+/// Signal together with all its copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) signal: i32,
-    /// Whether it was sent to every process of the node.
+    /// `true` if every process of the node received the signal.
     pub(crate) workers_have_it: bool,
-    /// Whether it has come to this node, and not only to another one.
+    /// `true` if this node received the signal, `false` if only another node did.
     pub(crate) here: bool,
 }
 
-/// The copies of the last signal of each number.
+/// Copies of the last signal of each number.
 #[derive(Debug, Default)]
 pub(crate) struct SignalCopies(BTreeMap<i32, Copies>);
 
@@ -44,12 +47,12 @@ struct Copies {
     since: Instant,
     itself: bool,
     by_guard: bool,
-    /// Whether the signal was taken; late copies are still no other one.
+    /// `true` if the signal was taken; late copies do not count as a new signal.
     taken: bool,
 }
 
 impl SignalCopies {
-    /// Notes a copy.
+    /// Records a copy.
     pub(crate) fn note(&mut self, signal: i32, way: Way, now: Instant) {
         let is_over =
             |copies: &Copies| copies.taken && now.duration_since(copies.since) > 2 * APART;
@@ -69,7 +72,7 @@ impl SignalCopies {
         }
     }
 
-    /// When the next signal can be taken.
+    /// Returns the time at which the next signal can be taken.
     pub(crate) fn due(&self) -> Option<Instant> {
         let open = self.0.values().filter(|copies| !copies.taken);
         open.map(|copies| match copies.itself && copies.by_guard {
@@ -79,7 +82,7 @@ impl SignalCopies {
         .min()
     }
 
-    /// Takes the signal that is due.
+    /// Returns the signal that is due.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Taken> {
         let mut all = self.0.iter_mut();
         let (signal, copies) = all.find(|(_, copies)| {

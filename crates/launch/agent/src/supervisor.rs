@@ -1,9 +1,9 @@
-//! The interface between the agent's loop and whatever runs the workers.
+//! Interface between the agent's loop and the code that runs the workers.
 //!
 //! | supervisor | workers |
 //! |---|---|
 //! | [`ProcessSupervisor`](crate::processes::ProcessSupervisor) | processes of this machine, whose exits the kernel reports |
-//! | [`PolledSupervisor`](crate::api::SimpleElasticAgent) | those of a [`WorkerSupervisor`](crate::api::WorkerSupervisor), which is asked how they are |
+//! | [`PolledSupervisor`](crate::api::SimpleElasticAgent) | workers of a [`WorkerSupervisor`](crate::api::WorkerSupervisor), which the agent polls |
 //!
 //! Calls return what happened, in order. A supervisor never sees the loop, the machine or the
 //! rendezvous.
@@ -19,41 +19,44 @@ use crate::clock::Clock;
 use crate::worker::WorkerIdentity;
 use crate::{AgentError, AgentEvent};
 
-/// Something that happened to workers.
+/// Event that a supervisor reports about its workers.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
-    /// For observers only.
+    /// Event for observers only.
     Notice(AgentEvent),
-    /// For the worker-group machine.
+    /// Input for the worker-group machine.
     Input(GroupInput),
-    /// The supervisor cannot do its work any more.
+    /// The supervisor cannot continue.
     Broken(AgentError),
 }
 
-/// What the loop knows while it waits.
+/// State of the loop that a waiting supervisor needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watch {
-    /// Whether workers run and nobody stops them: only then they can hang.
+    /// `true` if workers run and no stop is in progress; only then can they hang.
     pub(crate) healthy: bool,
-    /// How long until the machine has to be called anyway.
+    /// Time until the next scheduled call of the machine.
     pub(crate) within: Option<Duration>,
 }
 
-/// Starts, watches and stops the workers of one node. What has a default is for workers that are
-/// processes: those of others leave nothing behind and have no output here.
+/// Starts, watches and stops the workers of one node.
+/// Methods with a default matter only for workers that are processes. Other workers leave nothing
+/// behind and have no output here.
 pub(crate) trait Supervisor {
-    /// The first call of a run.
+    /// Begins a run; this is the first call.
     fn begin(&mut self, _clock: Clock) -> Vec<WorkerEvent> {
         Vec::new()
     }
 
-    /// Forgets the workers of the last attempt, which are gone.
+    /// Forgets the workers of the last attempt, which have all ended.
     fn forget(&mut self);
 
-    /// Starts one worker, or accepts it to be started with the others of its attempt by the next
-    /// call of [`Supervisor::next`]. Either way [`GroupInput::Started`] is among the events.
+    /// Starts one worker, or accepts it for a later start.
+    /// [`Supervisor::next`] then starts all accepted workers of the attempt together. In both cases
+    /// [`GroupInput::Started`] is among the events.
     ///
-    /// `reserved_port` is the port that the worker will listen on; it is free once this is dropped.
+    /// `reserved_port` reserves the port that the worker will listen on. Dropping it frees the
+    /// port.
     fn start(
         &mut self,
         clock: Clock,
@@ -61,11 +64,13 @@ pub(crate) trait Supervisor {
         reserved_port: Option<Arc<TcpListener>>,
     ) -> Result<Vec<WorkerEvent>, AgentError>;
 
-    /// Waits until something happens to workers. May be dropped while waiting without losing
-    /// anything. Is ready at once only for exits: after anything else other tasks come first.
+    /// Waits until something happens to workers.
+    /// Cancel-safe: the caller may drop the future without losing an event. Only exits are returned
+    /// immediately; all other events let other tasks run first.
     async fn next(&mut self, clock: Clock, watch: Watch) -> Vec<WorkerEvent>;
 
-    /// Sends workers a signal that ends them; those that run after `grace` will be killed.
+    /// Sends workers a signal that ends them.
+    /// The caller kills the workers that still run after the shutdown timeout.
     fn signal(
         &mut self,
         clock: Clock,
@@ -74,20 +79,21 @@ pub(crate) trait Supervisor {
         grace: Duration,
     ) -> Vec<WorkerEvent>;
 
-    /// Kills workers whose grace is over.
+    /// Kills workers whose shutdown timeout has passed.
     fn kill(&mut self, _clock: Clock, _workers: &[LocalRank]) -> Vec<WorkerEvent> {
         Vec::new()
     }
 
-    /// Gives up workers that do not end although they were killed.
+    /// Stops waiting for workers that do not end although they were killed.
     fn abandon(&mut self, _workers: &[LocalRank]) {}
 
-    /// Kills whatever workers have left behind. [`GroupInput::Cleared`] follows, here or later.
+    /// Kills all processes that workers have left behind.
+    /// [`GroupInput::Cleared`] follows, in the result or later.
     fn kill_leftovers(&mut self) -> Vec<WorkerEvent> {
         vec![GroupInput::Cleared.into()]
     }
 
-    /// Gives up leftovers that do not end although they were killed.
+    /// Stops waiting for leftovers that do not end although they were killed.
     fn abandon_leftovers(&mut self) {}
 
     /// Suspends all workers (SIGSTOP).
@@ -96,52 +102,55 @@ pub(crate) trait Supervisor {
     /// Continues all workers (SIGCONT).
     fn resume(&mut self) {}
 
-    /// Sends all workers a signal whose meaning is their own.
+    /// Sends all workers a signal whose meaning only the workers know.
     fn pass_on(&mut self, _signal: i32) {}
 
-    /// Tells workers that the scheduler will take the node away, by this signal if they handle it.
+    /// Notifies workers that the scheduler will take the node away.
+    /// The notice is this signal, sent to workers that handle it.
     fn notify(&mut self, _workers: &[LocalRank], _signal: i32) {}
 
-    /// The first failure of an attempt.
+    /// Reports the first failure of an attempt.
     fn report_failure(&mut self, _exit: &WorkerExit) {}
 
-    /// The workers of the attempt, by local rank.
+    /// Returns the workers of the attempt, by local rank.
     fn workers(&self) -> Vec<WorkerIdentity>;
 
-    /// Whether a worker was killed for a fault of its own: its exit is a failure, whatever it is.
+    /// Returns the fault for which the agent killed a worker, if there is one.
+    /// The exit of such a worker is a failure, whatever its code.
     fn kill_cause(&self, worker: LocalRank) -> Option<&Cause>;
 
-    /// What is known of a worker that has ended, or that will, besides its exit.
+    /// Returns all facts about a worker except its exit.
+    /// The worker has ended or will end.
     fn evidence(&self, worker: LocalRank) -> Option<Evidence>;
 
-    /// A cause in the surroundings of a worker whose exit and evidence explain nothing.
+    /// Returns an external cause of an exit that the evidence does not explain.
     fn probe(&self, _exit: &WorkerExit) -> Option<Cause> {
         None
     }
 
-    /// A failure of a worker in one sentence, for people at other nodes.
+    /// Returns one sentence about a worker's failure for the users of other nodes.
     fn sentence(&self, failure: &Failure) -> String {
         failure.sentence()
     }
 
-    /// Ends what still runs, and returns when it is gone.
+    /// Ends all workers that still run, and returns after their end.
     fn shutdown(&mut self, signal: i32);
 
-    /// Waits until everything that ended workers have written to the agent's stderr is captured.
+    /// Waits until all stderr output of ended workers is captured.
     async fn captured(&mut self) {}
 
     /// Waits until the output of all workers is on the console.
     async fn drained(&mut self) {}
 
-    /// Bytes of the workers' output that are known not to be on the console.
+    /// Returns the number of output bytes that did not reach the console.
     fn unshown(&self) -> u64 {
         0
     }
 
-    /// Removes what the run does not leave behind.
+    /// Removes the files that do not outlive the run.
     fn remove_files(&mut self, _succeeded: bool) {}
 
-    /// The last call of a run.
+    /// Ends a run; this is the last call.
     fn end(&mut self, _clock: Clock) -> Vec<WorkerEvent> {
         Vec::new()
     }

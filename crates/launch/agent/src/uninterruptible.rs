@@ -1,8 +1,8 @@
-//! Checks the workers' state letters in `/proc`, if the environment asks for that.
+//! Checks of the workers' state letters in `/proc`, if enabled.
 //!
-//! The kernel does not notify anybody when a process falls into the uninterruptible sleep, so this
-//! is polled: at a quarter of the limit, between 20 ms and 1 s, and only while the group is
-//! healthy. [`rdzv_agent_proto::hang::uninterruptible`] interprets the letters.
+//! The kernel sends no notification when a process enters the uninterruptible sleep. This module
+//! therefore polls at a quarter of the limit, between 20 ms and 1 s, while the group is healthy.
+//! [`rdzv_agent_proto::hang::uninterruptible`] interprets the letters.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tracing::warn;
 
 use crate::hang::kernel_place_in;
 
-/// Watches for workers in an uninterruptible sleep.
+/// Watch for workers in an uninterruptible sleep.
 #[derive(Debug)]
 pub(crate) struct KernelHolds {
     watch: Option<UninterruptibleWatch>,
@@ -27,6 +27,7 @@ pub(crate) struct KernelHolds {
 }
 
 impl KernelHolds {
+    /// Makes a watch with a limit from the environment.
     /// `setting` is the value of `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`.
     pub(crate) fn new(setting: Option<&str>) -> Self {
         Self {
@@ -36,8 +37,8 @@ impl KernelHolds {
         }
     }
 
-    /// Waits until the next check is due; permanently if none is configured. May be dropped while
-    /// waiting.
+    /// Waits until the next check is due; never returns without a limit.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn due(&mut self, healthy: bool) {
         let Some(watch) = &mut self.watch else {
             return pending().await;
@@ -55,8 +56,8 @@ impl KernelHolds {
         self.next_check = None;
     }
 
-    /// Checks these running workers. Returns those that have been held for too long, with that as
-    /// their cause.
+    /// Checks these running workers and returns those that are stuck.
+    /// Each comes with the cause, an uninterruptible sleep for longer than the limit.
     pub(crate) fn check(
         &mut self,
         now: Mono,

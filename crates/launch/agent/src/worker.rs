@@ -1,4 +1,4 @@
-//! One worker: its place in the job, and where it runs.
+//! One worker: its ranks, its location and its files.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 use serde::Serialize;
 
-/// A worker's place in the job.
+/// Ranks of a worker in the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WorkerIdentity {
     /// Rank within the node.
@@ -16,17 +16,18 @@ pub struct WorkerIdentity {
     pub rank: Rank,
     /// Number of workers in the job.
     pub world_size: u32,
-    /// Rank among its role.
+    /// Rank among the workers of its role.
     pub role_rank: RoleRank,
-    /// Number of workers of its role.
+    /// Number of workers of the role.
     #[serde(skip)]
     pub role_world_size: u32,
-    /// Process id; 0 before it was started.
+    /// Process id; 0 before the start of the worker.
     pub pid: u32,
 }
 
 impl WorkerIdentity {
-    /// The worker at this place; `pid` is 0 for one that is no process, or not started yet.
+    /// Makes the identity of the worker with these ranks.
+    /// `pid` is 0 for a worker that is no process or has not started.
     pub(crate) fn new(place: &WorkerRanks, pid: u32) -> Self {
         Self {
             local_rank: place.local_rank,
@@ -39,17 +40,17 @@ impl WorkerIdentity {
     }
 }
 
-/// Where a worker runs.
+/// Location of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkerId {
-    /// A process of this machine, by its process id.
+    /// Process of this machine, by process id.
     Process(u32),
-    /// Somewhere else: `host:port`, or whatever its supervisor calls it.
+    /// Worker elsewhere: `host:port`, or a name that its supervisor chose.
     Remote(String),
 }
 
 impl WorkerId {
-    /// The process id, of a process.
+    /// Returns the process id, if the worker is a process.
     pub fn pid(&self) -> Option<u32> {
         match self {
             Self::Process(pid) => Some(*pid),
@@ -67,15 +68,15 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// The output files of a worker; `None` where it writes to the agent's own stream, or has no
-/// directory.
+/// Output files of a worker.
+/// `None` if the worker writes to the agent's own stream, or has no directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerFiles {
-    /// Its standard output.
+    /// Standard output.
     pub stdout: Option<PathBuf>,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: Option<PathBuf>,
-    /// Where it leaves its error file.
+    /// Path at which the worker leaves its error file.
     pub error_file: Option<PathBuf>,
 }
 

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::worker::WorkerIdentity;
 
-/// The wait of the agent's worker group, if there is one.
+/// Current wait of the agent's worker group, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Awaiting(Option<Wait>);
 
@@ -20,7 +20,7 @@ struct Wait {
 }
 
 impl Awaiting {
-    /// The group waits for this now.
+    /// Records what the group waits for now.
     pub(super) fn update(&mut self, now: Mono, awaited: Option<Awaited>) {
         let before = self.0.take();
         self.0 = awaited.map(|awaited| match before {
@@ -54,7 +54,7 @@ impl Awaiting {
     }
 }
 
-/// `rank 3`, `ranks 0-4, 7`.
+/// Returns a text such as `rank 3` or `ranks 0-4, 7`.
 fn named(running: &[LocalRank], workers: &[WorkerIdentity]) -> String {
     let of_group = workers
         .iter()

@@ -116,7 +116,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         self.stopped_at_the_end(request);
         let bytes = self.supervisor.unshown();
         if bytes > 0 {
-            warn!("{bytes} bytes of output are dropped, because nobody reads the console");
+            warn!("{bytes} bytes of output are dropped, because the console is not read");
             let at = self.clock.now().wall;
             self.emit(AgentEvent::OutputDropped { at, bytes });
         }

@@ -233,7 +233,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         let role = self.config.identity.role.clone();
         let since = self.clock.now().mono;
         self.supervisor.suspend();
-        warn!("[{role}] stopped; the workers stand still until SIGCONT");
+        warn!("[{role}] stopped; the workers are suspended until SIGCONT");
         if !self.requests.has_keeper() {
             stop_this_process();
         }

@@ -15,14 +15,15 @@ use crate::signal_copies::Taken;
 use crate::supervisor::Supervisor;
 use crate::{AgentEvent, Outcome};
 
-/// Default closing signal, SIGTERM: workers may end by it after a notice, too.
+/// Number of SIGTERM, the default closing signal.
+/// Workers may also end because of it after a notice.
 const CLOSING_SIGNAL: i32 = 15;
 
-/// The notice that this agent has taken.
+/// Notice of preemption that this agent handles.
 #[derive(Debug, Default)]
 pub(super) struct Preemption {
     since: Option<Mono>,
-    /// The agent of another node that has got the signal.
+    /// Agent of another node that received the signal.
     by: Option<GroupRank>,
     /// `true` if this node has received the signal.
     by_signal: bool,
@@ -35,7 +36,7 @@ impl Preemption {
         self.workers_have_it
     }
 
-    /// The outcome of a run whose workers have ended so.
+    /// Returns the outcome of a run whose workers ended with these exits.
     pub(super) fn outcome(&self, signal: i32, exits: &[WorkerExit], now: Mono) -> Outcome {
         Outcome::Preempted {
             signal,
@@ -75,7 +76,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         Some(self.take_notice(signal, self.preemption.by))
     }
 
-    /// Another agent of the round has got the signal.
+    /// Records that another agent of the round received the signal.
     pub(super) fn preempted_elsewhere(&mut self, signal: i32, by: GroupRank) {
         self.preemption.by = Some(by);
         self.requests.notice_elsewhere(signal);

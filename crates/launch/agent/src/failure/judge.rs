@@ -1,4 +1,4 @@
-//! From what happened here, and what other nodes have said, to the verdict.
+//! Verdict on the failures of this node and on the reports of other nodes.
 
 use std::io::ErrorKind;
 
@@ -11,8 +11,8 @@ use super::{FailureAnalysis, PeerFailure, root_cause};
 use crate::{AgentError, Outcome, Verdict, host};
 
 impl PeerFailure {
-    /// Whether it came before the first failure of this node: by time, unless only one of the two
-    /// is the loss of a peer.
+    /// Returns `true` if it came before the first failure of this node.
+    /// The times decide, unless only one of the two failures is the loss of a peer.
     fn came_before(&self, own: &Failure) -> bool {
         if matches!(own.cause, Cause::StoppedByAgent { .. }) {
             return true;
@@ -27,7 +27,7 @@ impl PeerFailure {
 }
 
 impl FailureAnalysis {
-    /// The verdict on the run: the failures in order.
+    /// Returns the verdict on the run: the failures in order.
     pub(crate) fn verdict(&self, now: Wall, restart_count: u32, outcome: &Outcome) -> Verdict {
         let elsewhere = self.elsewhere(outcome);
         let mut finality = None;
@@ -50,7 +50,7 @@ impl FailureAnalysis {
                 }
                 failures
             }
-            // Another node's failure is not one of this node, if that node is known.
+            // If the other node is known, its failure does not count as one of this node.
             Outcome::Error(AgentError::PeerFailed { .. }) if elsewhere.is_some() => Vec::new(),
             Outcome::Error(error) => vec![self.of_agent(now, error)],
         };
@@ -62,12 +62,12 @@ impl FailureAnalysis {
         }
     }
 
-    /// The first failure of the job, if that was on another node.
+    /// Returns the first failure of the job, if it was on another node.
     fn elsewhere(&self, outcome: &Outcome) -> Option<Failure> {
         let peer_failure = self.peer_failure.as_ref().filter(|peer_failure| {
             root_cause(outcome).is_none_or(|first| peer_failure.came_before(first))
         });
-        // What ended the run is that the nodes could not meet (again): because of that node.
+        // The run ended because the nodes had no rendezvous, and the lost node is the reason.
         let without_others = matches!(
             outcome,
             Outcome::Error(
@@ -80,7 +80,7 @@ impl FailureAnalysis {
             .or_else(|| lost.map(LostNode::failure))
     }
 
-    /// The failure of an agent that could not go on.
+    /// Returns the failure of an agent that could not continue.
     fn of_agent(&self, now: Wall, error: &AgentError) -> Failure {
         let cause = match error {
             AgentError::ProgramNotFound { .. } | AgentError::Spawn { .. } => Cause::NotStarted {

@@ -1,11 +1,11 @@
-//! Nodes that have vanished without a word.
+//! Nodes that were lost without a message.
 
 use rdzv_agent_proto::group::membership::{self, host_of};
 use rdzv_agent_proto::group::{Cause, Evidence, Failure, MembershipCause};
 use rdzv_core::time::Wall;
 use rdzv_rendezvous::RendezvousError;
 
-/// A node that was lost, or whoever hosts what the nodes meet at.
+/// Lost node, or lost host of the rendezvous.
 #[derive(Debug)]
 pub(super) struct LostNode {
     node: String,
@@ -14,7 +14,7 @@ pub(super) struct LostNode {
 }
 
 impl LostNode {
-    /// The one that the sentence about a change of membership tells of, if that is what it tells.
+    /// Returns the node that a sentence about a membership change reports as lost.
     pub(super) fn in_sentence(reason: &str, at: Wall) -> Option<Self> {
         if membership::cause(reason) != MembershipCause::Lost {
             return None;
@@ -22,7 +22,7 @@ impl LostNode {
         let reason = reason
             .strip_prefix("node ")
             .or_else(|| reason.strip_prefix("nodes "))?;
-        // Who leaves in order, at a signal, is missed just as much if too few are left.
+        // A node that leaves in order, at a signal, is missing just as much if too few are left.
         let (node, _) = [" is lost: ", " is gone (", " are gone (", " has left"]
             .into_iter()
             .find_map(|words| reason.split_once(words))?;
@@ -33,20 +33,20 @@ impl LostNode {
         })
     }
 
-    /// Whoever hosts the rendezvous cannot be reached any more.
+    /// Describes the loss of the rendezvous host, or of the connection to it.
     pub(super) fn host(error: &RendezvousError, at: Wall) -> Self {
         let node = match error {
             RendezvousError::Unreachable { place, .. } => place.clone(),
-            _ => "what the nodes meet at".to_owned(),
+            _ => "the rendezvous".to_owned(),
         };
         Self {
-            what: format!("whoever hosts the rendezvous was lost, or the way there: {error}"),
+            what: format!("the host of the rendezvous was lost, or the way to it: {error}"),
             node,
             at,
         }
     }
 
-    /// As it is reported.
+    /// Returns the loss in the form of a failure.
     pub(super) fn failure(&self) -> Failure {
         Failure {
             cause: Cause::NodeLost {

@@ -1,5 +1,6 @@
-//! What is known of failures: of workers of this node, of other nodes, of the agent itself; and the
-//! verdict at the end of a run: which failure came first, why, and what only followed from it.
+//! Failures of this node's workers, of other nodes and of the agent.
+//!
+//! At the end of a run they lead to a verdict: the first failure, its cause, and its consequences.
 //!
 //! ```text
 //!   exits and evidence of workers ──► Failure × n ─┐
@@ -7,8 +8,8 @@
 //!   failures of other nodes, lost nodes ───────────┘
 //! ```
 //!
-//! * `lost_node` is about nodes that have vanished without a word.
-//! * `judge` puts the failures of this node and of others in order.
+//! * `lost_node` describes nodes that were lost without a message.
+//! * `judge` puts the failures of this node and of other nodes in order.
 //!
 //! `rdzv_agent_proto::group` finds the causes and the first failure of this node.
 
@@ -28,32 +29,32 @@ use crate::worker::WorkerIdentity;
 use crate::{AgentConfig, AgentError, Outcome, Verdict, host};
 use lost_node::LostNode;
 
-/// SIGKILL's number, the same on all architectures.
+/// Number of SIGKILL, the same on all architectures.
 const KILL: i32 = 9;
 
-/// The most that other nodes are sent of a failure, in bytes.
+/// Maximum size, in bytes, of a failure that this node sends to other nodes.
 const MOST_ANNOUNCED: usize = 3_500;
 
-/// A failure on another node.
+/// Failure on another node.
 #[derive(Debug)]
 struct PeerFailure {
     failure: Failure,
-    /// When it happened, by the clock of this node.
+    /// Time of the failure, by the clock of this node.
     at: Wall,
 }
 
-/// Collects what is known of failures, and says what follows.
+/// Collection of all known failures, from which the verdict follows.
 #[derive(Debug)]
 pub(crate) struct FailureAnalysis {
     role: String,
     group_rank: GroupRank,
-    /// The worker that could not be started.
+    /// Worker that could not be started.
     not_started: Option<WorkerIdentity>,
-    /// The failure that another node has ended the run with.
+    /// Failure with which another node ended the run.
     peer_failure: Option<PeerFailure>,
-    /// A node that was lost, and no round has been formed since.
+    /// Node that was lost; no round has been formed since.
     lost_node: Option<LostNode>,
-    /// Workers of the attempt that have ended by themselves, in their order.
+    /// Workers of the attempt that ended without a signal of the agent, in order.
     exits: Vec<WorkerExit>,
     /// Workers of the attempt that were found to hang.
     unhealthy: Vec<LocalRank>,
@@ -72,7 +73,7 @@ impl FailureAnalysis {
         }
     }
 
-    /// Takes note of workers that fail.
+    /// Records workers that fail.
     pub(crate) fn observe(&mut self, input: &GroupInput) {
         match input {
             GroupInput::Exited(exits) => {
@@ -84,13 +85,13 @@ impl FailureAnalysis {
         }
     }
 
-    /// Another attempt begins.
+    /// Forgets the last attempt when another one begins.
     pub(crate) fn forget(&mut self) {
         self.exits.clear();
         self.unhealthy.clear();
     }
 
-    /// The first failure of the attempt on this node.
+    /// Returns the first failure of the attempt on this node.
     pub(crate) fn of_attempt(&self, now: Wall, workers: &impl Supervisor) -> Option<Failure> {
         let finality = Finality::RunEnded;
         match self.outcome(now, &self.exits, &self.unhealthy, finality, workers) {
@@ -103,13 +104,13 @@ impl FailureAnalysis {
         }
     }
 
-    /// A round was formed.
+    /// Records that a round was formed.
     pub(crate) fn joined(&mut self, group_rank: GroupRank) {
         self.group_rank = group_rank;
         self.lost_node = None;
     }
 
-    /// A worker could not be started.
+    /// Records a worker that could not be started.
     pub(crate) fn not_started(&mut self, worker: WorkerIdentity, error: &AgentError) {
         let program = matches!(
             error,
@@ -118,7 +119,8 @@ impl FailureAnalysis {
         self.not_started = program.then_some(worker);
     }
 
-    /// Nodes came or went, as this sentence says. Returns which of these it was.
+    /// Records that nodes joined or left; `reason` is the sentence about it.
+    /// Returns the kind of change.
     pub(crate) fn membership_changed(&mut self, at: Wall, reason: &str) -> MembershipCause {
         if let Some(lost) = LostNode::in_sentence(reason, at) {
             self.lost_node = Some(lost);
@@ -126,13 +128,14 @@ impl FailureAnalysis {
         membership::cause(reason)
     }
 
-    /// The rendezvous cannot be reached any more.
+    /// Records that the rendezvous cannot be reached any more.
     pub(crate) fn rendezvous_lost(&mut self, at: Wall, error: &RendezvousError) {
         self.lost_node
             .get_or_insert_with(|| LostNode::host(error, at));
     }
 
-    /// Another node has failed permanently. Returns the sentence for people in what it announced.
+    /// Records that another node failed permanently.
+    /// Returns the sentence for users in what that node announced.
     pub(crate) fn peer_failed(&mut self, now: Wall, reason: &str) -> String {
         let (sentence, failure) = Failure::decode(reason);
         if let Some((failure, age)) = failure {
@@ -142,10 +145,10 @@ impl FailureAnalysis {
         sentence
     }
 
-    /// The outcome of a run whose workers failed.
+    /// Returns the outcome of a run whose workers failed.
     ///
-    /// Workers that were found to hang have failed, however they ended then. One that the kernel
-    /// does not end is taken for what it was sent.
+    /// Workers that were found to hang have failed, whatever their exit was. A worker that the
+    /// kernel does not end counts as killed.
     pub(crate) fn outcome(
         &self,
         now: Wall,
@@ -175,7 +178,7 @@ impl FailureAnalysis {
         }
     }
 
-    /// The failure of a worker that ended so.
+    /// Returns the failure that this exit of a worker means.
     fn failure(&self, exit: &WorkerExit, workers: &impl Supervisor) -> Option<Failure> {
         let evidence = Evidence {
             host: host::full_name(),
@@ -194,7 +197,8 @@ impl FailureAnalysis {
         Some(failure)
     }
 
-    /// What other nodes are sent of a failure here: a sentence, and the record.
+    /// Returns the text that other nodes receive about a failure here.
+    /// It consists of a sentence and the record.
     pub(crate) fn announcement(
         &self,
         now: Wall,
@@ -207,7 +211,7 @@ impl FailureAnalysis {
         })
     }
 
-    /// The same of workers that hang and are about to be stopped.
+    /// Returns the same for workers that hang and will be stopped.
     pub(crate) fn hang_announcement(
         &self,
         now: Wall,
@@ -225,8 +229,8 @@ impl FailureAnalysis {
         }
     }
 
-    /// What other nodes are sent when the run ends here: `text`, or a sentence about the worker
-    /// that failed first, and the record.
+    /// Returns the text that other nodes receive when the run ends here.
+    /// It consists of `text`, or a sentence about the worker that failed first, and the record.
     pub(crate) fn final_announcement(
         now: Wall,
         outcome: &Outcome,
@@ -243,7 +247,7 @@ impl FailureAnalysis {
     }
 }
 
-/// The exit of a worker that is taken for killed.
+/// Returns the exit of a worker that counts as killed.
 fn killed(now: Wall, worker: LocalRank, workers: &impl Supervisor) -> Option<WorkerExit> {
     let identity = identity(worker, workers)?;
     Some(WorkerExit {
@@ -271,7 +275,7 @@ fn root_cause(outcome: &Outcome) -> Option<&Failure> {
     }
 }
 
-/// One sentence about workers that hang.
+/// Returns one sentence about workers that hang.
 pub(crate) fn hang_sentence(hanging: &[LocalRank], workers: &impl Supervisor) -> String {
     let sentences: Vec<String> = hanging
         .iter()

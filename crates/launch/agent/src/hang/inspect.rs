@@ -1,4 +1,6 @@
-//! Where all workers are, found out beside the loop: a stack takes a tenth of a second, or for ever.
+//! Inspection of all workers in parallel with the agent's loop.
+//!
+//! A stack takes 0.1 s, or never arrives.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -9,10 +11,11 @@ use tokio::task::JoinSet;
 use super::{look, stack};
 use crate::worker::WorkerIdentity;
 
-/// An inspection under way.
+/// Inspection in progress.
 pub(crate) type Inspection = Pin<Box<dyn Future<Output = Vec<WorkerStack>>>>;
 
-/// Looks at these workers, all at the same time. To be called inside the runtime.
+/// Begins to inspect these workers, all at the same time.
+/// Must be called inside the runtime.
 pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<&PathBuf>) -> Inspection {
     let looks = workers
         .into_iter()
@@ -27,7 +30,7 @@ pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<&PathBuf>) -> Ins
 
 async fn inspect(worker: WorkerIdentity, tool: Option<PathBuf>) -> WorkerStack {
     let pid = worker.pid;
-    // First: py-spy itself may show in what the worker does.
+    // The kernel state comes first, because py-spy itself may change what the worker does.
     let kernel = look::kernel_place_in(Path::new(&format!("/proc/{pid}")));
     let threads = look::threads(pid);
     let (frames, without_frames) = match &tool {

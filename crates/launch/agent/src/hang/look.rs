@@ -1,4 +1,4 @@
-//! What `/proc` tells of workers: what they have used, whose process one is, and where they are.
+//! Readings of `/proc` about workers: usage, ownership and location.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,16 +13,18 @@ use rdzv_core::escape::escape;
 use super::syscall;
 use crate::process_stat::ProcessStat;
 
-/// How many generations above a process are looked at for a worker.
+/// Limit on the ancestors of a process that are checked for a worker.
 const GENERATIONS: usize = 64;
 
-/// A file of the kernel's. Names in it are chosen by programs and need not be text.
+/// Reads a file of the kernel.
+/// Names in such a file are chosen by programs and need not be valid text.
 fn text(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
-/// What a process has used; `None` if it is gone. What only its owner may see counts as nothing.
+/// Returns the usage of a process; `None` if there is no such process.
+/// Values that only the owner of the process may read count as 0.
 pub(crate) fn usage(pid: u32) -> Option<Usage> {
     let stat = ProcessStat::of(pid)?;
     Some(with_io(pid, stat.cpu))
@@ -42,7 +44,8 @@ fn with_io(pid: u32, cpu: Duration) -> Usage {
     }
 }
 
-/// What the other processes in the sessions of these workers have used together, by worker.
+/// Returns the total usage of the other processes in the workers' sessions.
+/// The result is by worker.
 pub(crate) fn others_in_sessions(leaders: &[u32]) -> BTreeMap<u32, Usage> {
     let mut usages: BTreeMap<u32, Usage> = leaders
         .iter()
@@ -66,7 +69,8 @@ pub(crate) fn others_in_sessions(leaders: &[u32]) -> BTreeMap<u32, Usage> {
     usages
 }
 
-/// Which of these workers a process belongs to: it is one, is in its session, or descends from it.
+/// Returns the worker that a process belongs to.
+/// The process is the worker, is in its session, or descends from it.
 pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
     let mut current = pid;
     for _ in 0..GENERATIONS {
@@ -83,18 +87,19 @@ pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
     None
 }
 
-/// Where the kernel sees the process (its main thread) or the thread with this directory.
+/// Returns the kernel state of the process or thread with this directory.
+/// For a process, this is the state of its main thread.
 pub(crate) fn kernel_place_in(directory: &Path) -> KernelState {
     let read = |name: &str| text(&directory.join(name));
     KernelState {
         state: read("stat").and_then(|stat| state_letter(&stat)),
-        // `0` is no function: it is running, or this is not for us to know.
+        // `0` is no function: the process is running, or this process may not know.
         wait_channel: read("wchan").filter(|text| !text.is_empty() && text != "0"),
         syscall: read("syscall").and_then(|text| syscall::name(&text)),
     }
 }
 
-/// The other threads of a process by name and where they sleep, and how many there are of each kind.
+/// Counts the other threads of a process, by name and wait channel.
 pub(crate) fn threads(pid: u32) -> Vec<(String, u32)> {
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
     let own = pid.to_string();
@@ -131,7 +136,7 @@ mod tests {
         let pid = child.id();
         loop {
             let place = kernel_place_in(Path::new(&format!("/proc/{pid}")));
-            // It may be on its way into the call, and runs then.
+            // The process may still be on its way into the call, and then it runs.
             if place.syscall.as_deref() == Some("clock_nanosleep") && place.state == Some('S') {
                 break;
             }

@@ -1,21 +1,22 @@
-//! Workers that hang: noticed, looked at, reported, and ended where that was asked for.
+//! Detection, inspection and report of workers that hang, and their end.
 //!
-//! What a hang is, is decided in `rdzv_agent_proto::hang`; here are the pipes that workers write
-//! to, what `/proc` tells, and what follows.
+//! The agent ends such workers only if the user requested that. `rdzv_agent_proto::hang` decides
+//! what a hang is. This module contains the pipes that workers write to, the readings of `/proc`,
+//! and the action that follows.
 //!
 //! ```text
 //!   pipes ──lines──► Timers, Heartbeats ──┐
-//!   time  ─────────► (deadlines) ─────────┼─ trouble ─► inspect ─► report ─► restart, fail or nothing
+//!   time  ─────────► (deadlines) ─────────┼─ trouble ─► inspect ─► report ─► restart or fail
 //!   look  ──usage──► ProgressWatch ───────┘             (py-spy and /proc, beside the loop)
 //! ```
 //!
-//! With nothing of this asked for there is no pipe, no look and no time to wait for.
+//! If no watch is on, there is no pipe, no reading and no deadline.
 //!
-//! * `plan` says what is on, `report` what is said
-//! * `watches` holds the three watches, and what they wait for
-//! * `pipes`, `look`, `syscall` and `stack` are how the world is seen
-//! * `inspect` finds out where all workers are
-//! * `monitor` concludes what follows, and says so to the supervisor
+//! * `plan` contains the settings, `report` the texts
+//! * `watches` contains the three watches and their deadlines
+//! * `pipes`, `look`, `syscall` and `stack` read from workers and from the kernel
+//! * `inspect` finds out what all workers are doing
+//! * `monitor` decides on the action and passes it to the supervisor
 
 mod inspect;
 mod look;

@@ -1,5 +1,4 @@
-//! What follows from what the watches see: an inspection of all workers, a report, and the end of
-//! those that are to blame.
+//! Reaction to the watches: inspect all workers, report, and end culprits.
 
 use rdzv_agent_proto::group::{Cause, GroupInput};
 use rdzv_agent_proto::hang::progress::ProgressChange;
@@ -17,36 +16,36 @@ use crate::AgentError;
 use crate::clock::{Clock, or_forever};
 use crate::worker::WorkerIdentity;
 
-/// What the monitor wants done or said, in this order.
+/// Request or event of the monitor; the caller handles them in this order.
 #[derive(Debug)]
 pub(crate) enum HangOutput {
-    /// The watchdog over the workers' own timers did something.
+    /// The watchdog started or stopped, or acted on a timer of a worker.
     Watchdog(WatchdogAction, Option<WatchdogTimer>),
     /// Workers hang.
     Report(HangReport),
-    /// Workers of a group that made no progress do so again.
+    /// Workers of a group that made no progress make progress again.
     Over,
-    /// This worker will be killed for this.
+    /// The agent will kill this worker for this cause.
     Condemn(LocalRank, Cause),
-    /// Send this worker the signal that it has asked for.
+    /// Send this worker the signal that it has requested.
     Signal(LocalRank, i32),
-    /// For the worker-group machine.
+    /// Input for the worker-group machine.
     Input(GroupInput),
 }
 
-/// Finds workers that hang.
+/// Detector of workers that hang.
 pub(crate) struct HangMonitor {
     plan: HangPlan,
     role: String,
     local_world_size: u32,
     pub(crate) watches: Watches,
-    /// What is being inspected.
+    /// Problems that the current inspection concerns.
     troubles: Vec<Trouble>,
     inspection: Option<Inspection>,
 }
 
 impl HangMonitor {
-    /// Makes the pipes. To be called inside the runtime.
+    /// Makes the pipes; must be called inside the runtime.
     pub(crate) fn new(plan: &HangPlan, role: &str, workers: u32) -> Result<Self, AgentError> {
         Ok(Self {
             watches: Watches::new(plan, workers)?,
@@ -58,7 +57,7 @@ impl HangMonitor {
         })
     }
 
-    /// What to say of the watchdog, if it is on.
+    /// Returns the event about an action of the watchdog, if it is on.
     pub(crate) fn watchdog(
         &self,
         action: WatchdogAction,
@@ -74,15 +73,16 @@ impl HangMonitor {
         is_on.then_some(HangOutput::Watchdog(action, timer))
     }
 
-    /// The workers of the attempt are gone.
+    /// Forgets the workers of the attempt, which have ended.
     pub(crate) fn clear(&mut self) {
         self.watches.clear();
         self.troubles.clear();
         self.inspection = None;
     }
 
-    /// Waits for the next event. While workers are being stopped (not `healthy`) their pipes are
-    /// emptied, and nothing else. May be dropped while waiting.
+    /// Waits for the next event.
+    /// While the agent stops the workers (not `healthy`), this only empties their pipes.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
         tokio::select! {
             biased;
@@ -91,7 +91,7 @@ impl HangMonitor {
         }
     }
 
-    /// Draws the consequences. `running` are the workers that run at this moment.
+    /// Returns the reaction to an event; `running` returns the running workers.
     pub(crate) fn handle(
         &mut self,
         now: Now,
@@ -106,7 +106,7 @@ impl HangMonitor {
                 }
             }
             HangEvent::Broken(error) => {
-                error!("what workers write about themselves cannot be read any more: {error}");
+                error!("cannot read the workers' pipes any more: {error}");
                 self.watches.close();
             }
             HangEvent::Due => return self.expire(now, running),
@@ -121,14 +121,14 @@ impl HangMonitor {
         Vec::new()
     }
 
-    /// A deadline has come: finds out which, and begins an inspection if workers hang.
+    /// Handles a deadline, and starts an inspection if workers hang.
     fn expire(
         &mut self,
         now: Now,
         running: impl FnOnce() -> Vec<WorkerIdentity>,
     ) -> Vec<HangOutput> {
         let mut outputs = Vec::new();
-        // What was written before the time came still counts.
+        // Lines that workers wrote before the deadline still count.
         for remark in self.watches.read_all(now) {
             warn!("{remark}");
         }
@@ -145,7 +145,7 @@ impl HangMonitor {
                     info!("timer {scope:?} of process {pid} has expired, without a signal");
                 }
                 (None, true) => warn!(
-                    "timer {scope:?} of process {pid} has expired, which is gone or not one of ours"
+                    "timer {scope:?} of process {pid} has expired, but no running worker owns it"
                 ),
                 (Some(worker), true) => self.troubles.push(Trouble::Expired {
                     worker,
@@ -175,7 +175,7 @@ impl HangMonitor {
         outputs
     }
 
-    /// Reports what was found, and ends whom it has to end.
+    /// Reports what the inspection found, and ends the workers that it must end.
     fn conclude(
         &self,
         troubles: Vec<Trouble>,
@@ -205,7 +205,7 @@ impl HangMonitor {
                 }
             };
             for (local_rank, cause) in causes(trouble, &places, &blamed) {
-                // It may have ended during the inspection.
+                // The worker may have ended during the inspection.
                 let worker = running
                     .iter()
                     .find(|worker| worker.local_rank == local_rank);
@@ -251,7 +251,8 @@ impl HangMonitor {
     }
 }
 
-/// Who hangs, and why: if nobody makes progress, those who are to blame, else all.
+/// Returns the workers that hang, and why.
+/// If no worker makes progress, these are the suspects, or all workers without suspects.
 fn causes(trouble: Trouble, places: &[WorkerStack], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
     match trouble {
         Trouble::Expired {

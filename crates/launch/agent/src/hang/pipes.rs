@@ -1,8 +1,8 @@
-//! The named pipes that workers write to.
+//! Named pipes that workers write to.
 //!
-//! A pipe is open for writing here, too, so that it has no end: it does not become readable for
-//! ever when the last writer has gone, and a writer that comes before or after others neither waits
-//! nor gets a SIGPIPE.
+//! The agent opens each pipe for writing too, so that the pipe has no end. It therefore does not
+//! stay readable after the last writer has closed it. A writer never blocks on opening it or gets a
+//! SIGPIPE, even without other writers.
 
 use std::fs;
 use std::io;
@@ -21,16 +21,16 @@ use tokio::io::unix::AsyncFd;
 
 use crate::exits::{self, awaitable};
 
-/// How many bytes are taken at once from one pipe: all that a pipe holds by default.
+/// Number of bytes per read: all that a pipe holds by default.
 const BATCH: usize = 64 * 1024;
 
-/// How often all pipes are emptied before they are taken for empty.
+/// Number of reads of all pipes before they count as empty.
 const MOST_ROUNDS: usize = 32;
 
-/// How many pipes are looked at per system call.
+/// Number of pipes per system call.
 const EVENTS: usize = 64;
 
-/// Who writes to a pipe, and what.
+/// Writer of a pipe, and the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// All workers: timers of the watchdog.
@@ -39,7 +39,7 @@ pub(crate) enum Source {
     Heartbeat(LocalRank),
 }
 
-/// One pipe; it is removed with this.
+/// One pipe; dropping this value removes it.
 #[derive(Debug)]
 struct Pipe {
     source: Source,
@@ -63,7 +63,7 @@ pub(crate) struct Pipes {
 }
 
 impl Pipes {
-    /// No pipe yet. To be called inside the runtime.
+    /// Makes an empty set of pipes; must be called inside the runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             poller: awaitable(Poller::new()?)?,
@@ -72,14 +72,15 @@ impl Pipes {
         })
     }
 
-    /// Makes a pipe. One that was left there is replaced; anything else is not touched.
+    /// Makes a pipe.
+    /// It replaces a pipe that was left behind, and fails if any other file exists at `path`.
     pub(crate) fn make(&mut self, source: Source, path: &Path) -> io::Result<()> {
         match fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_fifo() => fs::remove_file(path)?,
             Ok(_) => {
                 return Err(io::Error::new(
                     io::ErrorKind::AlreadyExists,
-                    "something that is no named pipe is there already",
+                    "the path exists and is not a named pipe",
                 ));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -108,19 +109,20 @@ impl Pipes {
         Ok(())
     }
 
-    /// The path of a pipe.
+    /// Returns the path of a pipe.
     pub(crate) fn path(&self, source: Source) -> Option<&Path> {
         let pipe = self.open.iter().find(|pipe| pipe.source == source)?;
         Some(&pipe.path)
     }
 
-    /// Waits until something was written, and takes it. May be dropped while waiting.
+    /// Waits until a worker writes, and returns the lines.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, Line)>> {
         let events = exits::events(&mut self.poller, EVENTS).await?;
         Ok(self.take(&events))
     }
 
-    /// What is there by now.
+    /// Returns the lines that can be read without waiting.
     pub(crate) fn take_all(&mut self) -> Vec<(Source, Line)> {
         let mut events = Vec::with_capacity(EVENTS);
         match self
@@ -133,9 +135,9 @@ impl Pipes {
         }
     }
 
-    /// Drops what is there, whole lines or not.
+    /// Drops everything that can be read, including incomplete lines.
     pub(crate) fn forget(&mut self) {
-        // Bounded: somebody who is no worker of ours may be writing without an end.
+        // Bounded, because a process that is no worker of this run may be writing without a limit.
         for _ in 0..MOST_ROUNDS {
             if self.take_all().is_empty() {
                 break;
@@ -162,11 +164,11 @@ impl Pipes {
                     found.extend(lines.into_iter().map(|line| (pipe.source, line)));
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // It cannot be read, now or ever.
+                // The pipe cannot be read, now or later.
                 Err(_) => self.poller.get_ref().remove(&pipe.descriptor),
             }
         }
-        // Heartbeats are short and rare; what a flood needed is given back.
+        // Heartbeats are short and rare, so this frees the memory that a flood needed.
         self.buffer = Vec::new();
         found
     }

@@ -1,54 +1,54 @@
-//! Which of the watches are on.
+//! Settings of the watches for workers that hang.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
 
-/// How the agent notices workers that do not get on, and what it does then. By default everything
-/// is off and costs nothing.
+/// Detection of workers that make no progress, and the agent's action.
+/// By default everything is off and costs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HangPlan {
-    /// The named pipe of torchelastic's watchdog, made when the run begins and removed at its end.
-    /// Workers have to be told by `TORCHELASTIC_TIMER_FILE` in [`AgentConfig`](crate::AgentConfig)'s
-    /// environment.
+    /// Named pipe of torchelastic's watchdog.
+    /// The agent makes it when the run begins and removes it at the end. The environment in
+    /// [`AgentConfig`](crate::AgentConfig) must contain its path as `TORCHELASTIC_TIMER_FILE`.
     pub watchdog: Option<PathBuf>,
     /// Heartbeats that workers send.
     pub heartbeat: Option<HeartbeatPlan>,
-    /// How long all workers may show no progress; `None` = they are not looked at.
+    /// Limit on the time without progress of all workers; `None` = no check.
     pub progress: Option<Duration>,
-    /// What follows a missed heartbeat or a group without progress. An expired timer of the watchdog
-    /// always ends its worker, because that is what the worker asked for.
+    /// Action after a missed heartbeat, or if the group makes no progress.
+    /// An expired timer of the watchdog always ends its worker, because the worker requested that.
     pub action: HangAction,
-    /// The program `py-spy`, for the Python stacks of workers that hang; `None` = what the kernel
-    /// knows has to do.
+    /// Program `py-spy`, for the Python stacks of workers that hang.
+    /// `None` limits the report to what the kernel knows.
     pub stack_tool: Option<PathBuf>,
 }
 
 /// Heartbeats that workers send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeartbeatPlan {
-    /// The directory that is made for the workers' pipes, and removed at the end of the run.
+    /// Directory for the workers' pipes, removed at the end of the run.
     pub directory: PathBuf,
-    /// How long workers may be silent.
+    /// Limits on the silence of workers.
     pub limits: HeartbeatLimits,
 }
 
-/// What follows a hang.
+/// Action that follows a hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HangAction {
-    /// It is reported, with where each worker is.
+    /// Report the hang and the location of each worker.
     #[default]
     Report,
-    /// It is reported and counts as a failure: the group is restarted as often as `--max-restarts`
-    /// allows.
+    /// Report the hang and count it as a failure.
+    /// The group restarts up to the limit of `--max-restarts`.
     Restart,
-    /// It is reported and ends the run, whatever restarts are left.
+    /// Report the hang and end the run, even if restarts are left.
     Fail,
 }
 
 impl HangAction {
-    /// Its name, as `--hang-action` takes it.
+    /// Returns the name of the action, as `--hang-action` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Report => "report",

@@ -1,4 +1,4 @@
-//! What is said of workers that hang.
+//! Texts and records about workers that hang.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use super::HangAction;
 use crate::Cause;
 use crate::worker::WorkerIdentity;
 
-/// What the watchdog did.
+/// Action of the watchdog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchdogAction {
-    /// It listens.
+    /// The watchdog listens.
     Started,
-    /// It has ended.
+    /// The watchdog has ended.
     Stopped,
-    /// A timer of a worker ran out.
+    /// A timer of a worker expired.
     TimerExpired,
-    /// It had a worker killed.
+    /// The watchdog had a worker killed.
     WorkerKilled,
 }
 
 impl WatchdogAction {
-    /// Its name in the events of PyTorch.
+    /// Returns the name of the action in the events of PyTorch.
     pub fn name(self) -> &'static str {
         match self {
             Self::Started => "watchdog started",
@@ -35,38 +35,41 @@ impl WatchdogAction {
     }
 }
 
-/// A timer that a worker set itself.
+/// Timer that a worker set for itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WatchdogTimer {
-    /// The worker's process id.
+    /// Process id of the worker.
     pub pid: i64,
-    /// What it times, as the worker calls it.
+    /// Name that the worker gave to the timed work.
     pub scope: String,
-    /// When it runs out: seconds since the Unix epoch.
+    /// Time of the expiry, in seconds since the Unix epoch.
     pub expiration: f64,
-    /// What the worker is then sent; 0 or less: nothing.
+    /// Signal that the worker then receives; 0 or less for none.
     pub signal: i32,
 }
 
-/// Workers that hang, and where all workers of the node are.
+/// Workers that hang, and the stacks of all workers of the node.
 #[derive(Debug, Clone)]
 pub struct HangReport {
-    /// Who hangs, and how that was noticed.
+    /// Workers that hang, and the cause.
     pub found: Vec<(WorkerIdentity, Cause)>,
-    /// Where each running worker of this node is.
+    /// Stack of each running worker of this node.
     pub places: Vec<WorkerStack>,
-    /// Who is not where the others are, in one sentence, if that is clear.
+    /// One sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
-    /// True if nobody is ended although that was asked for, because all workers here may be waiting
-    /// for one of another node.
+    /// `true` if the agent ends no worker although the user requested it.
+    /// The reason is that all workers here may be waiting for one on another node.
     pub spared: bool,
-    /// What follows; an expired timer of the watchdog ends its worker whatever stands here.
+    /// Action that follows.
+    /// An expired timer of the watchdog ends its worker in any case.
     pub action: HangAction,
 }
 
 impl HangReport {
-    /// For programs: `found` (who and why), `odd` (a sentence or null), `spared`, `places` (by
-    /// worker) and `action`.
+    /// Returns the report in a form for programs.
+    ///
+    /// The keys are `found` (workers and causes), `odd` (a sentence or null), `spared`, `places`
+    /// (by worker) and `action`.
     pub(crate) fn record(&self) -> Value {
         let found = self.found.iter().map(|(worker, cause)| {
             json!({
@@ -105,7 +108,7 @@ impl HangReport {
 }
 
 impl fmt::Display for HangReport {
-    /// Several lines, without an end.
+    /// Writes several lines, without a final newline.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (worker, cause) in &self.found {
             writeln!(
@@ -120,7 +123,7 @@ impl fmt::Display for HangReport {
         if self.spared {
             writeln!(
                 formatter,
-                "Nobody is ended here: the workers of this node may all be waiting for another node"
+                "No worker is ended here: those of this node may all be waiting for another node"
             )?;
         }
         write!(formatter, "Where the workers of this node are:")?;
@@ -151,7 +154,8 @@ impl fmt::Display for HangReport {
     }
 }
 
-/// How long a group made no progress that does now.
+/// Returns the message about a group that makes progress again.
+/// `silent` is the time without progress.
 pub(crate) fn resumed(silent: Duration) -> String {
     format!(
         "workers make progress again after {:.1} s without",

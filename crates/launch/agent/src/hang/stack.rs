@@ -1,7 +1,8 @@
-//! Python stacks through `py-spy`, where that is there.
+//! Python stacks from `py-spy`, if that program is installed.
 //!
-//! It reads the memory of the worker without stopping it, which needs the right to trace it: the
-//! same user, and no stricter setting of `kernel.yama.ptrace_scope` than 0 (or `CAP_SYS_PTRACE`).
+//! It reads the memory of the worker without stopping it, which requires the right to trace it.
+//! That means the same user, and no stricter `kernel.yama.ptrace_scope` than 0 (or
+//! `CAP_SYS_PTRACE`).
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,16 +15,16 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// How long a stack may take, so that the report is not late.
+/// Time limit of a stack, so that the report is not late.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// How much of its output is taken: a thousand threads with deep stacks.
+/// Maximum size of the output: enough for a thousand threads with deep stacks.
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 
-/// How many characters of a name are kept.
+/// Maximum length of a name, in characters.
 const LONGEST_NAME: usize = 300;
 
-/// How many frames are kept.
+/// Maximum number of frames.
 const MOST_FRAMES: usize = 64;
 
 #[derive(Deserialize)]
@@ -39,7 +40,8 @@ struct Call {
     line: u32,
 }
 
-/// The stack of the main thread, innermost call first; or why there is none, in a few words.
+/// Returns the stack of the main thread, innermost call first.
+/// The error says in a few words why there is none.
 pub(crate) async fn main_thread(tool: &Path, pid: u32) -> Result<Vec<Frame>, String> {
     match timeout(LIMIT, dump(tool, pid)).await {
         Ok(Ok(output)) => parse(&output, pid),
@@ -57,7 +59,7 @@ async fn dump(tool: &Path, pid: u32) -> Result<Vec<u8>, String> {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| format!("py-spy cannot be started: {error}"))?;
+        .map_err(|error| format!("cannot start py-spy: {error}"))?;
     let (mut output, mut complaint) = (Vec::new(), Vec::new());
     let read_output = async {
         let stdout = child.stdout.take()?;
@@ -75,20 +77,20 @@ async fn dump(tool: &Path, pid: u32) -> Result<Vec<u8>, String> {
     let status = child
         .wait()
         .await
-        .map_err(|error| format!("py-spy cannot be waited for: {error}"))?;
+        .map_err(|error| format!("cannot wait for py-spy: {error}"))?;
     if status.success() {
         return Ok(output);
     }
     let complaint = String::from_utf8_lossy(&complaint);
     let first = complaint.lines().find(|line| !line.trim().is_empty());
-    let first = escape(first.unwrap_or("it failed without a word"));
+    let first = escape(first.unwrap_or("it failed without a message"));
     let reason = first.strip_prefix("Error: ").unwrap_or(&first);
     Err(format!("py-spy: {reason}"))
 }
 
 fn parse(output: &[u8], pid: u32) -> Result<Vec<Frame>, String> {
     let threads: Vec<Thread> = serde_json::from_slice(output)
-        .map_err(|error| format!("py-spy's output is not understood: {error}"))?;
+        .map_err(|error| format!("cannot parse py-spy's output: {error}"))?;
     let main = threads
         .into_iter()
         .find(|thread| thread.os_thread_id == Some(pid))
@@ -107,7 +109,7 @@ fn parse(output: &[u8], pid: u32) -> Result<Vec<Frame>, String> {
     Ok(frames)
 }
 
-/// A name that the program has chosen, not without an end.
+/// Escapes a name that the program has chosen, and limits its length.
 fn shown(name: &str) -> String {
     escape(name).chars().take(LONGEST_NAME).collect()
 }

@@ -1,7 +1,7 @@
 //! Names of the system calls that a process may wait in.
 
-/// The name of the call in what `/proc/PID/syscall` says, or its number; `None` if the process is in
-/// none, or that is not for us to know.
+/// Returns the name or number of the call in a text of `/proc/PID/syscall`.
+/// `None` if the process is in no call, or if this process may not know.
 pub(crate) fn name(text: &str) -> Option<String> {
     let number: u32 = text.split_whitespace().next()?.parse().ok()?;
     let mut known = EVERYWHERE.iter().chain(OLDER);
@@ -10,7 +10,7 @@ pub(crate) fn name(text: &str) -> Option<String> {
     Some(name.map_or_else(|| number.to_string(), str::to_owned))
 }
 
-/// A table of these calls of the C library, by number and name.
+/// Makes a table of these calls of the C library, by number and name.
 macro_rules! calls {
     ($($call:ident,)*) => {
         &[$((libc::$call, stringify!($call)),)*]
@@ -27,7 +27,7 @@ const EVERYWHERE: &[(libc::c_long, &str)] = calls! {
     SYS_write, SYS_writev,
 };
 
-/// Calls that newer architectures have under another name only.
+/// Calls that newer architectures have only under another name.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[(libc::c_long, &str)] = calls! {
     SYS_epoll_wait, SYS_pause, SYS_poll, SYS_select,

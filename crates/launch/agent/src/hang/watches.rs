@@ -1,4 +1,4 @@
-//! The watches that are on, and what they wait for.
+//! Watches that are on, and their deadlines.
 
 use std::fs;
 use std::io;
@@ -21,23 +21,23 @@ use crate::clock::{Clock, or_forever};
 use crate::error::system;
 use crate::{AgentError, HangPlan};
 
-/// How many lines that nobody understands are complained about per attempt.
+/// Limit on the complaints about unreadable lines per attempt.
 const MOST_COMPLAINTS: u32 = 20;
 
-/// Something that the monitor of hangs waits for.
+/// Event that the monitor of hangs waits for.
 #[derive(Debug)]
 pub(crate) enum HangEvent {
-    /// Workers wrote lines.
+    /// Workers wrote these lines.
     Lines(Vec<(Source, Line)>),
-    /// The pipes cannot be waited for any more.
+    /// The agent cannot wait for the pipes any more.
     Broken(io::Error),
-    /// A deadline of a watch has come.
+    /// A deadline of a watch has passed.
     Due,
-    /// Where all workers are.
+    /// An inspection found the stacks of all workers.
     Inspected(Vec<WorkerStack>),
 }
 
-/// One worker that hangs.
+/// Problem of one worker that hangs, or of the whole group.
 #[derive(Debug, Clone)]
 pub(super) enum Trouble {
     /// A timer of the watchdog has expired.
@@ -46,7 +46,7 @@ pub(super) enum Trouble {
         timer: FileTimer,
         late: Duration,
     },
-    /// A heartbeat is missing.
+    /// A worker sent no heartbeat in time.
     Missed(Missed),
     /// No worker of the group makes progress.
     Stuck { silent: Duration, limit: Duration },
@@ -59,13 +59,13 @@ pub(crate) struct Watches {
     timers: Timers,
     heartbeats: Heartbeats,
     progress: Option<ProgressWatch>,
-    /// The running workers and their process ids.
+    /// Running workers and their process ids.
     running: Vec<(LocalRank, u32)>,
     complaints: u32,
 }
 
 impl Watches {
-    /// Makes the pipes. To be called inside the runtime.
+    /// Makes the pipes; must be called inside the runtime.
     pub(super) fn new(plan: &HangPlan, workers: u32) -> Result<Self, AgentError> {
         let mut watches = Self {
             pipes: None,
@@ -104,18 +104,18 @@ impl Watches {
         Ok(watches)
     }
 
-    /// What a worker's environment has for the watches.
+    /// Returns the environment variable of a worker for the watches.
     pub(crate) fn variables(&self, local_rank: LocalRank) -> Option<(&'static str, String)> {
         let path = self.pipes.as_ref()?.path(Source::Heartbeat(local_rank))?;
         Some((env::RDZV_HEARTBEAT, path.to_string_lossy().into_owned()))
     }
 
-    /// Whether any watch is on.
+    /// Returns `true` if any watch is on.
     fn on(&self) -> bool {
         self.pipes.is_some() || self.progress.is_some()
     }
 
-    /// A worker was started.
+    /// Records that a worker was started.
     pub(crate) fn started(&mut self, now: Mono, local_rank: LocalRank, pid: u32) {
         if !self.on() {
             return;
@@ -127,7 +127,7 @@ impl Watches {
         }
     }
 
-    /// A worker has ended.
+    /// Records that a worker has ended.
     pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
             self.timers.forget(pid);
@@ -138,7 +138,8 @@ impl Watches {
         }
     }
 
-    /// The workers of the attempt are gone; what they wrote last is nobody's business any more.
+    /// Forgets the workers of the attempt, which have ended.
+    /// The last lines that they wrote no longer matter.
     pub(super) fn clear(&mut self) {
         if !self.on() {
             return;
@@ -155,8 +156,8 @@ impl Watches {
         self.complaints = 0;
     }
 
-    /// Waits for the next event. Deadlines count only while the workers are `healthy`. May be dropped
-    /// while waiting.
+    /// Waits for the next event; deadlines count only while workers are `healthy`.
+    /// Cancel-safe: the caller may drop the future.
     pub(super) async fn next(&mut self, clock: Clock, healthy: bool) -> HangEvent {
         let deadline = healthy.then(|| self.deadline()).flatten();
         tokio::select! {
@@ -187,13 +188,14 @@ impl Watches {
         self.heartbeats = Heartbeats::default();
     }
 
-    /// Takes what workers have written until now. Returns what is to be said about it.
+    /// Reads all lines that workers have written until now.
+    /// Returns the remarks to log.
     pub(super) fn read_all(&mut self, now: Now) -> Vec<String> {
         let lines = self.pipes.as_mut().map_or_else(Vec::new, Pipes::take_all);
         self.read(now, lines)
     }
 
-    /// Takes what workers wrote. Returns what is to be said about it.
+    /// Handles lines that workers wrote; returns the remarks to log.
     pub(super) fn read(&mut self, now: Now, lines: Vec<(Source, Line)>) -> Vec<String> {
         let mut remarks = Vec::new();
         for (source, line) in lines {
@@ -233,7 +235,7 @@ impl Watches {
         self.timers.request(now, TimerRequest::parse(text)?)
     }
 
-    /// The processes with expired timers, and the workers that they belong to.
+    /// Returns the processes with expired timers, and the workers that own them.
     pub(super) fn expired(&mut self, now: Now) -> Vec<(Expiry, Option<LocalRank>)> {
         let pids: Vec<u32> = self.running.iter().map(|(_, pid)| *pid).collect();
         let expired = self.timers.expired(now);
@@ -248,12 +250,12 @@ impl Watches {
             .collect()
     }
 
-    /// Workers whose heartbeat is missing.
+    /// Returns the workers whose heartbeat is missing.
     pub(super) fn missed(&mut self, now: Mono) -> Vec<Missed> {
         self.heartbeats.missed(now)
     }
 
-    /// Checks what the workers have used, if it is time to.
+    /// Checks the usage of the workers, if a check is due.
     pub(super) fn progress(&mut self, now: Mono) -> Option<ProgressChange> {
         let progress = self.progress.as_mut()?;
         if progress.deadline()? > now {

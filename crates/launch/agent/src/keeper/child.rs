@@ -1,4 +1,6 @@
-//! A child that is waited for: signals are passed on to it, and what it leaves behind is killed.
+//! Wait for a child process.
+//!
+//! The waiting process passes signals on to the child and kills what the child leaves behind.
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt;
@@ -21,9 +23,10 @@ use crate::signals::{
     JobControl, JobRequest, Signals, carrier_of, carriers, signal_set, stop_this_process, unblock,
 };
 
-/// The signals that are passed on: all that end a process by default and can be caught, and that a terminal has
-/// another size. If the run
-/// does not handle one, the agent dies of it, and so does the keeper.
+/// Signals that are passed on to the child.
+/// These are all catchable signals that end a process by default, and SIGWINCH for a new terminal
+/// size. A signal that the run does not handle ends the agent, and then the keeper ends the same
+/// way.
 const PASSED_ON: [Signal; 12] = [
     Signal::HUP,
     Signal::INT,
@@ -39,10 +42,10 @@ const PASSED_ON: [Signal; 12] = [
     Signal::WINCH,
 ];
 
-/// Those of them by which people end a run.
+/// Signals with which users end a run.
 const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
-/// Time for leftovers to end after SIGKILL before they are given up.
+/// Time for leftovers to end after SIGKILL; then the process stops waiting.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
 /// Blocks the signals that [`Attendant::new`] handles.
@@ -51,7 +54,7 @@ pub(super) fn block_signals() -> Result<(), AgentError> {
     blocked.map_err(system("block signals"))
 }
 
-/// The event loop of a keeper or a guard.
+/// Makes the event loop of a keeper or a guard.
 pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
     Builder::new_current_thread()
         .enable_all()
@@ -59,29 +62,30 @@ pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
         .map_err(system("start the keeper's event loop"))
 }
 
-/// Lets orphans below this process come to it. To be called before the child is started if it can
-/// be: a child of before is never among what is cleared.
+/// Makes this process the subreaper of its descendants.
+/// Call it before the start of the child if possible. Children that exist already are never
+/// cleared.
 pub(super) fn adopt_orphans() -> Result<Leftovers, AgentError> {
     Leftovers::adopt().map_err(system("adopt orphans (subreaper)"))
 }
 
-/// Waits for one child.
+/// Process that waits for one child.
 pub(super) struct Attendant {
     signals: Signals,
     job_control: JobControl,
     children: unix::Signal,
     leftovers: Leftovers,
-    /// Whether this is the keeper: Ctrl-Z stops it too, and its child always goes on.
+    /// `true` in the keeper: Ctrl-Z stops it too, and its child is always resumed.
     outermost: bool,
-    /// The signals that were passed on.
+    /// Signals that were passed on.
     passed_on: Vec<Signal>,
-    /// The workers of a child that is stopped.
+    /// State of an agent that is stopped, and of its workers.
     stopped: StoppedAgent,
 }
 
 impl Attendant {
-    /// Handles signals from here on, also those that came while they were blocked. To be called
-    /// inside the runtime.
+    /// Handles signals from now on, also those that came while blocked.
+    /// Must be called inside the runtime.
     pub(super) fn new(
         leftovers: Leftovers,
         outermost: bool,
@@ -109,11 +113,12 @@ impl Attendant {
         let ours = HashSet::from([child]);
         // The child is not collected yet, so a signal cannot hit another process.
         loop {
-            // Before the first wait too: the child may have ended before SIGCHLD was handled.
+            // Checks before the first wait too: the child may have ended before SIGCHLD was
+            // handled.
             let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
             let changed = waitpid(Some(child), options).map_err(system("wait for a child"))?;
             match changed {
-                // A guard that is stopped guards nobody.
+                // A guard that is stopped guards nothing.
                 Some((_, status)) if status.stopped() && self.outermost => {
                     let _ = kill_process(child, Signal::CONT);
                 }
@@ -125,7 +130,7 @@ impl Attendant {
             tokio::select! {
                 biased;
                 _ = self.children.recv() => {
-                    // If the child itself has ended, that is seen in the next turn.
+                    // If the child itself has ended, the next turn notices it.
                     self.leftovers.collect(&ours);
                 }
                 () = self.stopped.stop_in_time(child) => {}
@@ -143,7 +148,7 @@ impl Attendant {
                 number = self.signals.next() => {
                     if let Some(signal) = Signal::from_named_raw(number) {
                         self.passed_on.push(signal);
-                        // The agent is to know what came to it directly.
+                        // The carrier tells the agent that the signal did not come to it directly.
                         let signal = if self.outermost { signal } else { carrier_of(signal) };
                         let _ = kill_process(child, signal);
                     }
@@ -152,7 +157,8 @@ impl Attendant {
         }
     }
 
-    /// Whether a child has ended because of a signal that was passed on to it, or was told to end.
+    /// Returns `true` if a signal that was passed on explains the end of a child.
+    /// This includes any signal that requests an end.
     pub(super) fn has_ended_it(&self, status: ExitStatus) -> bool {
         let by = status.signal().and_then(Signal::from_named_raw);
         let mut passed_on = self.passed_on.iter();
@@ -161,7 +167,7 @@ impl Attendant {
         })
     }
 
-    /// True if this process is told to end within that time.
+    /// Returns `true` if this process receives a request to end within `time`.
     pub(super) async fn ends_within(&mut self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while !time.is_zero()
@@ -174,7 +180,8 @@ impl Attendant {
         false
     }
 
-    /// Kills and collects whatever the child has left. False if something does not end.
+    /// Kills and collects all processes that the child has left.
+    /// Returns `false` if one of them does not end.
     pub(super) async fn clear(&mut self, group: Option<ControlGroup>) -> bool {
         if let Some(group) = &group {
             group.kill_all();
@@ -184,7 +191,7 @@ impl Attendant {
         while !self.leftovers.kill(&HashSet::new()) {
             let waited = timeout_at(until, self.children.recv()).await;
             if waited.is_err() || Instant::now() > until {
-                // A console that nobody reads must not hold up the end.
+                // If the console is not read, the message would block the end.
                 if stderr_takes_lines() {
                     tracing::error!("processes of the run do not end in spite of SIGKILL");
                 }

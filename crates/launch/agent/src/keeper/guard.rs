@@ -1,4 +1,4 @@
-//! The guard: the process between keeper and agent.
+//! Guard: the process between keeper and agent.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -24,20 +24,21 @@ use crate::exits::awaitable;
 use crate::signals::unblock;
 use crate::spawn::{detach_agent, name_this_process};
 
-/// The name of its process. It shares no word with the program or its arguments, so that
-/// a kill by name does not reach all three processes.
+/// Name of the guard's process.
+/// It shares no word with the program or its arguments. A kill by name therefore does not reach all
+/// three processes.
 const NAME: &CStr = c"launch-guard";
 
-/// What the guard reports to the keeper.
+/// Report of the guard to the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Report {
-    /// This process is the agent from now on.
+    /// Process id of the agent from now on.
     Started(i32),
-    /// The agent has ended, and nothing of it is left.
+    /// The agent has ended, and no process of it is left.
     Ended {
-        /// Its wait status.
+        /// Wait status of the agent.
         status: i32,
-        /// Its process id.
+        /// Process id of the agent.
         pid: u32,
     },
     /// The agent could not be started or waited for.
@@ -49,7 +50,8 @@ impl Report {
         serde_json::to_vec(self).expect("numbers and texts are always JSON")
     }
 
-    /// The agent that was started last, if one was, and its end, unless the guard was killed before.
+    /// Returns the last agent that was started and its end.
+    /// The end is `None` if the guard was killed before it.
     pub(super) fn decode(bytes: &[u8]) -> (Option<Pid>, Option<Self>) {
         let (mut agent, mut end) = (None, None);
         let reports = serde_json::Deserializer::from_slice(bytes).into_iter::<Self>();
@@ -63,7 +65,7 @@ impl Report {
     }
 }
 
-/// Is the guard from here on. `keeper` is a descriptor of the keeper's process.
+/// Runs the guard in this process; `keeper` has the keeper's descriptor.
 pub(super) fn run(agent: Command, keeper: &Keeper, report: OwnedFd) -> ! {
     let mut report = File::from(report);
     let outcome = match guard(agent, keeper, &mut report) {
@@ -73,12 +75,12 @@ pub(super) fn run(agent: Command, keeper: &Keeper, report: OwnedFd) -> ! {
         },
         Err(error) => Report::Failed(error.to_string()),
     };
-    // Fails if the keeper is gone: then nobody wants to know.
+    // Fails if the keeper has ended; then nothing needs the report.
     let _ = report.write_all(&outcome.encode());
     process::exit(0)
 }
 
-/// The keeper, as its guard knows it.
+/// Keeper, as its guard knows it.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) pid: Pid,
@@ -91,12 +93,12 @@ fn guard(
     report: &mut File,
 ) -> Result<(ExitStatus, u32), AgentError> {
     setsid().map_err(system("make a session for the guard"))?;
-    // If it is stopped then, it goes on: to clear everything.
+    // If the guard is stopped when the keeper dies, it continues, to clear everything.
     set_parent_process_death_signal(Some(Signal::CONT)).map_err(system("watch the keeper"))?;
     let leftovers = adopt_orphans()?;
     let kept = Kept::new();
     let kept = kept.inspect_err(|error| {
-        tracing::warn!("an agent that is killed will not be started again: {error}");
+        tracing::warn!("the agent will not be restarted if it is killed: {error}");
     });
     let kept = kept.ok();
     let pid = |pid: Pid| pid.as_raw_nonzero().to_string();
@@ -115,7 +117,7 @@ fn guard(
         let _ = report.write_all(&started.encode());
         Ok::<_, AgentError>((agent, Instant::now()))
     };
-    // As early as possible: everything below happens while the agent's program is loaded.
+    // As early as possible: the code below runs while the agent's program is loaded.
     let (mut agent, mut began) = start()?;
     name_this_process(NAME);
     event_loop()?.block_on(async {
@@ -144,7 +146,7 @@ fn guard(
                 status,
                 u32::try_from(agent.as_raw_nonzero().get()).unwrap_or(0),
             );
-            // Where something does not end, nobody may believe that this agent has.
+            // If a process does not end, no other agent may assume that this one has ended.
             let next = match is_clear && !attendant.has_ended_it(status) {
                 true => next_life(&mut lives, kept.as_ref(), ended, lived),
                 false => None,
@@ -160,7 +162,7 @@ fn guard(
             if !may_go_on {
                 return Ok(ended);
             }
-            // Signals that come before the new agent handles them wait for it.
+            // Signals that come before the new agent handles them stay pending for it.
             block_signals()?;
             let started = start();
             unblock().map_err(system("unblock signals"))?;
@@ -169,7 +171,8 @@ fn guard(
     })
 }
 
-/// The pause before another agent is started in place of one that was killed; none if that is not to be.
+/// Returns the pause before the restart of an agent that was killed.
+/// `None` if the agent must not be restarted.
 fn next_life(
     lives: &mut Lives,
     kept: Option<&Kept>,
@@ -178,7 +181,7 @@ fn next_life(
 ) -> Option<Duration> {
     let kept = kept?;
     let note = kept.read_note().ok()?;
-    // An agent that ends in order says so before. One that ends by itself without that has
+    // An agent that ends in order records this first. One that exits without the record has
     // panicked.
     if note.restarts == 0 || note.has_ended {
         return None;

@@ -1,4 +1,4 @@
-//! The keeper: the outermost process of a launch.
+//! Keeper: the outermost process of a launch.
 
 use std::env;
 use std::fs::File;
@@ -25,26 +25,27 @@ use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::spawn::{fork, keep_descriptors_private};
 
-/// Time for an agent without a guard to end by itself: its own last resort included.
+/// Time for an agent without a guard to end, including its own last resort.
 const AGENT_CLEARS_WITHIN: Duration = LAST_RESORT_AFTER.saturating_mul(2);
 
-/// The end of an agent.
+/// End of an agent.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct AgentEnd {
-    /// Its wait status, for [`end_like`].
+    /// Wait status, for [`end_like`].
     pub status: ExitStatus,
-    /// Its process id; unknown if the guard between keeper and agent was killed.
+    /// Process id.
+    /// `None` if the guard between keeper and agent was killed.
     pub pid: Option<u32>,
 }
 
-/// Starts the agent and waits for its end; then kills and collects whatever is left of the run.
+/// Starts the agent, waits for its end, and kills what is left of the run.
 ///
-/// `agent` is this program again, with the same arguments; in it [`is_kept`] is true. Has to be
-/// called on the main thread, before there is another one.
+/// `agent` is this program with the same arguments; [`is_kept`] is true in it. Must be called on
+/// the main thread, before any other thread exists.
 ///
-/// If `RDZV_CALLER` names a process, that is the parent of this one, and the run does not outlive
-/// it.
+/// `RDZV_CALLER` may name a process. That process must be the parent of this one, and the run does
+/// not outlive it.
 ///
 /// [`is_kept`]: super::is_kept
 pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
@@ -53,7 +54,7 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     let pid = getpid();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("watch the keeper"))?;
     let (report, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system("start the guard"))?;
-    // None is lost: each of the two unblocks them when it handles them.
+    // No signal is lost: keeper and guard each unblock them when they handle them.
     block_signals()?;
     let Some(guard) = fork().map_err(system("start the guard"))? else {
         drop(report);
@@ -74,14 +75,15 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
                 pid: Some(pid),
             }),
             Some(Report::Failed(text)) => {
-                // It may have started the agent before that.
+                // The guard may have started the agent before that.
                 attendant.clear(ControlGroup::of_launcher(pid)).await;
                 Err(system("guard the agent")(io::Error::other(text)))
             }
             Some(Report::Started(_)) | None => {
-                // The guard was killed, so everything below it has come to us. An agent that is
-                // alive notices, and clears what is below it. It has time for that: if it were
-                // killed first, and this process next, nobody would be left.
+                // The guard was killed, so everything below it became a child of this process. A
+                // live agent notices this and clears its descendants. It gets time for that: if we
+                // killed it first, and another kill hit this process next, no process would be left
+                // to clear the rest.
                 if let Some(agent) = agent {
                     let _ = timeout(AGENT_CLEARS_WITHIN, attendant.ended(agent)).await;
                 }
@@ -92,15 +94,15 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     })
 }
 
-/// Has the kernel kill this process when its caller ends, if it has one; guard and agent then clear the rest, as
-/// after every other death of the keeper.
+/// Asks the kernel to kill this process when its caller ends, if it has one.
+/// Guard and agent then clear the rest, as after every other death of the keeper.
 fn end_with_caller() -> io::Result<()> {
     let Some(caller) = env::var(RDZV_CALLER).ok() else {
         return Ok(());
     };
     let caller = caller.parse().ok().and_then(Pid::from_raw);
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have ended before the line above.
+    // The caller may have ended before the line above.
     if caller.is_none() || getppid() != caller {
         return Err(io::Error::other(format!(
             "{RDZV_CALLER} is not the parent of this process"
@@ -109,12 +111,12 @@ fn end_with_caller() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this process as another one ended: with the same code, or by the same signal.
+/// Ends this process as another one ended: with the same code or signal.
 pub fn end_like(status: ExitStatus) -> ! {
     let Some(number) = status.signal() else {
         process::exit(status.code().unwrap_or(1));
     };
-    // The agent has left its core dump; one of the keeper would be useless.
+    // The agent has left its core dump; a core dump of the keeper would be useless.
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
@@ -123,8 +125,8 @@ pub fn end_like(status: ExitStatus) -> ! {
     if let Some(signal) = Signal::from_named_raw(number) {
         let _ = kill_process(getpid(), signal);
     }
-    // Still here: the signal has a handler, which only a new program image takes away.
-    // The first process of a container does not die of its own signals; then the code has to do.
+    // The signal has a handler, which only a new program image removes. The first process of a
+    // container does not die of signals that it sends itself; it must exit with the code instead.
     let script = "kill -\"$1\" $$; exit $((128 + $1))";
     let error = Command::new("/bin/sh")
         .args(["-c", script, "sh", &number.to_string()])

@@ -1,4 +1,4 @@
-//! Starting a process again that was killed: how often, and after what pause.
+//! Rules for restarting a process that was killed: the limit and the pause.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use rdzv_core::signal;
 
-/// A life that was shorter counts against the restarts.
+/// Limit of a short life: shorter lives count against the restarts.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// A life that was shorter is followed by a pause.
+/// Limit of a very short life: a pause follows shorter lives.
 const VERY_SHORT: Duration = Duration::from_secs(1);
 
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The lives of a process that is started again if it is killed.
+/// Lives of a process that is restarted if it is killed.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// The number of short ones in a row.
+    /// Number of consecutive short lives.
     short: u32,
 }
 
 impl Lives {
-    /// The next start, after a life that was ended by force, and the pause before it; none if more than `most` in a row
-    /// were short.
+    /// Returns the next start and the pause before it, after a killed process.
+    /// `None` if more than `most` consecutive lives were short.
     pub(super) fn ended(
         &mut self,
         ended: ExitStatus,
@@ -45,11 +45,11 @@ impl Lives {
     }
 }
 
-/// Why a process was started again; a predicate, for people.
+/// Reason for the restart of a process; its text is a predicate for users.
 #[derive(Debug, Clone, Copy)]
 pub struct Restart {
     pub(super) ended: ExitStatus,
-    /// The number of short lives in a row.
+    /// Number of consecutive short lives.
     pub(super) short: u32,
     pub(super) most: u32,
 }

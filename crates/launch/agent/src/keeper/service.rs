@@ -1,12 +1,12 @@
-//! The keeper of a service that has no workers: `rdzv store`.
+//! Keeper of a service that has no workers: `rdzv store`.
 //!
 //! ```text
 //!   keeper         the process that the user started: has the listening sockets, passes signals on
 //!     └─ service   serves on them; dies with the keeper (parent-death signal)
 //! ```
 //!
-//! A service that was killed is started again, by another fork of the same keeper. Meanwhile the
-//! sockets stay open, so peers find the kernel's queue of connections and not a refusal.
+//! If the service is killed, the keeper restarts it with another fork. The sockets stay open in
+//! between, so new connections of peers wait in the kernel's queue and are not refused.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -27,31 +27,33 @@ use crate::AgentError;
 use crate::error::system;
 use crate::spawn::fork;
 
-/// The exit code of a process whose main thread panicked.
+/// Exit code of a process whose main thread panicked.
 const PANICKED: i32 = 101;
 
-/// The signals that end a service in order.
+/// Signals that end a service in order.
 const ENDS: [Number; 3] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP];
 
-/// Which process this is, after [`keep_service`].
+/// Process in which [`keep_service`] returned.
 #[derive(Debug)]
 pub enum Service {
-    /// The one that serves, with the ends of its predecessor, if there was one. The three signals that end
-    /// it in order (SIGTERM, SIGINT, SIGHUP) are blocked.
+    /// Process that serves, with the end of its predecessor, if there was one.
+    /// The three signals that end it in order (SIGTERM, SIGINT, SIGHUP) are blocked.
     Serves(Option<Restart>),
-    /// The keeper, with the end of the service, which it is to [end like](super::end_like).
+    /// Keeper, with the end of the service.
+    /// It must [end like](super::end_like) the service.
     Ended(ExitStatus),
 }
 
-/// Starts the service as a child of this process, and waits for its end; in the child it returns at once.
+/// Starts the service as a child of this process, and waits for its end.
 ///
-/// A service that is killed, or panics, is started again, unless `restarts` lives in a row before
-/// this one were shorter than 10 s too. One that ends in another way, or after a signal to this
-/// process, is not. Has to be called before there is a second thread.
+/// In the child this function returns immediately. The keeper restarts a service that is killed or
+/// panics. It stops if more than `restarts` consecutive lives were shorter than 10 s. It does not
+/// restart a service that ends in another way, or after a signal to this process. Must be called
+/// before a second thread exists.
 ///
 /// # Errors
 ///
-/// If the system cannot make a process, or this process has several threads.
+/// Returns an error if the system cannot make a process, or if this process has several threads.
 pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
     let mut signals = SigSet::from_iter(ENDS);
     signals.add(Number::SIGCHLD);
@@ -66,7 +68,7 @@ pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
             let death = set_parent_process_death_signal(Some(Signal::KILL));
             death.map_err(system("watch the keeper"))?;
             if getppid() != Some(keeper) {
-                let gone = io::Error::other("the keeper is gone");
+                let gone = io::Error::other("the keeper has ended");
                 return Err(system("watch the keeper")(gone));
             }
             let children = SigSet::from_iter([Number::SIGCHLD]);
@@ -89,7 +91,8 @@ pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
     }
 }
 
-/// Waits for the end of the service, and passes signals on to it. Also returns whether there were any.
+/// Waits for the end of the service, and passes signals on to it.
+/// Also returns `true` if there were any signals.
 fn wait(service: Pid, signals: &SignalFd) -> Result<(ExitStatus, bool), AgentError> {
     let mut is_told = false;
     loop {
@@ -106,7 +109,7 @@ fn wait(service: Pid, signals: &SignalFd) -> Result<(ExitStatus, bool), AgentErr
     }
 }
 
-/// Whether this process is told to end before the time is over.
+/// Returns `true` if a signal ends this process before the time is over.
 fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
     let until = Instant::now() + time;
     loop {
@@ -119,7 +122,7 @@ fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
     }
 }
 
-/// The next signal to this process, if one comes in time.
+/// Returns the next signal to this process, if one comes in time.
 fn next(signals: &SignalFd, within: Option<Duration>) -> Result<Option<Signal>, AgentError> {
     let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], within);
     let info = signals.read_signal();

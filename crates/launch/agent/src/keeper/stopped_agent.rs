@@ -1,4 +1,6 @@
-//! An agent that is stopped (SIGSTOP) and has a fence: its workers must not run on past their lease, and it cannot stop them.
+//! Guard's action for an agent that is stopped (SIGSTOP) and has a fence.
+//!
+//! The agent's workers must not run past their lease, and a stopped agent cannot suspend them.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,14 +12,14 @@ use tokio::time::sleep;
 
 use crate::reap::{is_stopped, signal_below};
 
-/// The time for signals to have stopped the workers already.
+/// Delay after the lease, so that signals of the agent may come first.
 const LATE: Duration = Duration::from_millis(50);
 
-/// The guard's part: it stops them in the agent's place.
+/// Stop of the workers by the guard, in the agent's place.
 #[derive(Debug)]
 pub(super) struct StoppedAgent {
     kept: Option<Kept>,
-    /// The agent is stopped, and its workers may run.
+    /// `true` while the agent is stopped and its workers may run.
     is_due: bool,
 }
 
@@ -29,18 +31,18 @@ impl StoppedAgent {
         }
     }
 
-    /// The agent is stopped.
+    /// Records that the agent is stopped.
     pub(super) fn begin(&mut self) {
         self.is_due = self.kept.is_some();
     }
 
-    /// It goes on, and continues what is below it when that may run.
+    /// Records that the agent continues; the agent resumes its workers itself.
     pub(super) fn end(&mut self) {
         self.is_due = false;
     }
 
-    /// Stops everything below the agent once the lease of its workers is over; permanently waits if there is nothing to do. May
-    /// be dropped while waiting.
+    /// Stops all descendants of the agent once the lease of its workers is over.
+    /// Never returns if there is nothing to do. Cancel-safe: the caller may drop the future.
     pub(super) async fn stop_in_time(&mut self, agent: Pid) {
         if !self.is_due {
             return pending().await;
@@ -55,7 +57,7 @@ impl StoppedAgent {
         self.is_due = false;
         signal_below(agent, Signal::STOP);
         if !is_stopped(agent) {
-            // It goes on since a moment ago. With this it looks after its workers again.
+            // The agent continued a moment ago. This signal makes it manage its workers again.
             let _ = kill_process(agent, Signal::CONT);
         }
     }

@@ -1,4 +1,4 @@
-//! The agent's view of the processes around it.
+//! Agent's view of the processes around it.
 
 use std::collections::HashSet;
 use std::env;
@@ -26,34 +26,36 @@ use crate::exits::awaitable;
 use crate::reap::Leftovers;
 use crate::spawn::inherited;
 
-/// The process ids of keeper and guard, if the guard has started this process. Found out once: when the
-/// guard has ended, somebody else is the parent.
+/// Returns the ids of keeper and guard, if the guard started this process.
+/// The result is cached, because this process gets another parent when the guard ends.
 fn around() -> Option<(Pid, Pid)> {
     static AROUND: OnceLock<Option<(Pid, Pid)>> = OnceLock::new();
     *AROUND.get_or_init(|| {
         let guard = pid_in(RDZV_GUARD)?;
-        // Workers do not see the variables; but they may be set by hand, so the parent is checked.
+        // Workers do not see the variables. A user may set them by hand, so this checks the parent.
         (getppid() == Some(guard)).then(|| Some((pid_in(RDZV_KEEPER)?, guard)))?
     })
 }
 
-/// Whether this process was started by a keeper, so that it is the agent.
+/// Returns `true` if a keeper started this process, which is then the agent.
 pub fn is_kept() -> bool {
     around().is_some()
 }
 
-/// The process id of the launcher as the user knows it: the keeper's, or ours without one.
+/// Returns the process id that the user knows as the launcher.
+/// This is the keeper's id, or that of this process without a keeper.
 pub fn launcher_pid() -> u32 {
     u32::try_from(launcher().as_raw_nonzero().get()).unwrap_or_default()
 }
 
-/// The same.
+/// Returns the same as [`launcher_pid`], as a [`Pid`].
 pub(crate) fn launcher() -> Pid {
     around().map_or_else(getpid, |(keeper, _)| keeper)
 }
 
-/// The sockets and notes that outlive this agent, if a guard has started it. To be called before there is a second thread
-/// or process: it keeps the descriptors from being inherited further.
+/// Returns the sockets and the record that outlive this agent.
+/// `None` if no guard started it. Must be called before a second thread or process exists, because
+/// it stops the descriptors from being inherited further.
 pub fn kept() -> Option<&'static Kept> {
     static KEPT: OnceLock<Option<Kept>> = OnceLock::new();
     let kept = KEPT.get_or_init(|| {
@@ -63,13 +65,13 @@ pub fn kept() -> Option<&'static Kept> {
         let descriptors = numbers.map(|number| inherited(number?).ok());
         let descriptors: Vec<OwnedFd> = descriptors.collect::<Option<_>>()?;
         let kept = Kept::inherited(descriptors.try_into().ok()?);
-        kept.inspect_err(|error| tracing::warn!("what the guard keeps cannot be read: {error}"))
+        kept.inspect_err(|error| tracing::warn!("cannot use what the guard keeps: {error}"))
             .ok()
     });
     kept.as_ref()
 }
 
-/// Why this agent was started, if one before it was killed.
+/// Returns the end of the previous agent, if that agent was killed.
 pub(crate) fn last_death(kept: &Kept) -> Option<Restart> {
     let note = kept.note();
     let death = note.last_death?;
@@ -84,14 +86,14 @@ fn pid_in(variable: &str) -> Option<Pid> {
     Pid::from_raw(env::var(variable).ok()?.parse().ok()?)
 }
 
-/// The agent's watch on its keeper and its guard. The default watches nobody.
+/// Agent's watch on its keeper and its guard; the default watches nothing.
 #[derive(Debug, Default)]
 pub(crate) struct KeeperWatch {
     both: Option<[AsyncFd<OwnedFd>; 2]>,
 }
 
 impl KeeperWatch {
-    /// Watches the two, if they are there. To be called inside the runtime.
+    /// Watches both if they exist; must be called inside the runtime.
     pub(crate) fn new(leftovers: &Leftovers) -> io::Result<Self> {
         let Some((keeper, parent)) = around() else {
             return Ok(Self::default());
@@ -105,29 +107,29 @@ impl KeeperWatch {
             .stack_size(128 << 10)
             .spawn(move || last_resort(&watched, &leftovers))?;
         let both = Some([awaitable(keeper)?, awaitable(guard)?]);
-        // From here on the guard's end is noticed, unless this process is stopped: so it goes on
-        // then.
+        // From now on this process notices the guard's end, unless this process is stopped. SIGCONT
+        // then resumes it.
         set_parent_process_death_signal(Some(Signal::CONT))?;
-        // If it had ended before, the signal that came for that may have been taken for the user's.
+        // If the guard ended earlier, the signal for that may look like a signal from the user.
         if getppid() != Some(parent) {
             return Err(Errno::SRCH.into());
         }
         Ok(Self { both })
     }
 
-    /// Whether the two are there, as far as is known.
+    /// Returns `true` if keeper and guard exist, as far as is known.
     pub(crate) fn is_there(&self) -> bool {
         self.both.is_some()
     }
 
-    /// Waits until one of the two is gone; permanently if there is none.
+    /// Waits until one of the two ends; never returns without a keeper.
     pub(crate) async fn lost(&mut self) {
         if let Some([keeper, guard]) = &self.both {
             let _ = tokio::select! {
                 ended = keeper.readable() => ended,
                 ended = guard.readable() => ended,
             };
-            // Reported once; the descriptors would stay readable.
+            // Reported once; otherwise the descriptors would stay readable.
             self.both = None;
             return;
         }
@@ -135,10 +137,11 @@ impl KeeperWatch {
     }
 }
 
-/// Ends the agent and everything below it if it has not ended by itself soon after keeper or guard.
+/// Ends the agent and its descendants if it outlives keeper or guard.
 ///
-/// The agent's own thread may be blocked by a console without a reader: the keeper was killed, but
-/// the reader of its pipe is suspended. Workers must not live on because of that.
+/// The agent gets some time to end alone. Its main thread may be blocked by a console that no
+/// process reads: the keeper was killed, but the reader of its pipe is suspended. Workers must not
+/// survive because of that.
 fn last_resort(watched: &[OwnedFd; 2], leftovers: &Leftovers) {
     let mut either = watched
         .each_ref()

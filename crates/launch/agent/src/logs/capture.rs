@@ -1,10 +1,12 @@
-//! Capture of stderr: copies the output of workers to the agent's own stderr and retains its end for the
-//! report of a failure.
+//! Capture of stderr.
 //!
-//! A worker whose stderr is neither redirected nor teed shares the agent's. If that is a terminal,
-//! it is inherited, or the worker gets a pseudo-terminal of its own: workers check whether it is
-//! one. Otherwise (a file, a pipe, a job's log) each worker gets a pipe of its own. One thread
-//! copies what comes:
+//! It copies the output of workers to the agent's own stderr and retains the end of the output for
+//! the report of a failure.
+//!
+//! A worker whose stderr is neither redirected nor teed shares the agent's stderr. If that is a
+//! terminal, the worker inherits it or gets a separate pseudo-terminal, because workers check for a
+//! terminal. Otherwise (a file, a pipe, a job's log) each worker gets a separate pipe. One thread
+//! copies the output:
 //!
 //! ```text
 //!   worker 0 ── pipe ──┐
@@ -12,11 +14,12 @@
 //!                      └─► the last 16 KiB of each
 //! ```
 //!
-//! The only difference for a worker is that its stderr is a pipe (as it would be behind `| tee`),
-//! or a terminal in raw mode that nobody types at: stdin and stdout are the agent's own. If the
-//! reader of the agent's stderr stalls, so does, some 64 KiB later, the worker, as without the
-//! pipe; if the reader goes away, the pipes are closed too. A worker never outlives the agent, so
-//! it never writes into a pipe without a reader.
+//! For a worker the only difference is the kind of its stderr: a pipe (as with `| tee`), or a
+//! terminal in raw mode without a keyboard. Its stdin and stdout are those of the agent.
+//!
+//! If the reader of the agent's stderr stalls, the worker stalls about 64 KiB later, as it would
+//! without the pipe. If the reader closes the stream, the thread closes the pipes too. A worker
+//! never outlives the agent, so it never writes into a pipe without a reader.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal};
@@ -38,26 +41,26 @@ use super::console::write_all;
 use super::last_lines::last_lines;
 use super::pty::{self, Ends};
 
-/// Size of the end of a worker's stderr that is retained, in bytes.
+/// Number of bytes that are retained from the end of a worker's stderr.
 const RETAINED: usize = 16 << 10;
 
 /// Size of one read and write: the capacity of a pipe.
 const BUFFER: usize = 64 << 10;
 
-/// Time that the agent waits for the output of a failed worker before it logs the failure.
+/// Limit on how long a log line about a failure waits for the worker's output.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The end of each worker's stderr.
+/// End of each worker's stderr.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tails(Arc<Mutex<BTreeMap<LocalRank, VecDeque<u8>>>>);
 
 impl Tails {
-    /// Forgets what an earlier worker with this local rank has written.
+    /// Forgets the output of an earlier worker with this local rank.
     pub(super) fn begin(&self, local_rank: LocalRank) {
         self.lock().insert(local_rank, VecDeque::new());
     }
 
-    /// Adds what a worker has written.
+    /// Adds output of a worker.
     pub(super) fn retain(&self, local_rank: LocalRank, bytes: &[u8]) {
         let mut tails = self.lock();
         let tail = tails.entry(local_rank).or_default();
@@ -66,7 +69,7 @@ impl Tails {
         tail.drain(..surplus);
     }
 
-    /// The end of what a worker has written, and whether there was more before it.
+    /// Returns the end of a worker's output; `true` if there was more before it.
     pub(super) fn of(&self, local_rank: LocalRank) -> (Vec<u8>, bool) {
         let bytes: Vec<u8> = match self.lock().get(&local_rank) {
             Some(tail) => tail.iter().copied().collect(),
@@ -81,28 +84,29 @@ impl Tails {
     }
 }
 
-/// A command of the agent to the thread.
+/// Command of the agent to the thread.
 enum Command {
     Add(LocalRank, Arc<OwnedFd>),
-    /// Dropped when all output so far has been copied.
+    /// Dropped once all output until now has been copied.
     Drain(Box<dyn Send>),
 }
 
-/// The interface of the agent.
+/// Interface of the agent.
 #[derive(Debug, Default)]
 pub(crate) struct StderrCapture {
-    /// The thread ends when this is dropped.
+    /// Sender to the thread, which ends when this is dropped.
     thread: Option<Sender<Command>>,
     tails: Tails,
-    /// The terminals among the workers' streams.
+    /// Terminals among the workers' streams.
     terminals: Vec<Weak<OwnedFd>>,
-    /// Bytes that were taken from workers and that the console has not taken.
+    /// Number of bytes that were read from workers but not yet written.
     unshown: Arc<AtomicU64>,
 }
 
 impl StderrCapture {
-    /// Creates the pipe used as a worker's stderr; if the agent's stderr is a terminal, a pseudo-terminal, or nothing
-    /// without `terminal`. `None` if there is none: the worker then inherits it.
+    /// Creates a pipe or a pseudo-terminal for a worker's stderr.
+    /// If the agent's stderr is a terminal, this creates a pseudo-terminal, or nothing without
+    /// `terminal`. `None` means that the worker inherits the agent's stderr.
     pub(crate) fn stderr(&mut self, local_rank: LocalRank, terminal: bool) -> Option<OwnedFd> {
         let ends = match io::stderr().is_terminal() {
             true if !terminal => return None,
@@ -130,44 +134,44 @@ impl StderrCapture {
         Ok(writer)
     }
 
-    /// The terminal has another size, perhaps.
+    /// Updates the size of the workers' terminals, which may have changed.
     pub(crate) fn resized(&self) {
         let size = pty::size();
         for terminal in self.terminals.iter().filter_map(Weak::upgrade) {
-            // One that is about to end does not matter.
+            // A terminal that is about to end does not matter.
             let _ = pty::resize(&*terminal, size);
         }
     }
 
-    /// Waits until everything that ended workers have written is copied. May be dropped while
-    /// waiting.
+    /// Waits until all output of ended workers is copied.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn drained(&self) {
         let (answer, drained) = oneshot::channel::<()>();
         self.drain(answer);
         let _ = drained.await;
     }
 
-    /// Bytes that were taken from workers and wait to be written.
+    /// Returns the number of bytes that were read from workers but not yet written.
     pub(crate) fn unshown(&self) -> u64 {
         self.unshown.load(Ordering::Relaxed)
     }
 
-    /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
-    /// worker's own output.
+    /// Blocks until all output is copied, with a short timeout.
+    /// Log lines about a worker's end then follow that worker's output.
     pub(crate) fn flush(&self) {
         let (answer, flushed) = channel::<()>();
         self.drain(answer);
         let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
     }
 
-    /// Drops `answer` when all output so far has been copied, or if there is no thread.
+    /// Drops `answer` once all output until now is copied; immediately without a thread.
     fn drain(&self, answer: impl Send + 'static) {
         if let Some(thread) = &self.thread {
             thread.send(Command::Drain(Box::new(answer)));
         }
     }
 
-    /// The last lines of a worker's stderr, `most` at most, oldest first.
+    /// Returns at most `most` last lines of a worker's stderr, oldest first.
     pub(crate) fn tail(&self, local_rank: LocalRank, most: usize) -> Vec<String> {
         let (bytes, cut) = self.tails.of(local_rank);
         match self.terminals.is_empty() {
@@ -193,7 +197,7 @@ fn start(tails: Tails, unshown: Arc<AtomicU64>) -> io::Result<Sender<Command>> {
     Ok(commands)
 }
 
-/// The thread's own state.
+/// State of the thread.
 struct Copier {
     commands: Mailbox<Command>,
     pipes: Vec<(LocalRank, Arc<OwnedFd>)>,
@@ -237,8 +241,8 @@ impl Copier {
         }
     }
 
-    /// Copies up to one buffer of each pipe for which `wanted` returns `true`; it is called for
-    /// each pipe in order. Returns `false` if there was nothing.
+    /// Copies up to one buffer of each pipe for which `wanted` returns `true`.
+    /// Calls `wanted` for each pipe in order. Returns `false` if there was nothing to copy.
     fn copy(&mut self, buffer: &mut [u8], mut wanted: impl FnMut() -> bool) -> bool {
         let (tails, unshown) = (&self.tails, &self.unshown);
         let mut copied = false;
@@ -253,7 +257,7 @@ impl Copier {
                     copied = true;
                     tails.retain(*local_rank, &buffer[..read]);
                     unshown.fetch_add(read as u64, Ordering::Relaxed);
-                    // Of any other error (a full disk, say) the worker had better not notice.
+                    // The worker must not notice any other error (a full disk, for example).
                     let written = write_all(rustix::stdio::stderr(), &buffer[..read]);
                     reader_is_gone |= written == Err(Errno::PIPE);
                     unshown.fetch_sub(read as u64, Ordering::Relaxed);
@@ -264,7 +268,7 @@ impl Copier {
             }
         });
         if reader_is_gone {
-            // Workers that go on writing get the same error as without the pipe.
+            // Workers that still write get the same error as without the pipe.
             self.pipes.clear();
         }
         copied
@@ -277,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes to worker 0's stderr, closes it, and waits until all is copied.
+    /// Writes to worker 0's stderr, closes it, and waits for the copy of the text.
     fn captured(text: &[u8]) -> StderrCapture {
         let mut capture = StderrCapture::default();
         let Ends { reader, writer } = pty::open_pipe().unwrap();

@@ -1,15 +1,15 @@
-//! Decides which lines of several workers become one.
+//! Decision on the lines of several workers that become one.
 //!
-//! Each worker's lines wait in a queue of its own, for one window at most. Lines leave from the
-//! heads of the queues only, so the order of a worker's lines is kept; a line leaves
+//! The lines of each worker wait in a separate queue, for at most one window. Lines leave only from
+//! the heads of the queues, so the lines of a worker stay in order. A line leaves
 //!
-//! * at once, if all streams that have not ended have it at their heads, or if it is not to be
+//! * immediately, if it is at the heads of all streams that have not ended, or if it is not
 //!   compared;
-//! * else when its window is over, together with the heads that are equal. A worker that has the
-//!   line further back in its queue first gets rid of what stands before it. That aligns output
-//!   that is the same but for some lines: tracebacks, say.
+//! * otherwise when its window is over, together with the equal heads. If a worker has the line
+//!   further back in its queue, the lines before it leave first. This aligns output that is the
+//!   same except for some lines, such as tracebacks.
 //!
-//! This is a decision only: the time is an argument, nothing is read or written.
+//! This module only decides: the time is an argument, and the module reads and writes nothing.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -18,20 +18,21 @@ use std::time::{Duration, Instant};
 /// Time that a line waits for equal lines of other streams.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
-/// Number of bytes that may wait; beyond that, the oldest lines leave.
+/// Limit on the bytes that may wait; beyond it, the oldest lines leave.
 const MOST_BYTES: usize = 2 << 20;
 
-/// Number of lines that are searched in other queues. Workers that are further apart are not aligned.
+/// Number of lines that are searched in other queues.
+/// Workers that are further apart are not aligned.
 const FURTHEST: usize = 64;
 
-/// Memory of a waiting line beside its text.
+/// Memory of a waiting line in addition to its text.
 const EACH: usize = 32;
 
 /// Number of one stream of one worker.
 pub(super) type StreamId = u64;
 
-/// A text that waits in at least one queue. Equal texts that wait are one allocation, but for those that are
-/// not compared.
+/// Text that waits in at least one queue.
+/// Equal waiting texts share one allocation, unless they are not compared.
 #[derive(Debug, Clone)]
 struct Text {
     bytes: Rc<[u8]>,
@@ -48,35 +49,35 @@ impl Text {
 struct Waiting {
     text: Text,
     due: Instant,
-    /// By arrival, over all queues.
+    /// Arrival number over all queues.
     order: u64,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     lines: VecDeque<Waiting>,
-    /// The stream has ended.
+    /// `true` if the stream has ended.
     ended: bool,
 }
 
-/// The lines that wait.
+/// Lines that wait for equal lines.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     queues: BTreeMap<StreamId, Queue>,
-    /// Each text that waits and is compared, and the number of queues that it waits in.
+    /// Each waiting and compared text, and the number of queues that it waits in.
     texts: HashMap<Rc<[u8]>, usize>,
     bytes: usize,
     arrived: u64,
-    /// The streams of the line that left last.
+    /// Streams of the line that left last.
     last: Vec<StreamId>,
 }
 
-/// A line that leaves.
+/// Line that leaves.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Folded {
-    /// Its streams, in ascending order.
+    /// Streams of the line, in ascending order.
     pub(super) streams: Vec<StreamId>,
-    /// The line, without its end.
+    /// Text of the line, without its end.
     pub(super) text: Rc<[u8]>,
 }
 
@@ -86,7 +87,7 @@ impl Fold {
         self.queues.entry(stream).or_default();
     }
 
-    /// A stream has ended.
+    /// Marks a stream as ended.
     pub(super) fn end(&mut self, stream: StreamId) {
         if let Some(queue) = self.queues.get_mut(&stream) {
             queue.ended = true;
@@ -94,7 +95,7 @@ impl Fold {
         self.forget_ended();
     }
 
-    /// A line arrives, without its end.
+    /// Adds a line, without its end.
     pub(super) fn push(&mut self, stream: StreamId, text: &[u8], now: Instant) {
         let text = Text {
             bytes: self.intern(text),
@@ -103,7 +104,8 @@ impl Fold {
         self.enqueue(stream, text, now + WINDOW);
     }
 
-    /// The same for text that becomes one with no other and waits for none, only for what is before it.
+    /// Adds text that is compared with no other text.
+    /// It waits only for the lines before it.
     pub(super) fn push_alone(&mut self, stream: StreamId, text: &[u8], now: Instant) {
         self.bytes += size(text);
         let text = Text {
@@ -121,35 +123,36 @@ impl Fold {
         queue.lines.push_back(Waiting { text, due, order });
     }
 
-    /// The next line that leaves now, if any does.
+    /// Returns the next line that leaves now, if any.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Folded> {
         let line = self.unanimous().or_else(|| self.due(now))?;
         Some(self.leave(&line))
     }
 
-    /// Lets the lines of a stream leave, and those that have to leave before them.
+    /// Makes a line of a stream leave now.
+    /// If another line must leave before it, returns that line. The caller repeats the call.
     pub(super) fn release(&mut self, stream: StreamId) -> Option<Folded> {
         let line = self.head(stream)?.text.clone();
         let line = self.clear_the_way(line);
         Some(self.leave(&line))
     }
 
-    /// When [`Fold::pop`] has something, unless more arrives before.
+    /// Returns the time of the next line of [`Fold::pop`] if no more lines arrive.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.heads().map(|(_, head)| head.due).min()
     }
 
-    /// Whether this stream has not ended, or a line of it waits.
+    /// Returns `true` if this stream has not ended, or a line of it waits.
     pub(super) fn knows(&self, stream: StreamId) -> bool {
         self.queues.contains_key(&stream)
     }
 
-    /// Whether nothing waits.
+    /// Returns `true` if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// The line that all streams that have not ended have at the head.
+    /// Returns the line that is at the head of every queue.
     fn unanimous(&self) -> Option<Text> {
         let mut common: Option<&Text> = None;
         for queue in self.queues.values() {
@@ -162,8 +165,9 @@ impl Fold {
         common.cloned()
     }
 
-    /// A line whose window is over; of several, one of the streams of the last line, so that lines
-    /// that belong together stay together, else the oldest.
+    /// Returns a line whose window is over.
+    /// A line with the same streams as the last one comes first, so that lines that belong together
+    /// stay together. Otherwise the oldest line comes first.
     fn due(&self, now: Instant) -> Option<Text> {
         let hurry = self.bytes > MOST_BYTES || self.queues.values().all(|queue| queue.ended);
         let is_due = |head: &&Waiting| hurry || head.due <= now;
@@ -178,14 +182,15 @@ impl Fold {
         Some(self.clear_the_way(same.or_else(oldest)?.text.clone()))
     }
 
-    /// The line that has to leave first so that `line` can leave with all who have it waiting.
+    /// Returns the line that must leave before `line`.
+    /// `line` can then leave together with all queues that contain it.
     fn clear_the_way(&self, line: Text) -> Text {
         let mut line = line;
         let mut seen = Vec::new();
         while let Some(ahead) = self.ahead_of(&line) {
             seen.push(line.clone());
             if seen.iter().any(|seen| seen.is(&ahead)) {
-                // Two workers have the same lines in another order.
+                // Two workers have the same lines in a different order.
                 break;
             }
             line = ahead;
@@ -193,7 +198,7 @@ impl Fold {
         line
     }
 
-    /// The head of a queue in which this line waits further back.
+    /// Returns the head of a queue in which this line waits further back.
     fn ahead_of(&self, line: &Text) -> Option<Text> {
         if !line.is_compared {
             return None;
@@ -222,7 +227,7 @@ impl Fold {
         self.queues.get(&stream)?.lines.front()
     }
 
-    /// The streams that have this line at the head.
+    /// Returns the streams that have this line at the head.
     fn streams(&self, line: &Text) -> Vec<StreamId> {
         self.heads()
             .filter(|(_, head)| head.text.is(line))
@@ -230,7 +235,7 @@ impl Fold {
             .collect()
     }
 
-    /// Takes a line off the heads that have it.
+    /// Removes a line from all heads that equal it.
     fn leave(&mut self, line: &Text) -> Folded {
         let streams = self.streams(line);
         for stream in &streams {
@@ -273,7 +278,7 @@ impl Fold {
     }
 }
 
-/// Memory of a waiting text.
+/// Returns the memory of a waiting text.
 fn size(text: &[u8]) -> usize {
     text.len() + 3 * EACH
 }

@@ -1,9 +1,9 @@
-//! The program's own stdout and stderr. All writers of this process use this module.
+//! Stdout and stderr of this process, for all its writers.
 //!
-//! Writers write whole lines, and never into the middle of another's: only this module knows
-//! whether the cursor is in a line that a worker has not finished. Other processes may write to the
-//! same pipe (workers whose streams are not redirected, other commands of a shell's pipeline); they
-//! cannot split a write that the kernel takes in one piece.
+//! Writers write whole lines, and never into the middle of another writer's line. Only this module
+//! knows whether the cursor is in a line that a worker has not finished. Other processes may write
+//! to the same pipe: workers whose streams are not redirected, or other commands of a shell's
+//! pipeline. They cannot split a write that the kernel takes in one piece.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,7 +29,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Its name in messages.
+    /// Returns the name of the stream in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -37,12 +37,12 @@ impl Target {
         }
     }
 
-    /// The log of one worker.
+    /// Returns the file name of a worker's log.
     pub(super) fn file_name(self) -> String {
         format!("{}.log", self.name())
     }
 
-    /// The log of a worker that `--local-ranks-filter` hides.
+    /// Returns the log's file name for a worker hidden by `--local-ranks-filter`.
     pub(super) fn retained_name(self) -> String {
         format!("kept_{}", self.file_name())
     }
@@ -51,30 +51,33 @@ impl Target {
 /// Size up to which a write to a pipe is atomic (`PIPE_BUF`).
 const ONE_PIECE: usize = 4096;
 
-/// Capacity of a pipe that is flooded, in bytes: a larger one makes writer and reader wait for each
-/// other less often. No privilege is needed for it.
+/// Capacity of a pipe under a flood of output, in bytes.
+/// With a larger pipe, writer and reader wait for each other less often. This size needs no
+/// privilege.
 const FLOODED_PIPE: usize = 1 << 20;
 
-/// A batch of this size is written.
+/// Size at which a batch is written.
 const FULL: usize = 64 << 10;
 
-/// Lines of one source that are to be written.
+/// Lines of one source that will be written.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Begins with a newline, which is written only if the cursor is in another stream's line.
+    /// Text of the batch after a newline.
+    /// The newline is written only if the cursor is in the line of another stream.
     bytes: Vec<u8>,
-    /// Number of bytes that are left out where the cursor is in the stream's own line: the prefix, and
-    /// the beginning that is there already.
+    /// Number of bytes to leave out if the cursor is in the stream's own line.
+    /// These bytes, the prefix and the beginning of the line, are there already.
     repeated: Option<usize>,
-    /// The first line is nothing but the end of one that was begun before.
+    /// `true` if the first line is only the end of a line that was begun before.
     only_ends: bool,
-    /// It ends inside a line.
+    /// `true` if the batch ends inside a line.
     open: bool,
 }
 
 impl Batch {
-    /// Adds a line or a piece of one. A beginning that was written before, which only the first
-    /// piece of a batch has, is written again if another stream has written since.
+    /// Adds a line or a piece of one.
+    /// Only the first piece of a batch has a beginning that was written before. This beginning is
+    /// repeated if another stream has written in between.
     pub(super) fn add(&mut self, prefix: &[u8], piece: Piece<'_>) {
         if self.bytes.is_empty() {
             self.bytes.push(b'\n');
@@ -105,22 +108,22 @@ impl Batch {
 #[derive(Debug)]
 pub(super) struct Console {
     stdout: Mutex<Cursor>,
-    /// `None`: it is the same file as stdout.
+    /// `None` if stderr is the same file as stdout.
     stderr: Option<Mutex<Cursor>>,
     are_rows_suspended: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Cursor {
-    /// The stream whose line is unfinished here.
+    /// Stream whose line is unfinished here.
     inside: Option<u64>,
-    /// The reader is gone: nothing more is written.
+    /// `true` if the reader has closed the stream; then nothing more is written.
     broken: bool,
     /// Size of one write, in bytes.
     piece: usize,
-    /// The pipe was asked to hold more.
+    /// `true` if the capacity of the pipe was raised.
     widened: bool,
-    /// The rows of the live view below all lines.
+    /// Rows of the live view below all lines.
     region: Region,
 }
 
@@ -128,7 +131,7 @@ impl Cursor {
     fn of(fd: BorrowedFd<'_>) -> Self {
         let kind = fstat(fd).map(|metadata| FileType::from_raw_mode(metadata.st_mode));
         Self {
-            // Files and terminals take everything in one piece.
+            // Files and terminals take any write in one piece.
             piece: match kind {
                 Ok(FileType::Fifo | FileType::Socket) => ONE_PIECE,
                 _ => usize::MAX,
@@ -139,7 +142,7 @@ impl Cursor {
 }
 
 impl Console {
-    /// The one of this process.
+    /// Returns the console of this process.
     pub(super) fn get() -> &'static Self {
         static CONSOLE: OnceLock<Console> = OnceLock::new();
         CONSOLE.get_or_init(|| {
@@ -166,14 +169,14 @@ impl Console {
                 if batch.is_full() && !cursor.widened && cursor.piece == ONE_PIECE {
                     cursor.widened = true;
                     if fcntl_getpipe_size(fd).is_ok_and(|size| size < FLOODED_PIPE) {
-                        // Without it, it is only slower.
+                        // A failure only makes the output slower.
                         let _ = fcntl_setpipe_size(fd, FLOODED_PIPE);
                     }
                 }
                 let from = cursor.enter(stream, batch);
                 cursor.write(fd, &batch.bytes[from..]);
                 if !cursor.region.is_empty() {
-                    // The rows are in the place where its line would go on.
+                    // The rows are where the unfinished line would continue.
                     cursor.inside = None;
                 }
             });
@@ -181,7 +184,7 @@ impl Console {
         batch.clear();
     }
 
-    /// Writes lines of our own.
+    /// Writes lines of this program.
     fn write_own(&self, target: Target, lines: &[u8]) {
         self.with(target, |fd, cursor| {
             if cursor.inside.take().is_some() {
@@ -192,8 +195,8 @@ impl Console {
         });
     }
 
-    /// Writes lines of workers, each with its end, above these rows. The rows stay below whatever is written
-    /// from here on.
+    /// Writes lines of workers, each with its end, above these rows.
+    /// The rows stay below everything that is written from now on.
     pub(super) fn draw(&self, lines: &[u8], mut rows: Vec<String>, width: usize) {
         self.with(Target::Stdout, |fd, cursor| {
             if self.are_rows_suspended.load(Ordering::Relaxed) {
@@ -212,8 +215,8 @@ impl Console {
         });
     }
 
-    /// Leaves the rows where they are, and shows no others: somebody else writes to the terminal now. `false`
-    /// ends that.
+    /// Leaves the rows where they are and shows no others.
+    /// Another program writes to the terminal now. `false` ends the suspension.
     pub(super) fn suspend_rows(&self, are_suspended: bool) {
         self.are_rows_suspended
             .store(are_suspended, Ordering::Relaxed);
@@ -224,7 +227,7 @@ impl Console {
             (Target::Stderr, Some(stderr)) => stderr,
             _ => &self.stdout,
         };
-        // Nothing that is done under the lock leaves it half done.
+        // A panic under the lock leaves no half-done change.
         let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
         if self.are_rows_suspended.load(Ordering::Relaxed) {
             cursor.region.abandon();
@@ -237,12 +240,13 @@ impl Console {
 }
 
 impl Cursor {
-    /// Prepares for a batch of a stream: where in it to begin.
+    /// Prepares for a batch of a stream; returns the offset at which to begin.
     fn enter(&mut self, stream: u64, batch: &Batch) -> usize {
         let length = batch.bytes.len();
         let from = match (self.inside, batch.repeated) {
             (Some(inside), Some(there)) if inside == stream => 1 + there,
-            // The line was ended for another's sake already; the newline can serve the next.
+            // The line was already ended for another stream; that newline can serve the next
+            // stream.
             (_, Some(there)) if batch.only_ends && length == there + 2 => return length,
             (Some(_), Some(there)) if batch.only_ends => 1 + there,
             (None, Some(there)) if batch.only_ends => 2 + there,
@@ -253,7 +257,7 @@ impl Cursor {
         from
     }
 
-    /// Writes all of it, above the rows if there are any.
+    /// Writes all bytes, above the rows if there are any.
     fn write(&mut self, fd: BorrowedFd<'_>, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -266,19 +270,19 @@ impl Cursor {
         }
     }
 
-    /// Writes all of it, in pieces that end with lines.
+    /// Writes all bytes, in pieces that end with lines.
     fn write_bytes(&mut self, fd: BorrowedFd<'_>, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.broken {
             let (piece, rest) = bytes.split_at(piece_length(bytes, self.piece));
-            // A reader that has gone away is no reason to stop the workers.
+            // If the reader closes the stream, the workers continue.
             self.broken = write_all(fd, piece).is_err();
             bytes = rest;
         }
     }
 }
 
-/// The length of the whole lines at the beginning that fit into `most`; of the first line, if even
-/// that does not.
+/// Returns the length of the whole lines at the beginning that fit into `most`.
+/// If not even the first line fits, returns the length of that line.
 fn piece_length(bytes: &[u8], most: usize) -> usize {
     if bytes.len() <= most {
         return bytes.len();
@@ -289,13 +293,13 @@ fn piece_length(bytes: &[u8], most: usize) -> usize {
     }
 }
 
-/// Writes all of it, however long that takes.
+/// Writes all bytes, without a time limit.
 pub(super) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         match write(fd, bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
-            // Another process that shares it may have set that.
+            // Another process that shares the stream may have made it non-blocking.
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None);
             }
@@ -305,26 +309,27 @@ pub(super) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errn
     Ok(())
 }
 
-/// Writes whole lines of the program's own to stderr, between the lines of the workers: log lines,
-/// events, the failure report. They wait for the reader of stderr as any write does.
+/// Writes whole lines of this program to stderr, between the workers' lines.
+/// Such lines are log lines, events and the failure report. They wait for the reader of stderr as
+/// any write does.
 pub fn write_own_lines(lines: &[u8]) {
-    // Output of the program itself on stdout comes before.
+    // Output of the program itself on stdout comes first.
     let _ = io::stdout().flush();
     Console::get().write_own(Target::Stderr, lines);
 }
 
-/// The same to stdout.
+/// Writes whole lines of this program to stdout, between the workers' lines.
 pub fn write_own_output(lines: &[u8]) {
     let _ = io::stdout().flush();
     Console::get().write_own(Target::Stdout, lines);
 }
 
-/// Whether stdout and stderr are one terminal.
+/// Returns `true` if stdout and stderr are one terminal.
 pub(crate) fn is_on_terminal() -> bool {
     Console::get().stderr.is_none() && io::stdout().is_terminal()
 }
 
-/// Whether stderr would take a short line at once.
+/// Returns `true` if stderr would take a short line immediately.
 pub(crate) fn stderr_takes_lines() -> bool {
     let stderr = io::stderr();
     let mut writable = [PollFd::new(&stderr, PollFlags::OUT)];

@@ -1,4 +1,4 @@
-//! FilteredLog of the lines that hold certain texts.
+//! Copies of the lines that contain certain texts.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,19 +9,19 @@ use tracing::warn;
 
 use super::line_assembler::{LONGEST_LINE, Piece};
 
-/// The file of the filtered log.
+/// File of the filtered log.
 #[derive(Debug)]
 pub(super) struct FilteredLog {
     pub(super) path: PathBuf,
     pub(super) file: File,
 }
 
-/// The lines of one source that are to be copied.
+/// Filter of the lines of one source.
 #[derive(Debug)]
 pub(super) struct Filter {
     needles: Vec<memmem::Finder<'static>>,
     log: Option<FilteredLog>,
-    /// The line so far.
+    /// Beginning of the current line.
     line: Vec<u8>,
     batch: Vec<u8>,
 }
@@ -39,7 +39,7 @@ impl Filter {
         }
     }
 
-    /// Takes a piece; its line is matched with its prefix.
+    /// Takes a piece; the filter matches its line together with the prefix.
     pub(super) fn feed(&mut self, prefix: &[u8], piece: Piece<'_>) {
         if self.log.is_none() {
             return;
@@ -74,7 +74,7 @@ impl Filter {
         if let Some(log) = &mut self.log
             && let Err(error) = log.file.write_all(&self.batch)
         {
-            // Without the copy the run goes on; the line itself is in the worker's own file.
+            // The run continues without the copy; the line itself is in the worker's own file.
             warn!(
                 "write {}: {error}; no more lines of this worker are copied there",
                 log.path.display()

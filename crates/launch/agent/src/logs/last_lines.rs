@@ -1,4 +1,4 @@
-//! The last lines that a worker wrote into a file.
+//! Last lines that a worker wrote into a file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,8 +15,9 @@ const LONGEST_LINE: u64 = 4 << 20;
 /// Number of bytes of such a line that are returned, from its beginning.
 const BEGINNING_OF_LINE: u64 = 4 << 10;
 
-/// The last lines of a file, `most` of them and of the last 64 KiB at most, without their ends. If
-/// the last line alone is longer, its beginning and what is before it.
+/// Returns the last lines of a file, at most `most`, without their ends.
+/// They come from the last 64 KiB. If the last line alone is longer, the result is its beginning
+/// and the lines before it.
 pub(super) fn read(path: &Path, most: usize) -> io::Result<Vec<String>> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -34,7 +35,8 @@ pub(super) fn read(path: &Path, most: usize) -> io::Result<Vec<String>> {
     Ok(last_lines(&bytes, start > 0, most))
 }
 
-/// Beginning of the line at a position; `None` if that is too far away.
+/// Returns the beginning of the line at a position.
+/// `None` if the beginning is too far away.
 fn begin_of_line(file: &File, position: u64) -> io::Result<Option<u64>> {
     let furthest = position.saturating_sub(LONGEST_LINE);
     let mut end = position;
@@ -48,7 +50,7 @@ fn begin_of_line(file: &File, position: u64) -> io::Result<Option<u64>> {
     Ok((furthest == 0).then_some(0))
 }
 
-/// The bytes of a file between two positions, or fewer if it has become shorter.
+/// Returns the bytes between two positions; fewer if the file became shorter.
 fn part(mut file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(start))?;
@@ -56,13 +58,13 @@ fn part(mut file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The last lines of the end of a text; `cut` if there was more before these bytes.
+/// Returns the last lines of a text; `cut` if there was more text before.
 ///
-/// Text that a `\r` overwrites is left out, as on a terminal: of a progress bar, only its last
-/// state is of interest. Bytes that are no text become U+FFFD; empty lines at the end are dropped.
+/// Text that a `\r` overwrites is left out, as on a terminal: only the last state of a progress bar
+/// is useful. Bytes that are not text become U+FFFD. Empty lines at the end are dropped.
 pub(super) fn last_lines(mut bytes: &[u8], cut: bool, most: usize) -> Vec<String> {
     if cut {
-        // A hole reads as zeros; and the first line is rarely a whole one.
+        // A hole reads as zeros, and the first line is rarely complete.
         let hole = bytes.iter().take_while(|&&byte| byte == 0).count();
         bytes = &bytes[hole..];
         if hole == 0
@@ -83,7 +85,7 @@ pub(super) fn last_lines(mut bytes: &[u8], cut: bool, most: usize) -> Vec<String
     lines
 }
 
-/// The visible part of a line on a terminal.
+/// Returns the part of a line that stays visible on a terminal.
 fn visible(line: &[u8]) -> &[u8] {
     line.rsplit(|&byte| byte == b'\r')
         .find(|part| !part.is_empty())
@@ -132,7 +134,7 @@ mod tests {
         assert_eq!(lines[0], "before");
         assert!(lines[1].starts_with("ValueError: xxx") && lines[1].ends_with("x…"));
         assert!(lines[1].len() < 5000);
-        // Without any beginning in reach, its end has to do.
+        // If no beginning is within reach, the result is the end of the line.
         std::fs::write(&path, "y".repeat(5 << 20)).unwrap();
         assert_eq!(read(&path, 9).unwrap()[0].len(), 64 << 10);
     }

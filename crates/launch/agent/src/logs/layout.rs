@@ -1,9 +1,9 @@
-//! The directories and files of a run.
+//! Directories and files of a run.
 //!
 //! ```text
 //! ⟨log directory, or TMPDIR/torchelastic_⟨8⟩⟩/
 //!   ⟨run id⟩_⟨8⟩/                 one per agent; mode 0700
-//!     attempt_⟨restart count⟩/    never removed while the run goes on
+//!     attempt_⟨restart count⟩/    never removed during the run
 //!       filtered_stdout.log  filtered_stderr.log
 //!       ⟨local rank⟩/stdout.log  stderr.log  error.json
 //!                    kept_stdout.log  kept_stderr.log    hidden by --local-ranks-filter
@@ -22,15 +22,15 @@ use super::filter::FilteredLog;
 use crate::private_directory::unique;
 use crate::{AgentError, LogBase};
 
-/// The directory of one agent's run.
+/// Directory of one agent's run.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,
-    /// The directory that was made only for this run.
+    /// Directory that was made only for this run.
     temporary: Option<PathBuf>,
 }
 
-/// The directory of one attempt.
+/// Directory of one attempt.
 #[derive(Debug)]
 pub(super) struct AttemptDirectory {
     path: PathBuf,
@@ -49,13 +49,14 @@ impl RunDirectory {
             }
             LogBase::Discard => unreachable!("without a log directory nothing is made"),
         };
-        // A run id is any text; as a name it has to stay within the directory.
+        // A run id is any text; as a name it must stay within the directory.
         let path = unique(&base, &run_id.replace('/', "_")).map_err(failed(&base))?;
         Ok(Self { path, temporary })
     }
 
-    /// Makes the directory of an attempt. The directory of an earlier attempt is never touched: if there
-    /// is one under the same count already, the new one is called `attempt_⟨n⟩.r1` and so on.
+    /// Makes the directory of an attempt.
+    /// The directory of an earlier attempt is never touched. If one with the same count exists, the
+    /// new one is named `attempt_⟨n⟩.r1` and so on.
     pub(super) fn attempt(&self, restart_count: u32) -> Result<AttemptDirectory, AgentError> {
         let mut path = self.path.join(format!("attempt_{restart_count}"));
         for again in 1.. {
@@ -72,8 +73,8 @@ impl RunDirectory {
         Ok(AttemptDirectory { path })
     }
 
-    /// Removes the directory if it was made for this run only and holds no output. Retained
-    /// output of hidden workers counts only if the run has failed.
+    /// Removes the directory if it was made for this run only and has no output.
+    /// Retained output of hidden workers counts only if the run has failed.
     pub(super) fn tidy_up(self, succeeded: bool) {
         if let Some(temporary) = self.temporary
             && !holds_output(&temporary, !succeeded)
@@ -102,8 +103,9 @@ impl AttemptDirectory {
     }
 }
 
-/// Makes a log file. It is written at its end only: a worker that opens its own output again (by
-/// `/dev/stderr`, say) must not overwrite what is there.
+/// Makes a log file in append mode.
+/// A worker may open its own output again (as `/dev/stderr`, for example). It must not overwrite
+/// the existing text.
 pub(super) fn create_log(path: &Path) -> Result<File, AgentError> {
     let mut options = OpenOptions::new();
     let opened = options.append(true).create(true).open(path);

@@ -1,4 +1,4 @@
-//! Cuts a stream of bytes into whole lines.
+//! Assembly of a stream of bytes into whole lines.
 //!
 //! `\n`, `\r\n` and a lone `\r` end a line. Bytes that are not UTF-8 become U+FFFD. The beginning
 //! of a line is buffered until its end arrives.
@@ -7,46 +7,48 @@ use std::borrow::Cow;
 
 use memchr::memchr2;
 
-/// A longer line is emitted in pieces: lines are buffered in memory.
+/// Maximum length of a line in memory; longer lines are emitted in pieces.
 pub(super) const LONGEST_LINE: usize = 64 << 10;
 
 /// Capacity of the buffer that stays allocated between lines.
 const IDLE_CAPACITY: usize = 4 << 10;
 
-/// Assembles the lines of one stream.
+/// Assembler of the lines of one stream.
 #[derive(Debug, Default)]
 pub(super) struct LineAssembler {
-    /// The beginning of a line whose end has not arrived, as far as it was not emitted.
+    /// Beginning of an unfinished line, without the part that was emitted.
     pending: Vec<u8>,
-    /// The part of the current line that was emitted already, if any.
+    /// Part of the current line that was already emitted, if any.
     begun: Option<Vec<u8>>,
-    /// The last byte was `\r`; a `\n` that follows belongs to it.
+    /// `true` if the last byte was `\r`; a `\n` that follows belongs to it.
     after_return: bool,
 }
 
-/// A part of the output.
+/// Part of the output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece<'a> {
     /// Clean text without the end of the line.
     pub(super) text: &'a [u8],
-    /// The part of the line that was emitted before, if any; empty if that is too long to repeat.
+    /// Part of the line that was emitted before, if any.
+    /// It is empty if it is too long to repeat.
     pub(super) begun: Option<&'a [u8]>,
-    /// The line ends here.
+    /// `true` if the line ends here.
     pub(super) ended: bool,
 }
 
 impl LineAssembler {
-    /// Whether the beginning of a line is buffered.
+    /// Returns `true` if the beginning of a line is buffered.
     pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Whether the beginning of a line was emitted, but not its end.
+    /// Returns `true` if the beginning of a line was emitted, but not its end.
     pub(super) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// Takes bytes and emits all lines that they complete, and lines that are too long to be buffered.
+    /// Takes bytes and emits all lines that they complete.
+    /// Also emits lines that are too long to be buffered.
     pub(super) fn take(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Piece<'_>)) {
         if self.after_return && !bytes.is_empty() {
             self.after_return = false;
@@ -89,8 +91,8 @@ impl LineAssembler {
         }
     }
 
-    /// Emits the beginning of a line whose end does not arrive, except for the first bytes of a
-    /// character that is not complete.
+    /// Emits the beginning of a line whose end does not arrive.
+    /// The first bytes of an incomplete character stay in the buffer.
     pub(super) fn flush(&mut self, mut emit: impl FnMut(Piece<'_>)) {
         let complete = complete_length(&self.pending);
         if complete == 0 {
@@ -129,7 +131,7 @@ fn cleaned(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Number of bytes up to a character whose end is still missing.
+/// Returns the number of bytes without an incomplete character at the end.
 fn complete_length(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last();
     let rest = last.map_or(&[][..], |chunk| chunk.invalid());
@@ -143,7 +145,7 @@ fn complete_length(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// The output: `+` before the continuation of a line, `$` at an end.
+    /// Records the output: `+` before the continuation of a line, `$` at an end.
     fn note(shown: &mut String) -> impl FnMut(Piece<'_>) {
         |piece| {
             let text = str::from_utf8(piece.text).expect("clean text");
@@ -156,7 +158,7 @@ mod tests {
         }
     }
 
-    /// The output for these pieces.
+    /// Returns the output for these pieces.
     fn out_of(pieces: &[&[u8]]) -> String {
         let (mut lines, mut shown) = (LineAssembler::default(), String::new());
         for piece in pieces {

@@ -1,4 +1,4 @@
-//! One log file that is copied to the console.
+//! Reader of one log file that is copied to the console.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,33 +12,34 @@ use super::output::{LogStream, Output};
 /// Time that the beginning of a line is buffered.
 const HOLD: Duration = Duration::from_millis(150);
 
-/// Limit of the time that other streams wait for the end of a line that is too long to be buffered.
+/// Limit on how long other streams wait for the end of a long line.
+/// Such a line is too long to be buffered.
 const LONG_LINE: Duration = Duration::from_millis(500);
 
-/// A file that is copied.
+/// Log file that is copied.
 #[derive(Debug)]
 pub(super) struct LogReader {
-    /// For the watch on it.
+    /// Path, for the watch on the file.
     pub(super) path: PathBuf,
-    /// Open for reading, at its beginning.
+    /// File that was opened for reading at its beginning.
     pub(super) file: File,
     offset: u64,
     pub(super) stream: LogStream,
     lines: LineAssembler,
     filter: Filter,
-    /// When the buffered beginning of a line is flushed.
+    /// Time at which the buffered beginning of a line is flushed.
     pub(super) flush_at: Option<Instant>,
-    /// When a line that was too long to be buffered began on the console.
+    /// Time at which a line that was too long to be buffered began on the console.
     long_since: Option<Instant>,
     last_read: Instant,
-    /// All writers are gone: its end is final.
+    /// `true` if all writers have ended, so the end of the file is final.
     pub(super) last_round: bool,
-    /// There may be something to read.
+    /// `true` if there may be something to read.
     pub(super) ready: bool,
 }
 
 impl LogReader {
-    /// Nothing of the file at this path is copied yet.
+    /// Opens the file at this path; copies nothing yet.
     pub(super) fn open(path: &Path, stream: LogStream, filter: Filter) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -55,7 +56,7 @@ impl LogReader {
         })
     }
 
-    /// Copies up to one buffer; the number of bytes.
+    /// Copies up to one buffer; returns the number of bytes.
     pub(super) fn copy(&mut self, buffer: &mut [u8], output: &mut Output) -> usize {
         let read = match self.read(buffer) {
             Ok(0) | Err(_) => {
@@ -93,8 +94,8 @@ impl LogReader {
         read
     }
 
-    /// Time until which other streams leave the console to a long line of this file, if there is one:
-    /// its worker is about to write its end.
+    /// Returns the time until which a long line of this file has the console.
+    /// Other streams wait until then, because the worker is about to write the end of the line.
     pub(super) fn has_console_until(&self) -> Option<Instant> {
         let since = self.long_since?;
         Some((self.last_read + HOLD).min(since + LONG_LINE))
@@ -104,14 +105,16 @@ impl LogReader {
         let read = self.file.read(buffer)?;
         self.offset += read as u64;
         if read == 0 && self.file.metadata()?.len() < self.offset {
-            // The worker emptied its log and began anew.
+            // The worker emptied its log and writes from the beginning.
             self.offset = self.file.seek(SeekFrom::Start(0))?;
             return self.read(buffer);
         }
         Ok(read)
     }
 
-    /// Time that does not count: the thread that reads did not run, so its worker perhaps did not either.
+    /// Moves all deadlines by a time that does not count.
+    /// The thread that reads did not run during that time, so its worker perhaps did not run
+    /// either.
     pub(super) fn postpone(&mut self, by: Duration) {
         self.last_read += by;
         for at in [&mut self.flush_at, &mut self.long_since]

@@ -1,27 +1,29 @@
-//! The output of the workers.
+//! Output of the workers.
 //!
-//! Workers write straight into their files, or to the console that they inherit, stderr through
-//! `capture`. No other process of ours is in between, so a slow or dead reader of their output
-//! neither slows them down nor ends them. One thread copies from the files what the console shows
-//! as well. It buffers a few hundred kilobytes at most, however fast they write and however slow
-//! the reader is: output that the console has not taken yet is in the files, and takes disk space
-//! only.
+//! Workers write directly into their files, or to the console that they inherit; stderr goes
+//! through `capture`. No other process of ours is in between. A slow or dead reader of the output
+//! therefore neither slows workers down nor ends them.
 //!
-//! | file | is |
+//! If the console shows output that goes to files too, one thread copies it from the files. The
+//! thread buffers at most a few hundred kilobytes, however fast the workers write and however slow
+//! the reader is. Output that the console has not taken yet is in the files and uses only disk
+//! space.
+//!
+//! | file | content |
 //! |---|---|
 //! | `streams` | the interface of the agent: opens the files that each worker writes to |
 //! | `capture` | the end of the output that workers write to the agent's own stderr |
 //! | `layout` | the directories and their removal |
-//! | `retained` | files of which only the end stays, for workers that `--local-ranks-filter` hides |
+//! | `retained` | files that keep only their end, for workers hidden by `--local-ranks-filter` |
 //! | `last_lines` | the end of a worker's stream, for the report of its failure |
-//! | `tail` | the thread; woken by the kernel when a file has grown |
-//! | `log_reader` | one file that it copies |
-//! | `line_assembler` | bytes into whole lines |
+//! | `tail` | the thread; the kernel wakes it when a file has grown |
+//! | `log_reader` | one file that the thread copies |
+//! | `line_assembler` | conversion of bytes to whole lines |
 //! | `filter` | copies of certain lines |
 //! | `collapse` | decides which lines of several workers become one (`--collapse`) |
 //! | `pty` | pseudo-terminals for workers |
-//! | `relay` | the process that reads them |
-//! | `view` | the live view: what it reads becomes lines and rows on the terminal |
+//! | `relay` | the process that reads the pseudo-terminals |
+//! | `view` | the live view: turns the relay's output into lines and rows on the terminal |
 //! | `output` | lines with prefixes, folded or not |
 //! | `console` | stdout and stderr, shared by all writers of this process |
 

@@ -1,4 +1,6 @@
-//! From the pieces of the log readers to the console: with prefixes, and folded if requested.
+//! Path of lines from the log readers to the console.
+//!
+//! It adds prefixes, and folds equal lines if requested.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,10 +11,10 @@ use super::collapse::{Fold, Folded, StreamId};
 use super::console::{Batch, Console, Target};
 use super::line_assembler::Piece;
 
-/// The stream number of folded lines; readers never reach it.
+/// Stream number of folded lines; readers never reach it.
 const FOLDED: StreamId = u64::MAX;
 
-/// The parts of a prefix.
+/// Parts of a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Labels {
     pub(super) template: String,
@@ -21,7 +23,7 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// The prefix of a line of these workers.
+    /// Returns the prefix of a line of these workers.
     pub(super) fn prefix(&self, workers: &[WorkerRanks]) -> String {
         environment::line_prefix(&self.template, &self.role, workers, &self.hostname)
     }
@@ -36,7 +38,7 @@ pub(super) struct LogStream {
     pub(super) prefix: Vec<u8>,
 }
 
-/// The way to the console.
+/// Path of all lines to the console.
 #[derive(Debug)]
 pub(super) struct Output {
     console: &'static Console,
@@ -51,12 +53,13 @@ struct Folds {
     ranks: BTreeMap<StreamId, WorkerRanks>,
     stdout: Fold,
     stderr: Fold,
-    /// The last prefix and its streams: most lines come from the same workers as the one before.
+    /// Last prefix and its streams.
+    /// Consecutive lines usually come from the same workers.
     prefix: (Vec<StreamId>, Vec<u8>),
 }
 
 impl Output {
-    /// With `collapse`, equal lines of several workers become one.
+    /// Makes an output; with `collapse`, equal lines of several workers become one.
     pub(super) fn new(collapse: Option<Labels>) -> Self {
         Self {
             console: Console::get(),
@@ -79,15 +82,15 @@ impl Output {
         }
     }
 
-    /// Takes a piece. It need not be on the console before [`Output::flush`], or later if it waits
-    /// for others.
+    /// Takes a piece; [`Output::flush`] writes it to the console.
+    /// A line that waits for equal lines appears later.
     pub(super) fn take(&mut self, stream: &LogStream, piece: Piece<'_>, now: Instant) {
         let whole = piece.ended && piece.begun.is_none();
         if let (Some(folds), true) = (&mut self.folds, whole) {
             folds.of(stream.target).push(stream.id, piece.text, now);
             return;
         }
-        // It does not wait, nor do the lines before it.
+        // This piece does not wait, nor do the lines before it.
         self.write_while(stream.target, |fold| fold.release(stream.id));
         self.batch.add(&stream.prefix, piece);
         if self.batch.is_full() || self.folds.is_some() {
@@ -108,21 +111,21 @@ impl Output {
         }
     }
 
-    /// Time at which the next waiting line is due.
+    /// Returns the time at which the next waiting line is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let folds = self.folds.as_ref()?;
         let deadlines = [folds.stdout.deadline(), folds.stderr.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// A stream has ended.
+    /// Marks a stream as ended.
     pub(super) fn end(&mut self, stream: &LogStream) {
         if let Some(folds) = &mut self.folds {
             folds.of(stream.target).end(stream.id);
         }
     }
 
-    /// Whether nothing waits.
+    /// Returns `true` if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.folds
             .as_ref()

@@ -8,19 +8,19 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 
-/// The size of a terminal without a size.
+/// Size that is used if the terminal reports none.
 const USUAL: (u16, u16) = (80, 24);
 
-/// The two ends of a worker's stream: what the agent reads, what the worker writes to.
+/// Both ends of a worker's stream: the agent reads, the worker writes.
 pub(super) struct Ends {
     pub(super) reader: OwnedFd,
     pub(super) writer: OwnedFd,
 }
 
-/// Opens a pseudo-terminal of this size, in raw mode: bytes pass unchanged, and nothing that is written is
-/// taken for a key.
+/// Opens a pseudo-terminal of this size in raw mode.
 ///
-/// It is nobody's controlling terminal, so its end is no SIGHUP.
+/// Raw mode passes bytes unchanged and interprets none as a key. The terminal is no process's
+/// controlling terminal, so its end causes no SIGHUP.
 pub(super) fn open_terminal(size: (u16, u16)) -> io::Result<Ends> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let reader = openpt(flags)?;
@@ -42,7 +42,8 @@ pub(super) fn open_pipe() -> io::Result<Ends> {
     Ok(Ends { reader, writer })
 }
 
-/// Tells the workers of a terminal that it has this size now. They notice when they ask, or by SIGWINCH.
+/// Sets the size of a terminal for its workers.
+/// They learn it from a query or from SIGWINCH.
 pub(super) fn resize(reader: impl AsFd, (columns, rows): (u16, u16)) -> io::Result<()> {
     let size = Winsize {
         ws_col: columns,
@@ -53,7 +54,7 @@ pub(super) fn resize(reader: impl AsFd, (columns, rows): (u16, u16)) -> io::Resu
     Ok(tcsetwinsize(reader, size)?)
 }
 
-/// Columns and rows of our own terminal.
+/// Returns the columns and rows of the terminal of this process.
 pub(super) fn size() -> (u16, u16) {
     let size = tcgetwinsize(io::stdout()).map(|size| (size.ws_col, size.ws_row));
     let known = size

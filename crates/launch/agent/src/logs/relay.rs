@@ -1,17 +1,20 @@
-//! The relay: a process that reads what workers write to their terminals, and passes it to the agent.
+//! Process that reads the workers' terminals for the agent.
 //!
 //! ```text
 //!   worker ── pseudo-terminal ──► relay ── packets ──► agent (view) ──► console
 //! ```
 //!
-//! It is apart from the agent, so that a worker goes on while the agent stands still (SIGSTOP, a
-//! debugger) or waits for a console that nobody reads (Ctrl-S, a stalled connection). Up to
-//! [`MOST_WAITING`] of each stream wait here. Beyond that the worker waits, as for any terminal,
-//! but only while the agent takes something: after [`STALL`] without that, up to [`MOST_KEPT`]
-//! wait, older output is dropped and counted, and the worker goes on.
+//! The relay is a separate process, so that a worker continues while the agent does not run
+//! (SIGSTOP, a debugger). The same holds while the agent waits for a console that is not read
+//! (Ctrl-S, a stalled connection).
 //!
-//! Pipes are read in the same way (`--no-pty`). Where no process can be forked, a thread of the
-//! agent does this.
+//! Up to [`MOST_WAITING`] bytes of each stream wait here. Beyond that the worker waits, as for any
+//! terminal, but only while the agent takes output. After [`STALL`] without progress of the agent,
+//! up to [`MOST_KEPT`] bytes wait. The relay then drops and counts older output, and the worker
+//! continues.
+//!
+//! The relay reads pipes in the same way (`--no-pty`). If no process can be forked, a thread of the
+//! agent does this work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -29,40 +32,41 @@ use rustix::net::{
     socketpair,
 };
 
-/// Bytes of one stream that wait for the agent while it takes some: few, so that the console is not far behind.
+/// Limit on the waiting bytes of one stream while the agent takes output.
+/// It is low, so that the console is not far behind.
 const MOST_WAITING: usize = 64 << 10;
 
-/// The same while it takes none.
+/// Limit on the waiting bytes of one stream while the agent takes no output.
 const MOST_KEPT: usize = 256 << 10;
 
-/// Time without progress of the agent after which output is dropped instead of waiting for it.
+/// Time without progress of the agent after which the relay drops output.
 const STALL: Duration = Duration::from_secs(5);
 
 /// Largest payload of a packet.
 const PACKET: usize = 32 << 10;
 
-/// Bytes that are read of one stream before another has its turn.
+/// Number of bytes that one turn of a stream reads.
 const TURN: usize = 64 << 10;
 
 /// Number of a stream.
 pub(super) type StreamId = u64;
 
-/// The agent's end of the relay.
+/// Agent's end of the relay.
 #[derive(Debug)]
 pub(crate) struct Relay {
     socket: OwnedFd,
 }
 
-/// A packet of the relay.
+/// Packet of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Packet<'a> {
     /// Bytes of a stream.
     Output(StreamId, &'a [u8]),
-    /// This many bytes of the stream were dropped here.
+    /// Number of bytes of the stream that were dropped here.
     Dropped(StreamId, u64),
-    /// Nobody can write to the stream any more.
+    /// End of a stream: all its writers have closed it.
     Ended(StreamId),
-    /// All that had been written when this was asked for has been passed on.
+    /// Answer to [`Relay::drain`]: all earlier output has been passed on.
     Drained(u64),
 }
 
@@ -73,7 +77,7 @@ const DROPPED: u8 = 4;
 const ENDED: u8 = 5;
 const DRAINED: u8 = 6;
 
-/// Kind and number in front of each packet.
+/// Length of the kind and the number in front of each packet.
 const HEAD: usize = 9;
 
 fn head(kind: u8, number: u64) -> [u8; HEAD] {
@@ -89,7 +93,7 @@ fn parse_head(packet: &[u8]) -> Option<(u8, u64, &[u8])> {
 }
 
 impl Relay {
-    /// The two ends of a relay that has to [serve](RelayEnd::serve).
+    /// Makes both ends of a relay; the other end must [serve](RelayEnd::serve).
     pub(crate) fn pair() -> io::Result<(Self, RelayEnd)> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
@@ -100,7 +104,7 @@ impl Relay {
         Ok((Self { socket: ours }, RelayEnd::new(theirs)))
     }
 
-    /// Starts a thread.
+    /// Starts the relay as a thread.
     pub(crate) fn start_thread() -> io::Result<Self> {
         let (relay, end) = Self::pair()?;
         thread::Builder::new()
@@ -110,7 +114,7 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Has a stream read from here on.
+    /// Makes the relay read a stream from now on.
     pub(super) fn add(&self, stream: StreamId, reader: BorrowedFd<'_>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -126,17 +130,17 @@ impl Relay {
         Ok(())
     }
 
-    /// Has it answer once all that has been written so far has been passed on.
+    /// Requests an answer once all output until now has been passed on.
     pub(super) fn drain(&self, number: u64) {
-        // Without a relay the next packet says so.
+        // Without a relay, the next call of `receive` fails.
         let _ = send(&self.socket, &head(DRAIN, number), SendFlags::NOSIGNAL);
     }
 
-    /// The next packet, if there is one: `None` says that there is none now.
+    /// Returns the next packet; `None` if there is none now.
     ///
     /// # Errors
     ///
-    /// The relay is gone.
+    /// Returns an error if the relay has ended.
     pub(super) fn receive<'b>(&self, buffer: &'b mut Vec<u8>) -> io::Result<Option<Packet<'b>>> {
         buffer.resize(HEAD + PACKET, 0);
         let length = match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
@@ -164,7 +168,7 @@ impl AsFd for Relay {
     }
 }
 
-/// Something that waits to be sent.
+/// Data that waits to be sent.
 enum Waiting {
     Output(StreamId, Vec<u8>),
     Ended(StreamId),
@@ -172,13 +176,13 @@ enum Waiting {
 }
 
 struct Stream {
-    /// `None`: it has ended, which the agent does not know yet.
+    /// `None` if the stream has ended and the agent does not know it yet.
     reader: Option<OwnedFd>,
     waiting: usize,
     dropped: u64,
 }
 
-/// The end of the process or thread that reads, with the relay's own state.
+/// End in the process or thread that reads, with the state of the relay.
 pub(crate) struct RelayEnd {
     agent: OwnedFd,
     streams: BTreeMap<StreamId, Stream>,
@@ -188,7 +192,7 @@ pub(crate) struct RelayEnd {
     buffer: Vec<u8>,
 }
 
-/// The agent is gone.
+/// Error that the agent has ended.
 struct Gone;
 
 impl RelayEnd {
@@ -202,7 +206,7 @@ impl RelayEnd {
         }
     }
 
-    /// Reads and passes on until the agent is gone.
+    /// Reads and passes on output until the agent ends.
     pub(crate) fn serve(mut self) {
         while self.turn().is_ok() {}
     }
@@ -232,7 +236,7 @@ impl RelayEnd {
                 .map(|(_, reader)| PollFd::new(*reader, PollFlags::IN)),
         );
         let began = Instant::now();
-        // Nothing can be done about an error, but it must not become a busy loop.
+        // Nothing can be done about an error, but the loop must not become busy.
         poll(&mut polled, timeout).map_err(|_| Gone)?;
         let waited = began.elapsed();
         let command = polled[0]
@@ -256,13 +260,14 @@ impl RelayEnd {
         Ok(())
     }
 
-    /// Counts the time of a wait. If this process stood still, the agent may have done so too (a machine that was
-    /// suspended, or that has too little time for all), and has not had its time to take something.
+    /// Counts the time of a wait for the stall of the agent.
+    /// If this process did not run, the agent perhaps did not run either: the machine was suspended
+    /// or overloaded. The agent then had no time to take output.
     fn has_waited(&mut self, time: Duration) {
         self.progress += time.saturating_sub(STALL / 2);
     }
 
-    /// Takes what there is of a stream, up to about `most` bytes.
+    /// Reads what a stream contains, up to about `most` bytes.
     fn read(&mut self, id: StreamId, most: usize) {
         let mut taken = 0;
         while let Some(stream) = self.streams.get_mut(&id)
@@ -285,14 +290,14 @@ impl RelayEnd {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                // EIO: nobody has the other side of a terminal open any more.
+                // EIO: no process has the other side of a terminal open any more.
                 Ok(_) | Err(_) => {
                     stream.reader = None;
                     self.queue.push_back(Waiting::Ended(id));
                 }
             }
         }
-        // Only if the agent stands still is there more than one turn above the limit.
+        // Only if the agent is stalled is there more than one turn above the limit.
         while self
             .streams
             .get(&id)
@@ -352,7 +357,7 @@ impl RelayEnd {
         Ok(())
     }
 
-    /// Takes the commands of the agent.
+    /// Handles the commands of the agent.
     fn receive(&mut self) -> Result<(), Gone> {
         loop {
             let mut head = [0; HEAD];
@@ -397,7 +402,7 @@ impl RelayEnd {
     }
 }
 
-/// Sends a packet; false if the agent takes none now.
+/// Sends a packet; returns `false` if the agent takes none now.
 fn pass_on(agent: &OwnedFd, head: &[u8], payload: &[u8]) -> Result<bool, Gone> {
     let packet = [IoSlice::new(head), IoSlice::new(payload)];
     loop {
@@ -427,7 +432,7 @@ mod tests {
         writer
     }
 
-    /// Waits for packets until `done` says that it has seen enough.
+    /// Waits for packets until `done` returns `true`.
     fn receive(relay: &Relay, mut done: impl FnMut(Packet<'_>) -> bool) {
         let (mut buffer, until) = (Vec::new(), Instant::now() + LONG);
         loop {

@@ -1,9 +1,9 @@
-//! The end of a stream that goes neither to the console nor to a log.
+//! End of a stream that goes neither to the console nor to a log.
 //!
-//! `--local-ranks-filter` takes workers off the console; without a log file their output would be
-//! lost, and with it the reason of a failure. Therefore they write into a file whose beginning is
-//! released to the file system while it grows: a worker that writes straight into a file is never
-//! blocked, and about [`RETAINED`] bytes of it stay.
+//! `--local-ranks-filter` hides workers from the console. Without a log file their output would be
+//! lost, and with it the reason of a failure. They therefore write into a file whose beginning is
+//! released to the file system while it grows. A worker that writes directly into a file is never
+//! blocked, and about [`RETAINED`] bytes of the file stay.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,19 +19,19 @@ use super::log_reader::LogReader;
 /// Size of the end that is retained, in bytes.
 pub(super) const RETAINED: u64 = 64 << 10;
 
-/// Delay before a file that grows is trimmed. Meanwhile its output takes disk space.
+/// Delay before a growing file is trimmed; until then it uses disk space.
 const TRIM_AFTER: Duration = Duration::from_millis(250);
 
-/// A file of which only the end is retained.
+/// File that retains only its end.
 #[derive(Debug)]
 pub(super) struct RetainedFile {
-    /// For copying it to the console if its worker fails.
+    /// Reader that copies the file to the console if its worker fails.
     pub(super) reader: LogReader,
-    /// For releasing its beginning.
+    /// File handle that releases the beginning.
     file: File,
     released: u64,
     pub(super) trim_at: Option<Instant>,
-    /// The file system cannot release a part of a file.
+    /// `true` if the file system cannot release a part of a file.
     refused: bool,
 }
 
@@ -46,7 +46,7 @@ impl RetainedFile {
         })
     }
 
-    /// It has grown.
+    /// Records that the file has grown.
     pub(super) fn changed(&mut self, now: Instant) {
         if !self.refused {
             self.trim_at.get_or_insert(now + TRIM_AFTER);
@@ -57,7 +57,7 @@ impl RetainedFile {
     pub(super) fn trim(&mut self) {
         self.trim_at = None;
         let length = self.file.metadata().map_or(0, |metadata| metadata.len());
-        // A file system releases whole blocks only.
+        // A file system releases only whole blocks.
         let until = length.saturating_sub(RETAINED) / RETAINED * RETAINED;
         if until < self.released + RETAINED {
             return;
@@ -72,24 +72,25 @@ impl RetainedFile {
         }
     }
 
-    /// All writers are gone: leaves a file with the end and nothing else.
+    /// Leaves a file with only the retained end, once all writers have ended.
     ///
-    /// It is another file, which replaces the first one: a reader of the first one goes on.
+    /// It is a different file that replaces the first one. A reader of the first one can continue.
     pub(super) fn finish(self) -> LogReader {
         let mut reader = self.reader;
         let length = reader.file.metadata().map_or(0, |file| file.len());
         if length > RETAINED {
             match shorten(&reader.path, &reader.file) {
                 Ok(file) => reader.file = file,
-                // The hole stays, and is skipped by readers of the file.
-                Err(error) => debug!("{} stays as it is: {error}", reader.path.display()),
+                // The hole stays, and readers of the file skip it.
+                Err(error) => debug!("cannot shorten {}: {error}", reader.path.display()),
             }
         }
         reader
     }
 }
 
-/// Replaces a file by its end. Returns the new one, open for reading at its beginning.
+/// Replaces a file by its end.
+/// Returns the new file, open for reading at its beginning.
 fn shorten(path: &Path, file: &File) -> io::Result<File> {
     let length = file.metadata()?.len();
     let start = length.saturating_sub(RETAINED);

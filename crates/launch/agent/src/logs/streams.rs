@@ -1,4 +1,4 @@
-//! The output of all workers of a run, as the agent sees it.
+//! Output of all workers of a run, as the agent sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -18,31 +18,31 @@ use super::retained::{RETAINED, RetainedFile};
 use super::tail::{Command, Tail};
 use crate::{AgentConfig, AgentError, LogBase, LogPlan, StreamSelection};
 
-/// The output streams of one worker: log files, or pipes that the agent reads.
+/// Output streams of one worker: log files, or pipes that the agent reads.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
-    /// `None`: the agent's own.
+    /// `None` for the agent's own stdout.
     pub(crate) stdout: Option<OwnedFd>,
-    /// `None`: the agent's own.
+    /// `None` for the agent's own stderr.
     pub(crate) stderr: Option<OwnedFd>,
-    /// `None`: there is no log directory.
+    /// `None` if there is no log directory.
     pub(crate) error_file: Option<PathBuf>,
 }
 
 /// Destination of one stream of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
-    /// The worker writes to the console itself.
+    /// The console, to which the worker writes directly.
     Inherited,
-    /// Into a log.
+    /// A log.
     Redirected,
-    /// Into a log, and from there to the console.
+    /// A log, and from there the console.
     Teed,
-    /// Into a file of which the end is retained.
+    /// A file that retains only its end.
     Retained,
 }
 
-/// The output of all workers of a run.
+/// Output of all workers of a run.
 #[derive(Debug)]
 pub(crate) struct Logs {
     plan: LogPlan,
@@ -50,19 +50,19 @@ pub(crate) struct Logs {
     labels: Labels,
     run: Option<RunDirectory>,
     attempt: Option<AttemptDirectory>,
-    /// Whether this attempt is a restart.
+    /// `true` if this attempt is a restart.
     is_restart: bool,
     thread: Option<Tail>,
-    /// The files of the workers of this attempt.
+    /// Files of the workers of this attempt.
     files: BTreeMap<(LocalRank, Target), PathBuf>,
-    /// The streams of these files of which only the end is retained.
+    /// Streams whose files retain only their end.
     retained: BTreeSet<(LocalRank, Target)>,
-    /// Workers of this attempt that have failed by themselves.
+    /// Workers of this attempt that failed without a signal of the agent.
     failed: BTreeSet<LocalRank>,
 }
 
 impl Logs {
-    /// Opens nothing yet.
+    /// Makes the output of a run; opens nothing yet.
     pub(crate) fn new(config: &AgentConfig) -> Self {
         let node = rustix::system::uname();
         let node = node.nodename().to_string_lossy().into_owned();
@@ -84,10 +84,10 @@ impl Logs {
         }
     }
 
-    /// Makes the directory of an attempt, and that of the run before the first one.
+    /// Makes the directory of an attempt, and first that of the run.
     ///
-    /// The first attempt fails where this fails. A later one does not: what has run for days must
-    /// not end because the disk of its logs is full. It then writes to the console.
+    /// Errors end the first attempt, but not a later one: a run of several days must not end
+    /// because the disk of its logs is full. The workers of such an attempt write to the console.
     pub(crate) fn begin_attempt(&mut self, restart_count: u32) -> Result<(), AgentError> {
         self.files.clear();
         self.retained.clear();
@@ -195,7 +195,7 @@ impl Logs {
         filtered: Option<FilteredLog>,
     ) -> Result<LogReader, AgentError> {
         let stream = LogStream {
-            // The thread that copies numbers its streams.
+            // The thread that copies assigns the numbers of its streams.
             id: 0,
             target,
             ranks: *ranks,
@@ -212,7 +212,7 @@ impl Logs {
         wanted.map(|attempt| attempt.filtered(&name)).transpose()
     }
 
-    /// The texts whose lines are copied to the filtered log.
+    /// Returns the texts that select lines for the filtered log.
     fn needles(&self, target: Target) -> &Vec<String> {
         match target {
             Target::Stdout => &self.plan.stdout_filters,
@@ -228,12 +228,13 @@ impl Logs {
         Ok(self.thread.as_mut().expect("it was started just now"))
     }
 
-    /// A worker has failed by itself: its retained output will be copied to the console.
+    /// Records a worker that failed without a signal of the agent.
+    /// Its retained output will be copied to the console.
     pub(crate) fn worker_failed(&mut self, local_rank: LocalRank) {
         self.failed.insert(local_rank);
     }
 
-    /// All writers of the files of this attempt are gone.
+    /// Handles the end of all writers of this attempt's files.
     pub(crate) fn writers_are_gone(&mut self) {
         if self.thread.is_none() {
             return;
@@ -258,21 +259,24 @@ impl Logs {
         }
     }
 
-    /// Waits until everything that was written is on the console. May be dropped while waiting.
+    /// Waits until all output is on the console.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn drained(&mut self) {
         if let Some(thread) = &self.thread {
             thread.drained().await;
         }
     }
 
-    /// Bytes of the files that the console shows and that are not there.
+    /// Returns the number of bytes in teed files that are not on the console yet.
     pub(crate) fn unshown(&self) -> u64 {
         self.thread.as_ref().map_or(0, Tail::unshown)
     }
 
-    /// The last lines of one of a worker's streams in this attempt: `most` of them, and only what
-    /// is within the last 64 KiB. Empty if the stream goes to no file (or to one that is empty or
-    /// cannot be read any more). All of it, once the worker and what it started have ended.
+    /// Returns the last lines of one of a worker's streams in this attempt.
+    ///
+    /// There are at most `most` lines from the last 64 KiB. The result is empty if the stream goes
+    /// to no file, or if the file is empty or unreadable. It is complete once the worker and its
+    /// descendants have ended.
     pub(crate) fn tail(&self, local_rank: LocalRank, stream: Target, most: usize) -> Vec<String> {
         self.files
             .get(&(local_rank, stream))
@@ -280,14 +284,14 @@ impl Logs {
             .unwrap_or_default()
     }
 
-    /// The file that one of a worker's streams goes to in this attempt, if it goes to one.
+    /// Returns the file that a worker's stream goes to in this attempt, if any.
     pub(crate) fn file(&self, local_rank: LocalRank, stream: Target) -> Option<&Path> {
         let path = self.files.get(&(local_rank, stream))?;
         Some(path)
     }
 
-    /// Removes a temporary directory without output. Retained output of hidden workers counts only if
-    /// the run has failed.
+    /// Removes a temporary directory without output.
+    /// Retained output of hidden workers counts only if the run has failed.
     pub(crate) fn tidy_up(&mut self, succeeded: bool) {
         if let Some(run) = self.run.take() {
             run.tidy_up(succeeded);

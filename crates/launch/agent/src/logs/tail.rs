@@ -1,8 +1,8 @@
-//! The thread that copies workers' output from their files to the console.
+//! Thread that copies workers' output from their files to the console.
 //!
 //! It sleeps until the kernel reports that a file has changed (inotify) or the agent sends a
-//! command (a mailbox). It holds the files of all workers; a worker's files are closed when they
-//! have been copied to their end after the last writer has gone.
+//! command (a mailbox). It has the files of all workers open. It closes the files of a worker once
+//! it has copied them to their end after the last writer ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,34 +30,34 @@ use super::retained::RetainedFile;
 /// Size of one read.
 const BUFFER: usize = 64 << 10;
 
-/// Interval of polling where the kernel refuses to watch a file: the id of watches is limited
-/// per user.
+/// Polling interval if the kernel refuses to watch a file.
+/// The number of watches is limited per user.
 const WITHOUT_WATCHES: Duration = Duration::from_millis(100);
 
-/// A command of the agent to the thread.
+/// Command of the agent to the thread.
 pub(super) enum Command {
-    /// Copy a file from its beginning on.
+    /// Copy a file from its beginning.
     Add(LogReader),
     /// Retain the end of a file.
     Retain(RetainedFile),
-    /// All writers of the files so far are gone. The retained output of these workers, which have
-    /// failed, is copied to the console.
+    /// All writers of the current files have ended.
+    /// The thread copies the retained output of these failed workers to the console.
     WritersAreGone(BTreeSet<LocalRank>),
-    /// Dropped when all files have been closed.
+    /// Dropped once all files have been closed.
     Drain(oneshot::Sender<()>),
 }
 
-/// The agent's end of the thread. The thread ends when this is dropped.
+/// Agent's end of the thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Tail {
     thread: Sender<Command>,
-    /// The files that are copied, and how much of all of them has been.
+    /// Files that are copied; `copied` counts their copied bytes.
     paths: Vec<PathBuf>,
     copied: Arc<AtomicU64>,
 }
 
 impl Tail {
-    /// Starts the thread. With `collapse`, equal lines of several workers become one.
+    /// Starts the thread; `collapse` turns equal lines of several workers into one.
     pub(super) fn start(collapse: Option<Labels>) -> io::Result<Self> {
         let (thread, mailbox) = mailbox()?;
         let copied = Arc::new(AtomicU64::new(0));
@@ -83,7 +83,7 @@ impl Tail {
         })
     }
 
-    /// Bytes of the files that have not been copied.
+    /// Returns the number of bytes in the files that have not been copied.
     pub(super) fn unshown(&self) -> u64 {
         let length = |path: &PathBuf| path.metadata().map_or(0, |metadata| metadata.len());
         let written: u64 = self.paths.iter().map(length).sum();
@@ -97,8 +97,8 @@ impl Tail {
         self.thread.send(command);
     }
 
-    /// Waits until all files have been copied to their ends, which needs that their writers are
-    /// gone.
+    /// Waits until all files have been copied to their ends.
+    /// This requires that their writers have ended.
     pub(super) async fn drained(&self) {
         let (answer, drained) = oneshot::channel();
         self.thread.send(Command::Drain(answer));
@@ -106,7 +106,7 @@ impl Tail {
     }
 }
 
-/// The thread's own state.
+/// State of the thread.
 struct Copier {
     commands: Mailbox<Command>,
     copied: Arc<AtomicU64>,
@@ -178,7 +178,7 @@ impl Copier {
         }
     }
 
-    /// Copies a file from here on.
+    /// Copies a file from now on.
     fn begin(&mut self, id: StreamId, mut reader: LogReader, output: &mut Output) {
         reader.stream.id = id;
         output.add(&reader.stream);
@@ -218,7 +218,7 @@ impl Copier {
         }
     }
 
-    /// The reader that has the console for itself.
+    /// Returns the reader that has the console exclusively.
     fn with_long_line(&mut self, now: Instant) -> Option<&mut LogReader> {
         self.readers
             .values_mut()
@@ -228,14 +228,14 @@ impl Copier {
     fn trim(&mut self, now: Instant) {
         for (id, retained) in &mut self.retained {
             if retained.trim_at.is_some_and(|at| at <= now) {
-                // Watched first: what is written meanwhile is not missed.
+                // The watch comes first, so that no later write is missed.
                 self.watches.add(*id, &retained.reader.path, ONCE);
                 retained.trim();
             }
         }
     }
 
-    /// Sleeps until a file has changed, the agent sends a command, or something is due.
+    /// Sleeps until a file changes, a command arrives, or a deadline passes.
     fn sleep(&mut self, output: &Output) {
         let partial = self.readers.values().filter_map(|reader| reader.flush_at);
         let grown = self.retained.values().filter_map(|file| file.trim_at);
@@ -285,10 +285,10 @@ impl Copier {
     }
 }
 
-/// A thread that runs later than this after a deadline was not kept waiting by other threads alone.
+/// Delay after a deadline that other threads alone do not explain.
 const LATE: Duration = Duration::from_millis(50);
 
-/// Stalls in a row that postpone the beginnings of lines.
+/// Limit on consecutive stalls that postpone the beginnings of lines.
 const MOST_STALLS: u32 = 3;
 
 /// Times in which the machine, or its owner, did not let this thread run.
@@ -298,9 +298,10 @@ struct Stalls {
 }
 
 impl Stalls {
-    /// The time of a sleep that does not count, if it lasted much longer than until `due`.
+    /// Returns the time of a sleep that does not count.
+    /// A sleep does not count if it ended long after `due`.
     fn after(&mut self, begun: Instant, due: Instant, now: Instant) -> Option<Duration> {
-        // A sleep that something else has ended says nothing.
+        // If something else ended the sleep, it proves nothing.
         let late = now.checked_duration_since(due)?;
         if late < LATE {
             self.in_a_row = 0;
@@ -311,11 +312,12 @@ impl Stalls {
     }
 }
 
-/// The watch on a file that is trimmed after a delay: it reports the first change only, until it is set
-/// again, so that a flood does not wake the thread for every line.
+/// Watch on a file that is trimmed after a delay.
+/// It reports only the first change until it is set again, so that a flood does not wake the thread
+/// for every line.
 const ONCE: inotify::WatchFlags = inotify::WatchFlags::MODIFY.union(inotify::WatchFlags::ONESHOT);
 
-/// The inotify watches.
+/// All inotify watches.
 struct Watches {
     inotify: Option<OwnedFd>,
     streams: BTreeMap<i32, StreamId>,
@@ -337,7 +339,7 @@ impl Watches {
         let Some(inotify) = &self.inotify else {
             return;
         };
-        // A watch that has reported is gone in the kernel.
+        // The kernel has removed a watch that has reported.
         self.streams.retain(|_, stream| *stream != id);
         match inotify::add_watch(inotify, path, what) {
             Ok(watch) => {
@@ -360,7 +362,7 @@ impl Watches {
         });
     }
 
-    /// The streams whose files have changed since the last call.
+    /// Returns the streams whose files have changed since the last call.
     fn changed(&mut self) -> Vec<StreamId> {
         let Some(inotify) = &self.inotify else {
             return Vec::new();
@@ -408,7 +410,7 @@ mod tests {
             assert!(stalls.after(begun, due, stalled).is_some());
         }
         assert_eq!(stalls.after(begun, due, stalled), None);
-        // One sleep in time ends the row.
+        // One sleep that ends in time resets the count.
         assert_eq!(stalls.after(begun, due, due), None);
         assert!(stalls.after(begun, due, stalled).is_some());
     }

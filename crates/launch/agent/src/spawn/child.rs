@@ -1,17 +1,18 @@
-//! The code between a new process and its program, and the state of descriptors before it.
+//! Code that runs in a new process before its program.
 //!
-//! With `clone.rs`, the only `unsafe` code of the agent.
+//! This file and `clone.rs` contain the only `unsafe` code of the agent.
 //!
-//! Invariant: before its program, a new process may be a copy of a process with several threads,
-//! one of which held the allocator's lock at that moment, or share its memory. Therefore the
-//! closures given to `pre_exec` and to `clone` make system calls only: they do not allocate, take
-//! locks, log or panic. `rustix` makes these calls directly, and an error number becomes an
-//! `io::Error` without allocation.
+//! Invariant: before its program, a new process may be a copy of a process with several threads, or
+//! share its memory. One of those threads may have held the allocator's lock at that moment. The
+//! closures given to `pre_exec` and to `clone` therefore make system calls only: they do not
+//! allocate, take locks, log or panic. `rustix` makes these calls directly, and an error number
+//! becomes an `io::Error` without allocation.
 //!
-//! A worker is made (`clone.rs`) with the memory of this process, which spares a copy of the page
-//! tables and the faults after it. `posix_spawn` does the same, but cannot set a death signal.
+//! A worker starts (`clone.rs`) with the memory of this process. This avoids a copy of the page
+//! tables and the page faults after it. `posix_spawn` does the same, but cannot set a death signal.
 //!
-//! [`fork`] is for the guard and for the relay of the workers' output, which go on without a new program.
+//! [`fork`] is for the guard and for the relay of the workers' output, which continue without a new
+//! program.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -43,17 +44,18 @@ use super::clone::{Made, clone};
 use super::program::Program;
 use crate::signals::{FOR_WORKERS, signal_set};
 
-/// Splits this process in two: `None` in the new one. Refused if this process has other threads, whose
-/// locks nobody would release in the new one.
+/// Forks this process; returns `None` in the new process.
+/// Fails if this process has other threads. The new process would have no thread to release their
+/// locks.
 pub(crate) fn fork() -> io::Result<Option<Pid>> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads > 1 {
         return Err(io::Error::other(format!(
-            "the process has {threads} threads; a keeper is to be called before there is a second"
+            "the process has {threads} threads, but a keeper can start only from a single thread"
         )));
     }
-    // SAFETY: there is one thread, so the new process is a whole copy, and no lock is held by a
-    // thread that it lacks.
+    // SAFETY: there is one thread, so the new process is a complete copy, and no missing thread
+    // holds a lock.
     let forked = unsafe { nix::unistd::fork() }?;
     Ok(match forked {
         ForkResult::Child => None,
@@ -61,14 +63,16 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
     })
 }
 
-/// Gives this process a name of its own, in place of program and arguments, as far as that can be done.
+/// Changes the name and the command line of this process, as far as possible.
 pub(crate) fn name_this_process(name: &'static CStr) {
     let _ = rustix::thread::set_name(name);
     let _ = overwrite_arguments(name.to_bytes());
 }
 
-/// The arguments lie on the stack, where the kernel reads them when somebody asks for the command line.
-/// They are written through a file, since no part of this program may be lent them mutably.
+/// Overwrites the command line of this process.
+/// The arguments are on the stack, and the kernel reads them there when a tool asks for the command
+/// line. This function writes through a file, because no part of this program may have a mutable
+/// reference to the arguments.
 fn overwrite_arguments(name: &[u8]) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let (_, after_name) = stat.rsplit_once(')').unwrap_or_default();
@@ -87,11 +91,13 @@ fn overwrite_arguments(name: &[u8]) -> io::Result<()> {
     memory.write_all_at(&arguments, start)
 }
 
-/// Makes the command start the agent: in a session and process group of its own, and ended by SIGTERM with the guard,
-/// until it watches that. The signals that are for the workers wait until it handles them.
+/// Prepares the command so that it starts the agent.
 ///
-/// The kernel ties the death signal to the *thread* that forks, so the command has to be spawned by
-/// a thread that lives as long as this process: the main thread.
+/// The agent gets a new session and process group. SIGTERM ends it when the guard ends, until the
+/// agent watches the guard. The signals for the workers are blocked until the agent handles them.
+///
+/// The kernel ties the death signal to the *thread* that forks. The command must therefore be
+/// spawned by a thread that lives as long as this process: the main thread.
 pub(crate) fn detach_agent(command: &mut Command) {
     let parent = getpid();
     let blocked = signal_set(FOR_WORKERS);
@@ -99,14 +105,15 @@ pub(crate) fn detach_agent(command: &mut Command) {
         blocked.thread_set_mask()?;
         follow(parent, Signal::TERM)
     };
-    // SAFETY: the closure makes system calls only, as the top of this file asks.
+    // SAFETY: the closure makes system calls only, as the top of this file requires.
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// Gives this process a session and process group of its own, and has it killed when the thread that
-/// forked it ends. To be called first by a process that was made by [`fork`].
+/// Gives this process a new session and process group.
+/// The kernel kills the process when the thread that forked it ends. A process made by [`fork`]
+/// must call this first.
 pub(crate) fn follow_parent(parent: Pid) -> io::Result<()> {
     follow(parent, Signal::KILL)
 }
@@ -114,7 +121,7 @@ pub(crate) fn follow_parent(parent: Pid) -> io::Result<()> {
 fn follow(parent: Pid, death_signal: Signal) -> io::Result<()> {
     setsid()?;
     set_parent_process_death_signal(Some(death_signal))?;
-    // The parent may have died before the line above; then no signal will ever come.
+    // The parent may have died before the line above; then the signal never comes.
     if getppid() != Some(parent) {
         return Err(io::Error::from_raw_os_error(
             rustix::io::Errno::SRCH.raw_os_error(),
@@ -123,25 +130,28 @@ fn follow(parent: Pid, death_signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
-/// The changes of a new process of a worker to itself before its program.
+/// Changes that a worker's new process makes to itself before its program.
 #[derive(Debug, Default)]
 pub(super) struct Setup {
-    /// `None`: that of this process, here and in the next field.
+    /// `None` keeps the stream of this process, here and in the next field.
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
-    /// The number of files that it may open. Its children may raise it again.
+    /// Soft limit on open files; the worker's children may raise it again.
     pub(super) open_files: Option<u64>,
-    /// Lets this process, and what it starts, trace it where Yama allows that to parents only
-    /// (`kernel.yama.ptrace_scope` 1): the tool that reads stacks is no parent of a worker.
+    /// `true` if this process and its children may trace the worker.
+    /// Yama (`kernel.yama.ptrace_scope` 1) allows that only to parents, and the tool that reads
+    /// stacks is no parent of a worker.
     pub(super) traceable: bool,
-    /// The directory of its control group. Where that is refused it stays outside, which is no error.
+    /// Directory of the worker's control group.
+    /// If the kernel refuses the group, the worker stays outside; this is no error.
     pub(super) control_group: Option<File>,
-    /// It runs on these processors only. It does not start if none of them can be used any more (taken offline, or
-    /// out of the cpuset).
+    /// Processors on which the worker runs.
+    /// The worker does not start if all of them are offline or outside the cpuset.
     pub(super) processors: Option<CpuSet>,
 }
 
-/// The processors of a list. Those from 1,024 on are left out: the set has no room for them.
+/// Converts a list of processors.
+/// Processors from number 1,024 on are left out, because the set has no room for them.
 pub(super) fn processors(list: &CpuList) -> CpuSet {
     let mut set = CpuSet::new();
     let known = list.iter().map(|processor| processor as usize);
@@ -152,7 +162,8 @@ pub(super) fn processors(list: &CpuList) -> CpuSet {
 }
 
 impl Setup {
-    /// System calls only. With `is_outside`, the process has yet to go into its control group.
+    /// Applies the changes; makes system calls only.
+    /// `is_outside` is `true` if the process must still enter its control group.
     fn apply(&self, parent: Pid, is_outside: bool) -> io::Result<()> {
         if let Some(stdout) = &self.stdout {
             dup2_stdout(stdout)?;
@@ -171,13 +182,12 @@ impl Setup {
             )?;
         }
         if self.traceable {
-            // Without Yama there is nothing to allow, and the kernel says that this is no valid
-            // call.
+            // Without Yama, nothing needs permission, and the kernel reports an invalid call.
             let _ = set_ptracer(PTracer::ProcessID(parent));
         }
         if let Some(group) = self.control_group.as_ref().filter(|_| is_outside) {
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-            // To the kernel, 0 is the writing process.
+            // To the kernel, 0 means the writing process.
             let _ = openat(group, c"cgroup.procs", flags, Mode::empty())
                 .and_then(|entrance| rustix::io::write(entrance, b"0"));
         }
@@ -188,26 +198,28 @@ impl Setup {
     }
 }
 
-/// The needs of a new process of a worker, and its answer.
+/// Input of a worker's new process, and its answer.
 struct Start<'a> {
     program: &'a Program,
     setup: &'a Setup,
     parent: Pid,
     arguments: Vec<*const c_char>,
-    /// For each candidate those of a shell.
+    /// Arguments of the shell for each candidate.
     shells: Vec<Vec<*const c_char>>,
     environment: Vec<*const c_char>,
-    /// The process has not begun in its control group.
+    /// `true` if the process did not start in its control group.
     is_outside: bool,
-    /// It has got as far as the code here.
+    /// `true` once the process has reached the code here.
     has_begun: bool,
-    /// Why the program was not executed.
+    /// Error number of the reason why the program was not executed.
     failed: Option<i32>,
 }
 
-/// Starts a worker: in a session and process group of its own, without blocked signals whatever was when the agent
-/// was started, and killed when the calling thread ends. The kernel ties that to the *thread*, so this is to be
-/// called by one that lives as long as this process: the main thread.
+/// Starts a worker; must be called on the main thread.
+///
+/// The worker gets a new session and process group and no blocked signals, even if some were
+/// blocked at the start of the agent. The kernel kills it when the calling *thread* ends, so that
+/// thread must live as long as this process.
 pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     let shells = program.candidates.iter();
     let mut start = Start {
@@ -223,15 +235,15 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
         has_begun: false,
         failed: None,
     };
-    // A handler of this process must not run in one that shares its memory.
+    // A signal handler of this process must not run in a process that shares its memory.
     let blocked = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let group = setup.control_group.as_ref().map(AsFd::as_fd);
     let inside = group.and_then(|group| make(&mut start, Some(group)).ok());
     let made = match inside {
         Some(made) if start.has_begun => Ok(made),
-        // Of an older kernel, or refused: it goes in by itself. Newer ones (6.18, say) kill a
-        // process at once that begins in a group which was ever killed (`cgroup.kill`) another
-        // number of times than the group of this one.
+        // The kernel is older, or it refused: the process enters the group after its start. Newer
+        // kernels (6.18, for example) compare how often `cgroup.kill` killed the new group and the
+        // group of this process. If the numbers differ, they kill the new process immediately.
         killed => {
             if let Some((pid, _)) = killed {
                 let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
@@ -254,17 +266,19 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     Err(error)
 }
 
-/// Makes the new process, in its control group or outside. Signals have to be blocked.
+/// Makes the new process, in its control group or outside.
+/// Signals must be blocked.
 fn make(start: &mut Start<'_>, group: Option<BorrowedFd<'_>>) -> io::Result<Made> {
     start.is_outside = group.is_none();
     // SAFETY: `child_main` makes system calls only, and `start` and all that it borrows outlive
-    // this call. The new process writes to `start` and to its stack alone.
+    // this call. The new process writes only to `start` and to its stack.
     unsafe { clone(child_main, (&raw mut *start).cast(), group) }
 }
 
-/// The new process, until its program: system calls only.
+/// Runs in the new process until its program; makes system calls only.
 extern "C" fn child_main(start: *mut c_void) -> c_int {
-    // SAFETY: it is the address that the function above has given, and its thread stands still.
+    // SAFETY: it is the address that `make` passed, and the thread in `make` waits for this
+    // process.
     let start = unsafe { &mut *start.cast::<Start<'_>>() };
     start.has_begun = true;
     start.failed = Some(match start.setup.apply(start.parent, start.is_outside) {
@@ -274,23 +288,25 @@ extern "C" fn child_main(start: *mut c_void) -> c_int {
             execute(start) as i32
         }
     });
-    // Nobody looks at it.
+    // Nothing reads this code.
     127
 }
 
-/// The addresses of texts, and the null after them. They are good as long as the texts.
+/// Returns the addresses of texts and a final null; valid as long as the texts.
 fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     let addresses = texts.iter().map(|text| text.as_ptr());
     addresses.chain([null()]).collect()
 }
 
-/// Gives each signal that this process handles its default effect, and SIGPIPE too, which it ignores; then takes all.
+/// Resets all handled signals and SIGPIPE to their defaults; then unblocks all.
+/// This process ignores SIGPIPE.
 fn reset_signals() {
     for signal in nix::sys::signal::Signal::iterator() {
-        // SAFETY: an all-zero `sigaction` is a valid one: the default effect, with no flags.
+        // SAFETY: an all-zero `sigaction` is valid: it is the default effect, with no flags.
         let (default, mut current): (libc::sigaction, libc::sigaction) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        // SAFETY: both point to a `sigaction` on this stack; without handlers, none can be wrong.
+        // SAFETY: both point to a `sigaction` on this stack; without handlers, neither can be
+        // wrong.
         unsafe {
             libc::sigaction(signal as i32, null(), &raw mut current);
             let kept = [libc::SIG_DFL, libc::SIG_IGN].contains(&current.sa_sigaction);
@@ -302,13 +318,14 @@ fn reset_signals() {
     let _ = SigSet::empty().thread_set_mask();
 }
 
-/// Executes the first candidate that can be, by the rules of `execvp`: returns only if none can.
+/// Executes the first candidate that can be executed, by the rules of `execvp`.
+/// Returns only if no candidate can be executed.
 fn execute(start: &Start<'_>) -> Errno {
     let environment = start.environment.as_ptr();
     let mut failed = Errno::ENOENT;
     for (candidate, shell) in start.program.candidates.iter().zip(&start.shells) {
-        // SAFETY: all are lists of pointers to texts that live in `program`, with a null at the
-        // end.
+        // SAFETY: all three are lists of pointers to texts that live in `program`, with a null at
+        // the end.
         unsafe {
             libc::execve(
                 candidate.file.as_ptr(),
@@ -328,9 +345,9 @@ fn execute(start: &Start<'_>) -> Errno {
     failed
 }
 
-/// Keeps descriptors that this process inherited from being inherited further: workers get 0, 1
-/// and 2 and nothing else, but for the one with their call (`RDZV_CALL`). To be called before this process
-/// opens any of its own.
+/// Stops workers from inheriting the descriptors that this process inherited.
+/// Workers get 0, 1 and 2 only, and the descriptor of their call (`RDZV_CALL`). Must be called
+/// before this process opens any descriptor.
 pub(crate) fn keep_descriptors_private() -> io::Result<()> {
     let call = std::env::var(RDZV_CALL).ok();
     let call: Option<i32> = call.and_then(|number| number.parse().ok());
@@ -339,7 +356,8 @@ pub(crate) fn keep_descriptors_private() -> io::Result<()> {
             continue;
         }
         // SAFETY: the borrow lives for two calls that only read and write the flags of the
-        // descriptor; if it is closed meanwhile (the directory's own one is), they fail.
+        // descriptor. If the descriptor is closed in between, as the directory's is, the calls
+        // fail.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         if let Ok(flags) = fcntl_getfd(descriptor) {
             let _ = fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC);
@@ -348,20 +366,21 @@ pub(crate) fn keep_descriptors_private() -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that this process has inherited under this number, for itself alone: no program that it starts has
-/// it too. Each number is to be asked for once.
+/// Takes the descriptor with this number, which this process inherited.
+/// Programs that this process starts do not inherit it further. Each number must be taken once
+/// only.
 pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: the borrow lives for two calls that only read and write the flags of the descriptor;
     // they fail if it is not open.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = fcntl_getfd(descriptor)?;
     fcntl_setfd(descriptor, flags | FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and it was inherited for the one who asks: nobody else in this process
-    // knows of it.
+    // SAFETY: the descriptor is open, and this process inherited it for the caller only. No other
+    // code in this process uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// The numbers above 2 of descriptors that are open, or may be.
+/// Returns the numbers above 2 of descriptors that are, or may be, open.
 fn descriptors() -> io::Result<Vec<i32>> {
     match std::fs::read_dir("/proc/self/fd") {
         Ok(entries) => entries
@@ -374,7 +393,7 @@ fn descriptors() -> io::Result<Vec<i32>> {
             .filter_map(io::Result::transpose)
             .filter(|number| !matches!(number, Ok(..=2)))
             .collect(),
-        // Without /proc all numbers are tried that descriptors usually have.
+        // Without /proc, try all numbers that descriptors usually have.
         Err(_) => Ok((3..1024).collect()),
     }
 }

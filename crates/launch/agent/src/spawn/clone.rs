@@ -1,13 +1,14 @@
-//! The system calls that make a process which has the memory of this one until it executes a program.
+//! System calls that make a process which shares the memory of this one.
 //!
-//! Invariant: the calling thread stands still until the new process has executed a program or ended
-//! (CLONE_VFORK). The new process runs on a stack of its own, and never returns into code of this
-//! one.
+//! The new process shares it until it executes a program.
 //!
-//! `clone3` can begin a process in a control group. To move one there afterwards takes the kernel a
-//! grace period of RCU: 5 to 15 ms on 2 processors, 20 to 40 on 16. No C library has a function for
-//! `clone3` with a stack, so the few instructions are written here, for the two processors that
-//! rdzv runs on.
+//! Invariant: the calling thread waits until the new process has executed a program or ended
+//! (CLONE_VFORK). The new process runs on a separate stack and never returns into code of this one.
+//!
+//! `clone3` can start a process inside a control group. Moving the process there afterwards costs
+//! the kernel one RCU synchronization: 5 to 15 ms on 2 processors, 20 to 40 ms on 16. No C library
+//! has a function for `clone3` with a stack. This file therefore contains the few instructions for
+//! the two processor architectures that rdzv runs on.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -16,39 +17,41 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::Pid;
 
-/// The code of a new process; its exit code, if it executes no program.
+/// Code of a new process; returns its exit code if it executes no program.
 pub(super) type Child = extern "C" fn(*mut c_void) -> c_int;
 
-/// Bytes of stack for what a process does before its program.
+/// Size of the stack, in bytes, for the code before the program.
 const STACK: usize = 64 << 10;
 
-/// The flag of `clone3`; the C library's constant has no room for it.
+/// Flag of `clone3`; the C library's constant cannot hold it.
 const INTO_CGROUP: u64 = 1 << 33;
 
 const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
 
-/// A new process, and what becomes readable when it ends, where the kernel has that.
+/// New process, and a descriptor that becomes readable when it ends.
+/// The descriptor is `None` if the kernel does not support it.
 pub(super) type Made = (Pid, Option<OwnedFd>);
 
-/// Makes a process that runs `child`; with a directory of a control group, it begins in that one, or there is an error.
+/// Makes a process that runs `child`.
+/// With the directory of a control group, the process starts in that group, or the call fails.
 ///
 /// # Safety
 ///
-/// `child` makes system calls only: it may find a lock of this process held. `argument` has to be
-/// good for it. Signals have to be blocked, since a handler of this process must not run in one
-/// that has its memory.
+/// `child` must make system calls only, because a lock of this process may be held. `argument` must
+/// be valid for `child`. Signals must be blocked, because a handler of this process must not run in
+/// a process that shares its memory.
 pub(super) unsafe fn clone(
     child: Child,
     argument: *mut c_void,
     group: Option<BorrowedFd<'_>>,
 ) -> io::Result<Made> {
-    // In units that are aligned as the stack has to be.
+    // In units with the alignment of the stack.
     let mut stack = vec![0_u128; STACK / size_of::<u128>()];
     let mut pidfd: c_int = -1;
     let made = match group {
         None => {
             // SAFETY: the stack grows down from its end, less than a tenth of it is used, and it
-            // lives until this call returns; the rest is the caller's.
+            // lives until this call returns. The caller guarantees the rest.
             let made = unsafe {
                 libc::clone(
                     child,
@@ -64,7 +67,7 @@ pub(super) unsafe fn clone(
             }
         }
         Some(group) => {
-            // SAFETY: a structure of numbers.
+            // SAFETY: the structure contains only numbers.
             let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
             arguments.flags = FLAGS.unsigned_abs().into();
             arguments.flags |= INTO_CGROUP;
@@ -82,24 +85,24 @@ pub(super) unsafe fn clone(
     };
     let pid = Pid::from_raw(made?).ok_or(io::ErrorKind::InvalidData)?;
     let pidfd = match pidfd {
-        // A kernel that does not know the flag.
+        // The kernel does not know the flag.
         ..0 => None,
-        // SAFETY: the kernel has opened it for this call, and nobody else knows of it.
+        // SAFETY: the kernel opened it for this call, and no other code uses it.
         pidfd => Some(unsafe { OwnedFd::from_raw_fd(pidfd) }),
     };
     Ok((pid, pidfd))
 }
 
-/// The number of the new process, or a negative error number.
+/// Returns the number of the new process, or a negative error number.
 ///
 /// # Safety
 ///
-/// That of [`clone`]. The stack of the arguments is for the new process alone, and its end is
-/// aligned to 16 bytes.
+/// Same conditions as [`clone`]. The stack in the arguments is for the new process alone, and its
+/// end is aligned to 16 bytes.
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_void) -> c_int {
     let made: i64;
-    // SAFETY: the kernel keeps all registers but for these three. The new process gets copies of
+    // SAFETY: the kernel preserves all registers except these three. The new process gets copies of
     // them, and its stack; it calls `child` and ends.
     unsafe {
         std::arch::asm!(
@@ -127,16 +130,16 @@ unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_vo
     made as c_int
 }
 
-/// The number of the new process, or a negative error number.
+/// Returns the number of the new process, or a negative error number.
 ///
 /// # Safety
 ///
-/// That of [`clone`]. The stack of the arguments is for the new process alone, and its end is
-/// aligned to 16 bytes.
+/// Same conditions as [`clone`]. The stack in the arguments is for the new process alone, and its
+/// end is aligned to 16 bytes.
 #[cfg(target_arch = "aarch64")]
 unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_void) -> c_int {
     let made: i64;
-    // SAFETY: the kernel keeps all registers but for the first. The new process gets copies of
+    // SAFETY: the kernel preserves all registers except the first. The new process gets copies of
     // them, and its stack; it calls `child` and ends.
     unsafe {
         std::arch::asm!(
@@ -160,11 +163,11 @@ unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_vo
     made as c_int
 }
 
-/// On other processors the call is refused, so that the process goes into its group by itself.
+/// Fails on other processors; the process then enters its group later.
 ///
 /// # Safety
 ///
-/// It does nothing.
+/// This function has no effect.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe fn clone3(_: &libc::clone_args, _: Child, _: *mut c_void) -> c_int {
     -libc::ENOSYS
@@ -183,10 +186,10 @@ mod tests {
         unsafe { *code.cast::<c_int>() }
     }
 
-    /// Of the new process.
+    /// Returns the exit code of the new process.
     fn exit_code(group: Option<BorrowedFd<'_>>) -> io::Result<Option<i32>> {
         let mut code: c_int = 41;
-        // SAFETY: `ends` makes no call at all; signals that are handled in a test end it.
+        // SAFETY: `ends` makes no call at all, and signals that a test handles end the test.
         let (pid, pidfd) = unsafe { clone(ends, (&raw mut code).cast(), group) }?;
         assert!(pidfd.is_some());
         let status = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED)?;
@@ -203,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_process_begins_in_a_group() {
-        // Any group is one: this process's own, where the unified hierarchy is mounted.
+        // Any group will do, so we use this process's group if the unified hierarchy is mounted.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
@@ -215,7 +218,8 @@ mod tests {
         let group = std::fs::File::open(std::path::Path::new(mount).join(own)).unwrap();
         match exit_code(Some(group.as_fd())) {
             Ok(code) => assert_eq!(code, Some(41)),
-            // Not ours to add to, or a container whose filter of system calls knows no `clone3`.
+            // We may not add to the group, or the container's filter of system calls rejects
+            // `clone3`.
             Err(error) => {
                 let refused = [libc::EACCES, libc::EPERM, libc::EROFS, libc::ENOSYS];
                 let number = error.raw_os_error().unwrap();

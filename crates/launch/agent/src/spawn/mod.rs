@@ -1,7 +1,7 @@
-//! Starting one worker: command, environment, streams.
+//! Start of one worker: command, environment, streams.
 //!
-//! A worker has a session of its own (so that a terminal's Ctrl-C reaches it through the agent
-//! only), dies with the agent, and inherits working directory, stdin and descriptors 0 to 2.
+//! A worker has a separate session, so that a terminal's Ctrl-C reaches it only through the agent.
+//! It dies with the agent, and inherits the working directory, stdin and descriptors 0 to 2.
 
 mod child;
 mod clone;
@@ -25,15 +25,15 @@ use self::program::Program;
 use crate::logs::WorkerStreams;
 use crate::{AgentConfig, AgentError};
 
-/// A process that was just started.
+/// Process that was just started.
 #[derive(Debug)]
 pub(crate) struct Spawned {
     pub(crate) pid: Pid,
-    /// Becomes readable when it ends.
+    /// Descriptor that becomes readable when the process ends.
     pub(crate) pidfd: OwnedFd,
 }
 
-/// Starts one worker. To be called on the main thread.
+/// Starts one worker; must be called on the main thread.
 pub(crate) fn spawn(
     launch: &AgentConfig,
     ranks: &WorkerRanks,

@@ -1,4 +1,6 @@
-//! A program to execute, as the kernel takes it: all that needs memory is made before the process.
+//! Program to execute, in the form that the kernel takes.
+//!
+//! All memory is allocated before the new process exists.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -6,30 +8,31 @@ use std::io;
 use std::iter::once;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Where programs are looked for if the environment has no `PATH`, as in the C library.
+/// Search path if the environment has no `PATH`, as in the C library.
 const USUAL_PATH: &str = "/bin:/usr/bin";
 
-/// The shell that runs a file without a `#!` line, as in `execvp`.
+/// Shell that runs a file without a `#!` line, as in `execvp`.
 const SHELL: &std::ffi::CStr = c"/bin/sh";
 
-/// A file that may be the program, with the arguments with which a shell would run it.
+/// File that may be the program, with the arguments for a shell that runs it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) file: CString,
     pub(super) shell_arguments: Vec<CString>,
 }
 
-/// A program, its arguments and its whole environment.
+/// Program, its arguments and its whole environment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Program {
-    /// The files to try, one after the other.
+    /// Files to try, in this order.
     pub(super) candidates: Vec<Candidate>,
     pub(super) arguments: Vec<CString>,
     pub(super) environment: Vec<CString>,
 }
 
 impl Program {
-    /// `name` is looked up in the `PATH` of `environment` if it has no slash.
+    /// Makes a program; a `name` without a slash is searched for in `PATH`.
+    /// `PATH` is the variable of `environment`.
     pub(super) fn new(
         name: &OsStr,
         arguments: Vec<OsString>,
@@ -72,7 +75,8 @@ impl Program {
     }
 }
 
-/// The files of this name in the directories of a `PATH`; an empty entry is the working directory.
+/// Returns the files with this name in the directories of a `PATH`.
+/// An empty entry means the working directory.
 fn in_path(path: &OsStr, name: &OsStr) -> Vec<OsString> {
     let directories = path.as_bytes().split(|byte| *byte == b':');
     directories

@@ -76,7 +76,7 @@ fn what_is_no_timer_of_ours_is_ignored() {
     )
     .expect(0);
     assert_eq!(ended.stdout, "alive\n");
-    let foreign = "timer \"foreign\" of process 1 has expired, which is gone or not one of ours";
+    let foreign = "timer \"foreign\" of process 1 has expired, but no running worker owns it";
     assert_said(&ended, foreign, 1);
     assert_said(&ended, "no timer request", 1);
     assert_said(&ended, "longer than 4096 bytes", 1);

@@ -1,4 +1,6 @@
-//! The labels of this node's workers: `[3]`, or `[node-a 3]` if the job has several nodes.
+//! Labels of this node's workers.
+//!
+//! A label is `[3]`, or `[node-a 3]` if the job has several nodes.
 
 use rdzv_agent_proto::group::{WorkerRanks, environment};
 use rdzv_console::live::Label;
@@ -23,7 +25,7 @@ impl Labels {
         }
     }
 
-    /// The label of what these workers have written.
+    /// Returns the label of output of these workers.
     pub(super) fn of(&self, workers: &[WorkerRanks]) -> Label {
         let is_alone = workers
             .iter()

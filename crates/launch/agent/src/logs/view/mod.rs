@@ -1,11 +1,11 @@
-//! The view of a run on a terminal: lines of all workers with labels, and rows below them.
+//! View of a run on a terminal: lines of all workers with labels, then rows.
 //!
 //! ```text
 //!   worker ── terminal ──► relay ── packets ──► view ──► console
 //!                                     screens, blocks, folded lines (rdzv_console::live)
 //! ```
 //!
-//! | file | is |
+//! | file | content |
 //! |---|---|
 //! | `mod` | the interface of the agent and of the program |
 //! | `thread` | the thread that takes the packets and draws |
@@ -41,29 +41,30 @@ use super::pty::{self, Ends};
 use super::relay::{Relay, StreamId};
 use super::streams::WorkerStreams;
 
-/// Time that the agent waits for the output of a failed worker before it logs the failure.
+/// Limit on how long a log line about a failure waits for the worker's output.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Time for the last drawing when the run has ended.
 const END_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Columns of the row of the state beside the first part of what is awaited: the time that is left.
+/// Columns of the status row that the remaining time needs.
+/// The first part of the awaited event gets the rest.
 const TIMES: usize = 16;
 
-/// The looks of a view.
+/// Appearance of a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// Rows below the lines; otherwise there are lines only.
+    /// `true` shows rows below the lines; `false` shows lines only.
     pub rows: bool,
-    /// Workers write to terminals; otherwise to pipes.
+    /// `true` if workers write to terminals; `false` if they write to pipes.
     pub terminals: bool,
-    /// Labels are coloured.
+    /// `true` if labels are coloured.
     pub colours: bool,
     /// Number of workers of this node.
     pub workers: u32,
 }
 
-/// The view of one run. Clones are the same view.
+/// View of one run; clones are the same view.
 #[derive(Clone)]
 pub struct LiveView {
     options: ViewOptions,
@@ -74,40 +75,40 @@ pub struct LiveView {
     origin: Instant,
 }
 
-/// The relay and what it reads.
+/// Relay and the streams that it reads.
 struct Readers {
     relay: Mutex<Arc<Relay>>,
     streams: Mutex<BTreeMap<StreamId, Reader>>,
     next: AtomicU64,
 }
 
-/// One of the agent's ends.
+/// Agent's end of one stream.
 struct Reader {
     end: OwnedFd,
     /// Columns that the label takes; `None` for a pipe.
     label: Option<u16>,
 }
 
-/// A command of the agent to the thread.
+/// Command of the agent to the thread.
 enum Command {
     Add(StreamId, WorkerRanks, Target),
     Status(Option<Box<Status>>),
     Awaited(Awaited),
-    /// Dropped when all output so far is on the console.
+    /// Dropped once all output until now is on the console.
     Drain(Box<dyn Send>),
     Resized,
-    /// Somebody else has the terminal, or no more.
+    /// `true` if another program has the terminal now, `false` at the end of that.
     Suspend(bool),
-    /// Take the rows away, and drop this.
+    /// Remove the rows, and drop this.
     End(Box<dyn Send>),
 }
 
 impl LiveView {
-    /// Starts the view. It shows nothing before there is something to show.
+    /// Starts the view, which stays empty until there is output.
     ///
     /// # Errors
     ///
-    /// The system's, if it has no thread left.
+    /// Returns the system's error if no thread can be started.
     pub(crate) fn start(options: ViewOptions, relay: Relay) -> io::Result<Self> {
         let (thread, commands) = mailbox()?;
         let readers = Arc::new(Readers {
@@ -135,18 +136,18 @@ impl LiveView {
         })
     }
 
-    /// The time now, as the times in a [`Status`] count it.
+    /// Returns the current time on the clock of a [`Status`].
     pub fn now(&self) -> Mono {
         Mono::from_origin(self.origin.elapsed())
     }
 
-    /// Shows this state below everything else; `None` shows none.
+    /// Shows this status below everything else; `None` removes it.
     pub fn set_status(&self, status: Option<Status>) {
         self.thread.send(Command::Status(status.map(Box::new)));
     }
 
-    /// Says what is awaited in the present phase, and for how long at most. False if there is no row where its first
-    /// part (up to a `; `) can be seen.
+    /// Shows the event that the current phase waits for, and the time left.
+    /// Returns `false` if there is no row in which its first part (up to a `; `) is visible.
     pub fn set_awaited(&self, text: &str, left: Option<Duration>) -> bool {
         let awaited = Awaited {
             text: text.to_owned(),
@@ -158,7 +159,7 @@ impl LiveView {
         self.options.rows && Row::plain(first).columns() <= room
     }
 
-    /// Takes the rows away. Lines that are written from here on are the last.
+    /// Removes the rows; lines that are written from now on are the last.
     pub fn end(&self) {
         let (done, ended) = channel::<()>();
         self.thread.send(Command::End(Box::new(done)));
@@ -172,7 +173,7 @@ impl LiveView {
             if stream.is_none() {
                 match self.open(ranks, target) {
                     Ok(writer) => *stream = Some(writer),
-                    // It then shares the console, which is worse only to look at.
+                    // The worker then shares the console, which only looks worse.
                     Err(error) => tracing::debug!("no terminal for a worker: {error}"),
                 }
             }
@@ -189,55 +190,55 @@ impl LiveView {
         };
         let pipe = || pty::open_pipe().map(|ends| (ends, None));
         let (Ends { reader, writer }, label) = match self.options.terminals {
-            // Where there are no pseudo-terminals (a container without devpts), pipes have to do.
+            // If there are no pseudo-terminals (a container without devpts), pipes replace them.
             true => terminal().or_else(|_| pipe())?,
             false => pipe()?,
         };
         let relay = self.readers.relay();
         let mut all = self.readers.streams();
         let id = self.readers.next.fetch_add(1, Ordering::Relaxed);
-        // First, so that the thread knows whose packets come.
+        // The command comes first, so that the thread knows the stream of the packets.
         self.thread.send(Command::Add(id, *ranks, target));
         relay.add(id, reader.as_fd())?;
         all.insert(id, Reader { end: reader, label });
         Ok(writer)
     }
 
-    /// The terminal has another size, perhaps.
+    /// Updates the size of the workers' terminals, which may have changed.
     pub(crate) fn resized(&self) {
         let size = pty::size();
         for reader in self.readers.streams().values() {
             if let Some(label) = reader.label {
-                // One that is about to end does not matter.
+                // A terminal that is about to end does not matter.
                 let _ = pty::resize(&reader.end, inner_size(size, label));
             }
         }
         self.thread.send(Command::Resized);
     }
 
-    /// The job is suspended, or goes on.
+    /// Suspends the rows while the job is suspended.
     pub(crate) fn suspend(&self, is_suspended: bool) {
-        // At once: a shell may be about to write its prompt.
+        // This happens immediately, because a shell may be about to write its prompt.
         Console::get().suspend_rows(is_suspended);
         self.thread.send(Command::Suspend(is_suspended));
     }
 
-    /// The last lines of a worker's stderr, `most` at most, oldest first.
+    /// Returns at most `most` last lines of a worker's stderr, oldest first.
     pub(crate) fn tail(&self, local_rank: LocalRank, most: usize) -> Vec<String> {
         let (bytes, cut) = self.tails.of(local_rank);
         last_lines(strip(&bytes).as_bytes(), cut, most)
     }
 
-    /// Waits until everything that ended workers have written is on the console. May be dropped while
-    /// waiting.
+    /// Waits until all output of ended workers is on the console.
+    /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn drained(&self) {
         let (answer, drained) = oneshot::channel::<()>();
         self.thread.send(Command::Drain(Box::new(answer)));
         let _ = drained.await;
     }
 
-    /// Blocks until then, with a short timeout, so that log lines about a worker's end follow the
-    /// worker's own output.
+    /// Blocks until all output is on the console, with a short timeout.
+    /// Log lines about a worker's end then follow that worker's output.
     pub(crate) fn flush(&self) {
         let (answer, flushed) = channel::<()>();
         self.thread.send(Command::Drain(Box::new(answer)));
@@ -254,7 +255,7 @@ impl fmt::Debug for LiveView {
     }
 }
 
-/// The size of a worker's terminal: what its label leaves of a row.
+/// Returns the size of a worker's terminal, without the columns of its label.
 fn inner_size((columns, rows): (u16, u16), label: u16) -> (u16, u16) {
     (columns.saturating_sub(label + 1).max(20), rows)
 }
@@ -269,7 +270,7 @@ impl Readers {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on with a thread after somebody has killed the relay.
+    /// Starts a thread in place of a relay that was killed.
     fn replace_relay(&self) -> io::Result<()> {
         let relay = Relay::start_thread()?;
         let streams = self.streams();

@@ -1,4 +1,4 @@
-//! One stream of one worker: its bytes, the lines that they make, and the row at its end.
+//! One stream of one worker: its bytes, lines and last row.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,18 @@ use rdzv_core::time::Mono;
 use crate::logs::collapse::WINDOW;
 use crate::logs::console::Target;
 
-/// Time after which a row that is not redrawn (a prompt, say) is shown although it has no end.
+/// Time after which an unfinished row (a prompt, for example) is shown.
+/// A row that is redrawn is shown immediately.
 const UNFINISHED: Duration = Duration::from_millis(150);
 
-/// Time after which the rows of a bar that has ended become lines.
+/// Time after which the rows of a finished progress bar become lines.
 const ENDED_BAR: Duration = Duration::from_millis(500);
 
-/// The same where there are no rows: it then becomes a line.
+/// Time after which an unfinished row becomes a line if there are no rows.
 const UNFINISHED_LINE: Duration = Duration::from_secs(1);
 
-/// Bytes in the time in which lines wait for equal ones that are more than anybody reads.
+/// Number of bytes per window that is more than a user can read.
+/// The window is the time in which lines wait for equal ones.
 const FLOOD: usize = 256 << 10;
 
 pub(super) struct Stream {
@@ -26,9 +28,9 @@ pub(super) struct Stream {
     pub(super) target: Target,
     pub(super) screen: Screen,
     pub(super) blocks: Blocks,
-    /// Time at which something came last.
+    /// Time of the last output.
     pub(super) changed: Instant,
-    /// Bytes since the beginning of a window, and whether those of the window before were a flood.
+    /// Begin of the window, its bytes, and `true` if the previous one was a flood.
     window: (Instant, usize, bool),
 }
 
@@ -45,7 +47,8 @@ impl Stream {
         }
     }
 
-    /// Whether so much comes, with these bytes, that lines are not compared with those of other workers.
+    /// Returns `true` if the stream is flooding, including these bytes.
+    /// Its lines are then not compared with those of other workers.
     pub(super) fn is_flooding(&mut self, bytes: usize, now: Instant) -> bool {
         let (begun, so_far, was_flood) = &mut self.window;
         let age = now.saturating_duration_since(*begun);
@@ -57,14 +60,15 @@ impl Stream {
         *was_flood || *so_far > FLOOD
     }
 
-    /// Takes bytes; emits the blocks of lines that are complete with them.
+    /// Takes bytes, and emits the blocks of lines that they complete.
     pub(super) fn take(&mut self, bytes: &[u8], at: Mono, emit: &mut dyn FnMut(&[u8])) {
         let blocks = &mut self.blocks;
         self.screen
             .take(bytes, &mut |line| blocks.push(line, at, emit));
     }
 
-    /// Emits what has waited long enough; `rows`: whether there are rows where it can be seen meanwhile.
+    /// Emits the blocks that have waited long enough.
+    /// `rows` is `true` if unfinished output is visible in rows in the meantime.
     pub(super) fn pass(&mut self, at: Mono, now: Instant, rows: bool, emit: &mut dyn FnMut(&[u8])) {
         let quiet = now.saturating_duration_since(self.changed);
         let blocks = &mut self.blocks;
@@ -79,20 +83,21 @@ impl Stream {
         blocks.pass(at, emit);
     }
 
-    /// Emits everything: nobody writes to it any more.
+    /// Emits everything; no process writes to the stream any more.
     pub(super) fn finish(&mut self, at: Mono, emit: &mut dyn FnMut(&[u8])) {
         let blocks = &mut self.blocks;
         self.screen.finish(&mut |line| blocks.push(line, at, emit));
         blocks.finish(emit);
     }
 
-    /// The row to be seen of what is not finished.
+    /// Returns the row that shows the unfinished output.
     pub(super) fn row(&self, now: Instant) -> Option<&Row> {
         let (row, is_redrawn) = self.screen.row()?;
         (is_redrawn || now >= self.changed + UNFINISHED).then_some(row)
     }
 
-    /// Time at which something of it is due although nothing more comes; `rows`: whether there are rows.
+    /// Returns the time at which output is due even without new bytes.
+    /// `rows` is `true` if there are rows.
     pub(super) fn due(&self, rows: bool) -> Option<Instant> {
         let is_prompt = self.screen.row().is_some_and(|(_, is_redrawn)| !is_redrawn);
         let prompt = is_prompt.then_some(if rows { UNFINISHED } else { UNFINISHED_LINE });

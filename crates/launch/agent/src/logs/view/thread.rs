@@ -1,8 +1,8 @@
-//! The thread that takes the packets of the relay and draws.
+//! Thread that takes the packets of the relay and draws.
 //!
-//! It draws at most every [`FRAME`], unless much waits. Equal lines of several workers become one,
-//! as with `--collapse`. An idle view wakes when the clock in its status row changes, and not at
-//! all without one.
+//! It draws at most every [`FRAME`], unless many bytes wait. Equal lines of several workers become
+//! one, as with `--collapse`. An idle view wakes only when the clock in its status row changes.
+//! Without a clock it does not wake.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -29,16 +29,16 @@ use crate::logs::relay::{Packet, Relay, StreamId};
 /// Time between two drawings.
 const FRAME: Duration = Duration::from_millis(33);
 
-/// Bytes of lines that are drawn at once even if that is sooner.
+/// Number of waiting bytes that are drawn immediately.
 const MUCH: usize = 256 << 10;
 
-/// Bytes that are taken before the thread looks at anything else.
+/// Number of bytes per turn; then the thread checks other work.
 const TURN: usize = 256 << 10;
 
-/// Most rows of workers; they take a third of the terminal at most.
+/// Maximum number of worker rows, if a third of the terminal is not less.
 const MOST_ROWS: usize = 8;
 
-/// The thread's own state.
+/// State of the thread.
 pub(super) struct View {
     options: ViewOptions,
     commands: Mailbox<Command>,
@@ -49,9 +49,10 @@ pub(super) struct View {
     streams: BTreeMap<StreamId, Stream>,
     /// Lines of stdout and of stderr that wait for equal ones.
     folds: [Fold; 2],
-    /// Workers of streams, until nothing of them waits any more.
+    /// Workers of streams, until none of their output waits any more.
     ranks: BTreeMap<StreamId, WorkerRanks>,
-    /// The label of the last line and its streams: most lines come from the same workers as the one before.
+    /// Label of the last line and its streams.
+    /// Consecutive lines usually come from the same workers.
     label: (Vec<StreamId>, String),
     /// Lines that are not drawn yet.
     lines: Vec<u8>,
@@ -59,14 +60,14 @@ pub(super) struct View {
     /// Columns and rows of the terminal.
     size: (u16, u16),
     is_suspended: bool,
-    /// By number: what is to be dropped when the relay has answered.
+    /// Values to drop once the relay has answered, by number.
     drains: BTreeMap<u64, Box<dyn Send>>,
     next_drain: u64,
-    /// Of the times in the status.
+    /// Origin of the times in the status.
     origin: Instant,
     /// Time of the last drawing.
     drawn: Instant,
-    /// Rows may have changed since.
+    /// `true` if rows may have changed since the last drawing.
     is_dirty: bool,
     is_over: bool,
 }
@@ -117,7 +118,7 @@ impl View {
         }
     }
 
-    /// Takes the commands of the agent; false if there will be no more.
+    /// Handles the commands of the agent; returns `false` if there will be no more.
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
@@ -169,7 +170,7 @@ impl View {
         self.folds[fold_of(target)].add(id);
     }
 
-    /// Takes packets, as many as one turn has.
+    /// Takes the packets of one turn.
     fn take(&mut self, buffer: &mut Vec<u8>) {
         let (mut taken, now) = (0, Instant::now());
         while taken < TURN && self.lines.len() < MUCH {
@@ -185,7 +186,7 @@ impl View {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::debug!(
-                        "the relay of the workers' output is gone ({error}); a thread goes on"
+                        "the relay of the workers' output ended ({error}); a thread replaces it"
                     );
                     if let Err(error) = self.readers.replace_relay() {
                         tracing::error!(
@@ -216,7 +217,7 @@ impl View {
         if !stream.is_flooding(bytes.len(), now) {
             return stream.take(bytes, at, &mut |block| fold.push(id, block, now));
         }
-        // Nobody reads that much line by line, and to compare lines is most of the work.
+        // No user reads that much line by line, and comparing lines is most of the work.
         let mut all = Vec::with_capacity(bytes.len());
         stream.take(bytes, at, &mut |block| {
             all.extend_from_slice(block);
@@ -228,11 +229,11 @@ impl View {
     }
 
     fn dropped(&mut self, id: StreamId, bytes: u64, now: Instant) {
-        let note = format!("({bytes} bytes were dropped here, because nobody read them)\n");
+        let note = format!("({bytes} bytes were dropped here, because the console was not read)\n");
         self.output(id, note.as_bytes(), now);
     }
 
-    /// Nobody writes to a stream any more.
+    /// Handles the end of a stream.
     fn ended(&mut self, id: StreamId, now: Instant) {
         self.readers.streams().remove(&id);
         let Some(mut stream) = self.streams.remove(&id) else {
@@ -245,7 +246,7 @@ impl View {
         fold.end(id);
     }
 
-    /// Everything that had been written when the agent asked is here.
+    /// Handles an answer of the relay: all output before the request is here.
     fn drained(&mut self, number: u64, now: Instant) {
         for (id, stream) in &mut self.streams {
             let fold = &mut self.folds[fold_of(stream.target)];
@@ -263,7 +264,7 @@ impl View {
         self.drains.remove(&number);
     }
 
-    /// Passes on what has waited long enough.
+    /// Passes on the output that has waited long enough.
     fn pass(&mut self, now: Instant) {
         let at = mono(self.origin, now);
         for (id, stream) in &mut self.streams {
@@ -296,7 +297,7 @@ impl View {
         }
     }
 
-    /// Time of the next drawing, if there is anything new.
+    /// Returns the time of the next drawing, if there is anything new.
     fn frame_at(&self) -> Option<Instant> {
         if self.lines.len() >= MUCH {
             return Some(self.drawn);
@@ -314,7 +315,7 @@ impl View {
         self.lines.clear();
         self.lines.shrink_to(2 * MUCH);
         self.is_dirty = false;
-        // After a write that took long, workers have had no turn yet.
+        // During a long write, workers have had no turn.
         self.drawn = Instant::now();
     }
 
@@ -357,12 +358,12 @@ impl View {
         rows
     }
 
-    /// Sleeps until packets or commands come, or something is due.
+    /// Sleeps until packets or commands arrive, or something is due.
     fn sleep(&mut self) {
         let now = Instant::now();
         let has_rows = self.options.rows;
         let streams = self.streams.values();
-        // Those of before have been acted on.
+        // Earlier times have already been handled.
         let rows = streams.filter_map(|stream| stream.due(has_rows).filter(|at| *at > now));
         let blocks = self
             .streams
