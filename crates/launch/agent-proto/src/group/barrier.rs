@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rdzv_core::rank::GroupRank;
 
-/// Key of the counter and flag of the exit barrier; used with the store's barrier.
+/// Key of the counter and flag of the exit barrier.
+/// The store's barrier uses it.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
 /// Time that an agent whose workers succeeded waits for the others.
