@@ -72,7 +72,7 @@ impl Awaited {
                 "waiting for the end of processes that workers have left behind".to_owned()
             }
             Self::Delay { .. } => {
-                format!("waiting before the next attempt, as asked for; {left} s left")
+                format!("waiting before the next attempt, as configured; {left} s left")
             }
             Self::OtherNodes => {
                 "the workers of this node have succeeded; waiting for those of the other nodes"
@@ -108,7 +108,7 @@ mod tests {
         );
         assert_eq!(
             said(&Awaited::Delay { until }),
-            "waiting before the next attempt, as asked for; 27 s left"
+            "waiting before the next attempt, as configured; 27 s left"
         );
     }
 

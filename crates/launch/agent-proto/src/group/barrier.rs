@@ -1,6 +1,7 @@
-//! Keys that the agents of one round share in the store, relative to the round's prefix.
+//! Store keys that the agents of one round share.
 //!
-//! The names and values are those of torchelastic, so that its agents and ours can share a job.
+//! The keys are relative to the round's prefix.
+//!
 
 use std::time::Duration;
 

@@ -165,7 +165,7 @@ impl fmt::Display for Cause {
             Self::DiskFull { text } => format!("no space left on a file system: {text}"),
             Self::NotStarted { reason } => format!("could not be started: {reason}"),
             Self::Watchdog { scope, late } => format!(
-                "its own timer '{scope}' ran out, {} before that was seen",
+                "its own timer '{scope}' ran out {} before the agent noticed it",
                 seconds(*late)
             ),
             Self::Heartbeat {
@@ -182,7 +182,7 @@ impl fmt::Display for Cause {
                 limit,
                 location,
             } => format!(
-                "no progress for {} (limit {}); it stood in {location}",
+                "no progress for {} (limit {}); it was in {location}",
                 seconds(*silent),
                 seconds(*limit)
             ),

@@ -1,4 +1,4 @@
-//! The environment and the arguments of a worker, and the prefix of its lines on the console.
+//! The environment, the arguments and the console prefix of a worker.
 
 use std::ffi::OsString;
 use std::fmt::Display;

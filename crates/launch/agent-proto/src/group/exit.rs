@@ -41,9 +41,9 @@ impl Exit {
 pub struct WorkerExit {
     /// The worker.
     pub local_rank: LocalRank,
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: u32,
-    /// Its exit code, or the signal that ended it.
+    /// Exit code of the worker, or the signal that ended it.
     pub exit: Exit,
     /// Time at which the agent saw the end.
     pub at: Wall,

@@ -29,7 +29,8 @@ pub struct GroupSpec {
     pub purge_store: bool,
     /// `true` if nodes can join and leave while the workers run.
     pub dynamic: bool,
-    /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`, if the environment has one.
+    /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
+    /// `None` if the environment has none.
     pub nccl_error_handling: Option<String>,
     /// Devices that are divided among the workers.
     /// `None` without `--virtual-local-rank`.

@@ -164,7 +164,7 @@ pub enum GroupInput {
     PeerFailed {
         /// The node.
         node: String,
-        /// Its message.
+        /// Message of the node.
         reason: String,
     },
     /// Another node has ended the run for all nodes.
@@ -336,7 +336,7 @@ pub enum Ending {
     PeerFailed {
         /// The node.
         node: String,
-        /// Its message.
+        /// Message of the node.
         reason: String,
     },
     /// Another node ended the run without a reason.

@@ -1,4 +1,6 @@
-//! Workers in an uninterruptible sleep: the state letters of `/proc/PID/stat` over time.
+//! Workers in an uninterruptible sleep.
+//!
+//! They are found by their state letters in `/proc/PID/stat` over time.
 //!
 //! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver.
 //! Short sleeps of this kind are common. A worker that stays in it reacts to no signal, not even to

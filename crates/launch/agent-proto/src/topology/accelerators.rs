@@ -35,7 +35,8 @@ pub struct Device {
     pub uuid: Option<String>,
 }
 
-/// All accelerators of this machine, each kind in the order of its PCI addresses.
+/// All accelerators of this machine, by vendor.
+/// Each list is in the order of the PCI addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Accelerators {
     /// Devices of NVIDIA.
