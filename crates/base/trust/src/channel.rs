@@ -158,8 +158,8 @@ fn unanswered(error: io::Error) -> OpenError {
             "it accepted the connection and did not prove the job token".to_owned()
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "it closed the connection when it was asked to prove the job token; PyTorch's store and early \
-             versions of rdzv do that: give it the same --token-file, or omit it here"
+            "it closed the connection when it was asked to prove the job token; PyTorch's store and \
+             early versions of rdzv do that: give it the same --token-file, or omit it here"
                 .to_owned()
         }
         // The peer checks our certificate after its own part of the handshake.
