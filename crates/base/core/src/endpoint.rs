@@ -13,7 +13,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Why a text is no endpoint. The texts are PyTorch's.
+/// Reason why a text is not an endpoint. The texts are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EndpointError {
     /// The part after the last colon is not a port.
@@ -21,7 +21,7 @@ pub enum EndpointError {
         "The port number of the rendezvous endpoint '{0}' must be an integer between 0 and 65536."
     )]
     Port(String),
-    /// The part before it is not a host.
+    /// The part before the port is not a host.
     #[error(
         "The hostname of the rendezvous endpoint '{0}' must be a dot-separated list of labels, an IPv4 address, or an IPv6 address."
     )]
@@ -29,10 +29,10 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Reads an endpoint; blank text means `localhost` with the default port.
+    /// Parses an endpoint; blank text means `localhost` with the default port.
     ///
-    /// An IPv6 address needs brackets if a port follows (`[::1]:29500`); without them the text
-    /// after the last colon is taken for the port, as PyTorch does.
+    /// An IPv6 address needs brackets if a port follows (`[::1]:29500`). Without brackets, the text
+    /// after the last colon is taken as the port, as PyTorch does.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, EndpointError> {
         let trimmed = text.trim();
         if trimmed.is_empty() {

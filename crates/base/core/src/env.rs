@@ -1,13 +1,13 @@
-//! Every environment variable that rdzv sets for workers or reads, declared once.
+//! All environment variables that rdzv sets for workers or reads.
 //!
-//! The names are the contract with worker scripts and with people's job files; this file is the
-//! only one that spells them. (The command-line defaults `PET_*` are spelt beside their flags.)
+//! The names are a contract with worker scripts and with users' job files. Only this file spells
+//! them. (The command-line defaults `PET_*` are spelt beside their flags.)
 
 macro_rules! variables {
     ($($(#[doc = $doc:literal])* $name:ident;)*) => {
         $($(#[doc = $doc])* pub const $name: &str = stringify!($name);)*
 
-        /// All of them: name and meaning, in the order of this file.
+        /// Name and meaning of all variables, in the order of this file.
         pub const ALL: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),*))),*];
     };
 }
@@ -37,21 +37,23 @@ variables! {
     MASTER_PORT;
     /// Worker: the run id.
     TORCHELASTIC_RUN_ID;
-    /// Worker: how many of the agent's restarts have been used.
+    /// Worker: number of the agent's restarts that have been used.
     TORCHELASTIC_RESTART_COUNT;
     /// Worker: `--max-restarts`.
     TORCHELASTIC_MAX_RESTARTS;
-    /// Worker: `True` if the agent hosts the store at the master address, so nobody else binds it.
+    /// Worker: `True` if the agent hosts the store at the master address.
+    /// Then no worker binds that address.
     TORCHELASTIC_USE_AGENT_STORE;
-    /// Worker: where to leave the error file; empty for nowhere. Launcher: where to put its own.
+    /// Worker: path for the error file; empty if none is wanted.
+    /// Launcher: path for its own error file.
     TORCHELASTIC_ERROR_FILE;
     /// Worker: value of `--signals-to-handle`.
     TORCHELASTIC_SIGNALS_TO_HANDLE;
-    /// Worker: number of the round, from 0, the same on all nodes: it grows with every restart and
-    /// every change of membership, while each node counts restarts for itself. Static rendezvous has
-    /// one round. Ours.
+    /// Worker: number of the round, from 0, the same on all nodes.
+    /// It grows with every restart and every change of membership, while each node counts only its
+    /// own restarts. Static rendezvous has one round. Not in torchrun.
     RDZV_ROUND;
-    /// Worker: inherited, else `1`.
+    /// Worker: inherited, or `1` if absent.
     TORCH_NCCL_ASYNC_ERROR_HANDLING;
     /// Worker: inherited; `1` if absent and there are several local workers.
     OMP_NUM_THREADS;
@@ -67,9 +69,9 @@ variables! {
     VIRTUAL_ENV;
     /// Launcher: log level.
     LOGLEVEL;
-    /// Launcher: kind of the terminal; on a `dumb` one nothing is redrawn.
+    /// Launcher: kind of the terminal; nothing is redrawn on a `dumb` one.
     TERM;
-    /// Launcher: not empty, nothing of its own is coloured on a terminal.
+    /// Launcher: if not empty, its terminal output has no colours.
     NO_COLOR;
     /// Launcher: default of `--log-line-prefix-template`.
     TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE;
@@ -77,59 +79,74 @@ variables! {
     TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
     /// Launcher: `1` leaves hosting the workers' store to the worker with rank 0.
     TORCH_DISABLE_SHARE_RDZV_TCP_STORE;
-    /// Launcher: `1` computes ranks without an exchange; all nodes must have equal sizes.
+    /// Launcher: `1` computes ranks without an exchange.
+    /// All nodes must then have equal sizes.
     TORCH_ELASTIC_WORKER_IDENTICAL;
-    /// Agent: how many seconds a worker may be in the uninterruptible sleep of the kernel (`D`) before
-    /// the group is given up; off by default.
+    /// Agent: longest time of a worker in the kernel's uninterruptible sleep (`D`).
+    /// In seconds; then the group is given up. Off by default.
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT;
-    /// Agent: process id of its keeper, the process that the user started. Workers never see it.
+    /// Agent: process id of its keeper. Workers never see it.
+    /// The keeper is the process that the user started.
     RDZV_KEEPER;
     /// Agent: process id of the guard that started it. Workers never see it.
     RDZV_GUARD;
-    /// Agent: numbers of the descriptors of what outlives it if it is killed. Workers never see it.
+    /// Agent: numbers of the descriptors of what outlives a killed agent.
+    /// Workers never see it.
     RDZV_KEPT;
-    /// Launcher: process id of the program that called it (`rdzv.launch` of Python). The launch ends with that
-    /// program, which reads the report itself: nothing of it is printed. Workers never see it. Ours.
+    /// Launcher: process id of the program that called it (`rdzv.launch`).
+    /// The launch ends with that program, which reads the report itself, so the report is not
+    /// printed. Workers never see it. Not in torchrun.
     RDZV_CALLER;
-    /// Launcher: number of the descriptor with the call of its workers, which inherit it. Worker: the same. Ours.
+    /// Launcher and worker: number of the descriptor with the workers' call.
+    /// The workers inherit the descriptor. Not in torchrun.
     RDZV_CALL;
-    /// Worker: path of the socket for requests to it (`--worker-server`, or inherited).
+    /// Worker: path of the socket for requests to the worker.
+    /// Set with `--worker-server`, or inherited.
     TORCH_WORKER_SERVER_SOCKET;
     /// Launcher: serves health checks at this port, on all addresses.
     TORCHELASTIC_HEALTH_CHECK_PORT;
-    /// Function worker: directory of the call that this copy of the program was started for. Ours.
+    /// Function worker: directory of the call that started this program.
+    /// Not in torchrun.
     RDZV_FUNCTION_CALL;
-    /// Worker: path of the named pipe that its heartbeats go to, one line each; set only with
-    /// `--heartbeat-timeout`. Ours.
+    /// Worker: path of the named pipe for its heartbeats, one line each.
+    /// Set only with `--heartbeat-timeout`. Not in torchrun.
     RDZV_HEARTBEAT;
-    /// Worker: path of the file that is there once the scheduler has said that it will take the nodes away; set
-    /// only with `--preempt-signal`. Ours.
+    /// Worker: path of the file that announces a preemption.
+    /// The file exists once the scheduler has reported that it will take the nodes away. Set only
+    /// with `--preempt-signal`. Not in torchrun.
     RDZV_PREEMPT;
-    /// Worker: Unix time in seconds at which the job has to end, if the scheduler says so, or inherited. Ours.
+    /// Worker: Unix time in seconds at which the job has to end.
+    /// Set if the scheduler reports it, or inherited. Not in torchrun.
     RDZV_DEADLINE;
-    /// Launcher: `auto`, `slurm` or `none`, if `--scheduler` is not given. Ours.
+    /// Launcher: `auto`, `slurm` or `none`, if `--scheduler` is not given.
+    /// Not in torchrun.
     RDZV_SCHEDULER;
-    /// Launcher: `host:port` of processes that may know the coordinator, with commas between them; a new node on another machine
-    /// than the endpoint's asks them too. Ours.
+    /// Launcher: endpoints of processes that may know the coordinator.
+    /// Each is `host:port`, separated by commas. A new node on another machine than the endpoint's
+    /// asks them too. Not in torchrun.
     RDZV_CONTACT_POINTS;
-    /// Launcher: `1` makes `rdzv run` speak as `torchrun` does (`--compat-output`). Ours.
+    /// Launcher: `1` makes the output of `rdzv run` that of `torchrun`.
+    /// As `--compat-output` does. Not in torchrun.
     RDZV_COMPAT_OUTPUT;
-    /// Worker: path of the file with the job token, if the job has one. Launcher and `rdzv store`: that path,
-    /// if `--token-file` is not given. Ours.
+    /// Worker: path of the file with the job token, if the job has one.
+    /// Launcher and `rdzv store`: that path, if `--token-file` is not given. Not in torchrun.
     RDZV_JOB_TOKEN_FILE;
-    /// Launcher and `rdzv store`: the job token itself, if no file is named. Workers never see it. Ours.
+    /// Launcher and `rdzv store`: the job token itself, if no file is named.
+    /// Workers never see it. Not in torchrun.
     RDZV_JOB_TOKEN;
-    /// Launcher: the private file that holds the token of RDZV_JOB_TOKEN, to be removed at the end. Workers
-    /// never see it.
+    /// Launcher: private file with the token of RDZV_JOB_TOKEN.
+    /// It is removed at the end. Workers never see it.
     RDZV_TOKEN_COPY;
-    /// Worker: path of `--tls-cert`, if it is given. Ours.
+    /// Worker: path of `--tls-cert`, if that is given. Not in torchrun.
     RDZV_TLS_CERT;
-    /// Worker: path of `--tls-key`, if it is given. Ours.
+    /// Worker: path of `--tls-key`, if that is given. Not in torchrun.
     RDZV_TLS_KEY;
-    /// Worker: path of `--tls-ca`, if it is given. Ours.
+    /// Worker: path of `--tls-ca`, if that is given. Not in torchrun.
     RDZV_TLS_CA;
-    /// Launcher: exactly `1` turns the watchdog on: workers may set timers for themselves.
+    /// Launcher: exactly `1` enables the watchdog.
+    /// Then workers may set timers for themselves.
     TORCHELASTIC_ENABLE_FILE_TIMER;
-    /// URL rendezvous: `1` (default) or not; read for compatibility, our server has one backend.
+    /// URL rendezvous: `1` (default) or another value, without effect.
+    /// It is read for compatibility; our server has one backend.
     USE_LIBUV;
 }

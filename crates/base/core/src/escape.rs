@@ -1,11 +1,13 @@
-//! Texts of other processes and nodes, fit to be shown.
+//! Texts of other processes and nodes, made safe to display.
 //!
-//! A worker or any peer that reaches a port chooses such a text. Shown as it is, it could move the
-//! cursor of a terminal, begin a line that looks like one of ours, or turn the order of the letters
-//! around. It is escaped once, where it enters: then each message, log line and report may hold it.
+//! A worker, or any peer that can reach a port, chooses such a text. If displayed unescaped, it
+//! could move the cursor of a terminal, begin a line that looks like one of ours, or reverse the
+//! order of the letters. It is escaped once, where it enters. Then every message, log line and
+//! report may contain it.
 
-/// The text as one line. Control characters, line breaks and marks that change the direction of
-/// writing become escapes such as `\n` and `\u{1b}`; a tab becomes a blank.
+/// Returns the text as one line, escaped.
+/// Control characters, line breaks and marks that change the direction of writing become escapes
+/// such as `\n` and `\u{1b}`. A tab becomes a blank.
 pub fn escape(text: &str) -> String {
     replaced(text, |letter| match letter {
         '\t' => Some(' '),
@@ -13,19 +15,20 @@ pub fn escape(text: &str) -> String {
     })
 }
 
-/// The same for a text of several lines, such as a traceback: it keeps its line breaks and tabs.
+/// Escapes a text of several lines, such as a traceback.
+/// Line breaks and tabs stay.
 pub fn escape_lines(text: &str) -> String {
     replaced(&text.replace("\r\n", "\n"), |letter| {
         Some(letter).filter(|letter| matches!(letter, '\n' | '\t') || !is_harmful(*letter))
     })
 }
 
-/// Bytes that need not be a text, as one line; what is no UTF-8 becomes `\u{fffd}`.
+/// Returns bytes as one escaped line; invalid UTF-8 becomes `\u{fffd}`.
 pub fn escape_bytes(bytes: &[u8]) -> String {
     escape(&String::from_utf8_lossy(bytes))
 }
 
-/// Whether the text is one line with nothing to escape in it, as names of hosts are.
+/// `true` if the text is one line with nothing to escape, such as a host name.
 pub fn is_plain(text: &str) -> bool {
     !text.contains(is_harmful)
 }
@@ -41,7 +44,7 @@ fn replaced(text: &str, shown: impl Fn(char) -> Option<char>) -> String {
     escaped
 }
 
-/// Whether a terminal or a reader would not see the character but its effect.
+/// `true` if a character has an effect instead of a visible form.
 fn is_harmful(letter: char) -> bool {
     letter.is_control()
         || matches!(

@@ -1,4 +1,4 @@
-//! Names of things: runs, connections.
+//! Identifiers of runs and connections.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl RunId {
         Self(text.into())
     }
 
-    /// The text as given.
+    /// Returns the text as given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -24,7 +24,7 @@ impl fmt::Display for RunId {
     }
 }
 
-/// One connection of a server. The shell hands the ids out; an id is not used again while the
-/// machine still knows it.
+/// Id of one connection of a server.
+/// The driver assigns the ids. It does not reuse an id while the machine still knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);

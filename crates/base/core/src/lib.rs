@@ -1,20 +1,19 @@
-//! The kernel of rdzv: the contract of its machines, and the words that they share.
+//! The kernel of rdzv: the contract of its machines, and shared types.
 //!
 //! Nothing in this crate, nor in the crates beside it, reads a clock, opens a socket or a file,
-//! starts a process, looks at the environment or draws a random number. Everything that happens
-//! comes in as a value, everything that should be done goes out as a value. The drivers in the
-//! crates above carry bytes, time and processes to the machines; the simulator (`rdzv-sim`) is one
-//! more driver.
+//! starts a process, reads the environment or draws a random number. Every event comes in as a
+//! value, and every action goes out as a value. The drivers in the crates above carry bytes, time
+//! and processes to the machines. The simulator (`rdzv-sim`) is one more driver.
 //!
-//! Reading order: [`machine`] (the one contract all machines share), [`time`], [`ident`],
-//! [`endpoint`] and [`rank`] (the words), [`mod@env`] (names of environment variables), [`signal`],
-//! [`escape`] (texts of others, fit to be shown), [`rate`] (bounds on log lines).
-//! The machines themselves are in the protocol crates: `rdzv-store-proto`, `rdzv-rendezvous-proto`,
+//! Reading order: [`machine`] (the contract of all machines), [`time`], [`ident`], [`endpoint`] and
+//! [`rank`] (the shared types), [`mod@env`] (names of environment variables), [`signal`],
+//! [`escape`] (foreign texts, made safe to display), [`rate`] (bounds on log lines). The machines
+//! themselves are in the protocol crates: `rdzv-store-proto`, `rdzv-rendezvous-proto`,
 //! `rdzv-agent-proto` and `rdzv-rpc-proto`.
 //!
-//! The fence around these crates is `crates/base/core/clippy.toml`, which forbids clocks, sockets,
-//! files, threads, the environment and randomly ordered maps, and a short list of dependencies that
-//! `cargo xtask tidy` compares with the manifests.
+//! Two checks enforce this. `crates/base/core/clippy.toml` forbids clocks, sockets, files, threads,
+//! the environment and randomly ordered maps. `cargo xtask tidy` compares the dependencies in the
+//! manifests with a short list.
 
 pub mod endpoint;
 pub mod env;

@@ -1,4 +1,6 @@
-//! The driving contract: the one shape that every machine of this crate has.
+//! The contract between a driver and a machine.
+//!
+//! Every machine of rdzv has this form:
 //!
 //! ```text
 //!   driver ── handle(now, input) ──► machine
@@ -7,15 +9,15 @@
 //! ```
 //!
 //! 1. [`Now`] carries a monotonic and a wall time. A machine has no other clock.
-//! 2. After each `handle`, outputs are drained to `None` before the next `handle`; debug builds
-//!    assert it through [`Outbox`].
-//! 3. `handle` never fails: a bad input produces an output that says so, never a panic and never a
-//!    lost error.
-//! 4. Outputs are commands and facts, not closures. They derive `Debug`, so a run is a text.
+//! 2. After each `handle`, the driver drains the outputs to `None` before the next `handle`. Debug
+//!    builds assert it through [`Outbox`].
+//! 3. `handle` never fails. A bad input produces an output that reports it, never a panic and never
+//!    a lost error.
+//! 4. Outputs are commands and facts, not closures. They derive `Debug`, so a run can be printed.
 //! 5. A machine has one owner; other threads send it messages. The exception is a machine that
-//!    every thread of a process enters with typed calls (remote references): it stands behind one
-//!    lock, and each call takes the lock, calls the machine, drains its outputs and releases the
-//!    lock before it applies them. Nothing waits and no user code runs under that lock.
+//!    every thread of a process enters with typed calls (remote references). One lock protects it.
+//!    Each call takes the lock, calls the machine, drains its outputs and releases the lock before
+//!    it applies them. Nothing waits and no user code runs under that lock.
 //! 6. Randomness is an input, or a seed in the configuration.
 
 use std::collections::VecDeque;
@@ -23,24 +25,26 @@ use std::fmt::Debug;
 
 use crate::time::{Mono, Now};
 
-/// A state machine that is driven from outside and never touches the world itself.
+/// A state machine that a driver runs and that does no I/O.
 pub trait Machine {
-    /// What happened: bytes arrived, a worker exited, time passed. May borrow from the driver.
+    /// An event: bytes arrived, a worker exited, time passed.
+    /// It may borrow from the driver.
     type Input<'a>;
-    /// What to do: send bytes, start workers, report.
+    /// An action: send bytes, start workers, report.
     type Output: Debug;
 
-    /// Tells the machine what happened at `now`.
+    /// Passes an event to the machine, with the time at which it happened.
     fn handle(&mut self, now: Now, input: Self::Input<'_>);
 
-    /// The next thing to do, in order; `None` when there is nothing left.
+    /// Returns the next action, in order; `None` if there is none left.
     fn poll_output(&mut self) -> Option<Self::Output>;
 
-    /// When the machine wants to be called again even if nothing happens.
+    /// Returns the time of the next call that the machine needs without an event.
     fn deadline(&self) -> Option<Mono>;
 }
 
-/// The queue of outputs inside a machine; asserts in debug builds that it is drained in time.
+/// The queue of outputs inside a machine.
+/// In debug builds it asserts that the driver drains it in time.
 #[derive(Debug)]
 pub struct Outbox<T> {
     queue: VecDeque<T>,
@@ -65,7 +69,7 @@ impl<T: Debug> Outbox<T> {
         self.queue.pop_front()
     }
 
-    /// To be called at the start of every `handle`: rule 2 of the contract.
+    /// Asserts rule 2 of the contract. Every `handle` starts with this call.
     pub fn assert_drained(&self) {
         debug_assert!(
             self.queue.is_empty(),

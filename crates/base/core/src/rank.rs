@@ -1,4 +1,4 @@
-//! Ranks and world sizes, and how they follow from who takes part.
+//! Ranks and world sizes, and how they follow from the participants.
 //!
 //! Nodes are ordered by group rank. The workers of one node have consecutive global ranks:
 //!
@@ -32,38 +32,38 @@ macro_rules! number {
 }
 
 number!(
-    /// A worker's number among all workers of the job (`RANK`).
+    /// Number of a worker among all workers of the job (`RANK`).
     Rank
 );
 number!(
-    /// A worker's number within its node (`LOCAL_RANK`).
+    /// Number of a worker within its node (`LOCAL_RANK`).
     LocalRank
 );
 number!(
-    /// An agent's number among the agents of a round (`GROUP_RANK`).
+    /// Number of an agent among the agents of a round (`GROUP_RANK`).
     GroupRank
 );
 number!(
-    /// A worker's number among the workers of its role (`ROLE_RANK`).
+    /// Number of a worker among the workers of its role (`ROLE_RANK`).
     RoleRank
 );
 
-/// What one agent says about itself in a round, and node 0 reads.
+/// The report of one agent about itself in a round, which node 0 reads.
 ///
-/// As JSON this is the value of the store key `torchelastic/role_info/<group rank>`.
+/// Its JSON is the value of the store key `torchelastic/role_info/<group rank>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleInfo {
-    /// The role of all its workers.
+    /// Role of all workers of the agent.
     pub role: String,
-    /// Its group rank.
+    /// Group rank of the agent.
     pub rank: GroupRank,
-    /// How many workers it starts.
+    /// Number of workers that the agent starts.
     pub local_world_size: u32,
 }
 
-/// What node 0 answers to each agent.
+/// The answer of node 0 to each agent.
 ///
-/// As a JSON array of four numbers this is the value of the store key
+/// Its JSON is an array of four numbers, the value of the store key
 /// `torchelastic/assigned_ranks/<group rank>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u32, u32, u32, u32)", into = "(u32, u32, u32, u32)")]
@@ -100,7 +100,8 @@ impl From<Assignment> for (u32, u32, u32, u32) {
     }
 }
 
-/// The ranks of every node, from what the nodes said, given in the order of their group ranks.
+/// Returns the ranks of every node from the nodes' reports.
+/// The reports are in the order of their group ranks.
 pub fn assign(nodes: &[RoleInfo]) -> Vec<Assignment> {
     let world_size = nodes.iter().map(|node| node.local_world_size).sum();
     let mut role_sizes: BTreeMap<&str, u32> = BTreeMap::new();
@@ -126,7 +127,7 @@ pub fn assign(nodes: &[RoleInfo]) -> Vec<Assignment> {
         .collect()
 }
 
-/// Ranks in few words, smallest first: `0-3,5`. Each is named once.
+/// Formats ranks in few words, smallest first: `0-3,5`. Each rank occurs once.
 pub fn ranges(ranks: impl IntoIterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for rank in ranks.into_iter().collect::<BTreeSet<u32>>() {

@@ -1,23 +1,23 @@
-//! The bound on log lines of one kind that a peer can cause.
+//! A rate limit for log lines of one kind that a peer can cause.
 
 use std::time::Duration;
 
 use crate::time::Mono;
 
-/// Lets so many lines through in each interval, and counts the others, so that the log can say how
-/// many there were.
+/// Admits at most N lines per interval and counts the others.
+/// The log can then report how many lines were dropped.
 #[derive(Debug, Clone)]
 pub struct RateLimit {
     most: u32,
     interval: Duration,
-    /// When the present interval began.
+    /// Start of the current interval.
     since: Option<Mono>,
     passed: u32,
     dropped: u64,
 }
 
 impl RateLimit {
-    /// At most `most` lines in each `interval`.
+    /// Creates a limit of `most` lines in each `interval`.
     pub fn new(most: u32, interval: Duration) -> Self {
         Self {
             most,
@@ -28,7 +28,7 @@ impl RateLimit {
         }
     }
 
-    /// Whether a line may be written now. One that may not is counted.
+    /// `true` if a line may be written now. Counts a line that may not.
     pub fn admits(&mut self, now: Mono) -> bool {
         if self.since.is_none_or(|since| since + self.interval <= now) && self.dropped == 0 {
             self.since = Some(now);
@@ -42,13 +42,14 @@ impl RateLimit {
         admitted
     }
 
-    /// When [`RateLimit::take_dropped`] has something to tell.
+    /// Returns the time at which [`RateLimit::take_dropped`] has a count.
     pub fn deadline(&self) -> Option<Mono> {
         let since = self.since.filter(|_| self.dropped > 0)?;
         Some(since + self.interval)
     }
 
-    /// Number of lines that were not written in an interval that is over; a new one begins then.
+    /// Returns the number of dropped lines once their interval is over.
+    /// A new interval begins then.
     pub fn take_dropped(&mut self, now: Mono) -> Option<u64> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.since = None;
@@ -71,7 +72,7 @@ mod tests {
         assert_eq!(limit.deadline(), Some(start + INTERVAL));
         assert_eq!(limit.take_dropped(start), None);
         let end = start + INTERVAL;
-        assert!(!limit.admits(end), "until the count has been told");
+        assert!(!limit.admits(end), "lines are dropped until the count has been taken");
         assert_eq!(limit.take_dropped(end), Some(4));
         assert_eq!((limit.deadline(), limit.take_dropped(end)), (None, None));
         assert!(limit.admits(end));

@@ -1,8 +1,9 @@
-//! The times at which somebody who waits is told again what is awaited.
+//! The times at which a long wait is reported again.
 
 use std::time::Duration;
 
-/// Waits that are shorter are not spoken of. That leaves time until the line is on the screen, within 3 s.
+/// Time before the first reminder. Shorter waits are not reported.
+/// With this value the line is on the screen within 3 s.
 pub const FIRST: Duration = Duration::from_millis(2500);
 
 const SECOND: Duration = Duration::from_secs(30);
@@ -10,17 +11,18 @@ const SECOND: Duration = Duration::from_secs(30);
 /// Time between two reminders from the third on.
 const EACH: Duration = Duration::from_secs(300);
 
-/// Target of the log events that say what is awaited. Those about nodes have a field `left`, in seconds.
+/// Target of the log events that report waits.
+/// Events about nodes have a field `left`, in seconds.
 pub const TARGET: &str = "rdzv::waiting";
 
-/// When to say what is awaited: after 2.5 s, after 30 s and then every 5 minutes.
+/// The schedule of reminders: after 2.5 s, after 30 s, then every 5 minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reminder {
     passed: u32,
 }
 
 impl Reminder {
-    /// The time from the beginning of the wait to the next reminder.
+    /// Returns the time from the beginning of the wait to the next reminder.
     pub fn next(&self) -> Duration {
         match self.passed {
             0 => FIRST,
@@ -29,8 +31,8 @@ impl Reminder {
         }
     }
 
-    /// Whether something is to be said now, `elapsed` after the beginning of the wait. Reminders that were
-    /// missed meanwhile are not made up for.
+    /// `true` if a reminder is due, `elapsed` after the beginning of the wait.
+    /// Several missed reminders count as one.
     pub fn is_due(&mut self, elapsed: Duration) -> bool {
         let due = self.next() <= elapsed;
         while self.next() <= elapsed {

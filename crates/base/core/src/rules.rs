@@ -2,14 +2,13 @@
 
 /// The rules that a machine keeps.
 ///
-/// All of them, except in a simulation that has to notice a broken one.
-///
-/// The set is part of a machine's configuration. Its default keeps every rule of `R`.
+/// A simulation breaks one of them, and has to detect the violation. The set is part of a machine's
+/// configuration. Its default keeps every rule of `R`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules<R>(Option<R>);
 
 impl<R> Rules<R> {
-    /// All rules except this one.
+    /// Returns all rules except this one.
     pub fn without(broken: R) -> Self {
         Self(Some(broken))
     }
@@ -23,7 +22,7 @@ impl<R: PartialEq> Rules<R> {
 }
 
 impl<R> Default for Rules<R> {
-    /// All rules.
+    /// Returns all rules.
     fn default() -> Self {
         Self(None)
     }

@@ -1,6 +1,8 @@
-//! Names and numbers of signals, as Linux has them on every architecture that we build for.
+//! Names and numbers of signals.
+//!
+//! Linux has these numbers on every architecture that we build for.
 
-/// The first name of a number is the one that is shown; further ones are accepted.
+/// Names and numbers. The first name of a number is shown; others are accepted.
 const SIGNALS: [(&str, i32); 37] = [
     ("SIGHUP", 1),
     ("SIGINT", 2),
@@ -42,24 +44,25 @@ const SIGNALS: [(&str, i32); 37] = [
     ("SIGRTMAX", 64),
 ];
 
-/// The number of a signal, by a name such as `SIGTERM`.
+/// Returns the number of a signal with a name such as `SIGTERM`.
 pub fn number(name: &str) -> Option<i32> {
     let (_, number) = SIGNALS.iter().find(|(known, _)| *known == name)?;
     Some(*number)
 }
 
-/// The names of all signals that have one.
+/// Returns the names of all signals that have one.
 pub fn names() -> impl Iterator<Item = &'static str> {
     SIGNALS.iter().map(|(name, _)| *name)
 }
 
-/// The name of a signal; none for most real-time signals, as in Python.
+/// Returns the name of a signal.
+/// `None` for most real-time signals, as in Python.
 pub fn name(number: i32) -> Option<&'static str> {
     let (name, _) = SIGNALS.iter().find(|(_, known)| *known == number)?;
     Some(name)
 }
 
-/// A signal for a sentence: `SIGTERM`, or `signal 40` for one without a name.
+/// Returns a signal for a sentence: `SIGTERM`, or `signal 40` without a name.
 pub fn in_words(number: i32) -> String {
     name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }

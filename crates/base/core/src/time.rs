@@ -1,9 +1,11 @@
-//! Time as data. A shell reads the clocks once per event and passes the reading in.
+//! Time as data.
+//! A driver reads the clocks once per event and passes the time in.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A monotonic time: nanoseconds since an origin that the shell chose (usually its own start).
+/// A monotonic time: nanoseconds since an origin that the driver chose.
+/// The origin is usually the driver's own start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Mono(u64);
 
@@ -14,12 +16,12 @@ impl Mono {
     /// A time that never comes.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The time `elapsed` after the origin.
+    /// Returns the time `elapsed` after the origin.
     pub fn from_origin(elapsed: Duration) -> Self {
         Self(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time since `earlier`; zero if this is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -44,28 +46,28 @@ impl Sub<Mono> for Mono {
     }
 }
 
-/// A wall-clock time: microseconds since the Unix epoch. Compared between nodes, never used for
-/// local deadlines.
+/// A wall-clock time: microseconds since the Unix epoch.
+/// It is compared between nodes and never used for local deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Wall(i64);
 
 impl Wall {
-    /// The time so many microseconds after the Unix epoch.
+    /// Creates a time from microseconds since the Unix epoch.
     pub const fn from_unix_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns microseconds since the Unix epoch.
     pub const fn unix_micros(self) -> i64 {
         self.0
     }
 
-    /// Whole seconds since the Unix epoch, rounded down.
+    /// Returns whole seconds since the Unix epoch, rounded down.
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
 
-    /// Seconds since the Unix epoch, as Python's `time.time()` has them.
+    /// Returns seconds since the Unix epoch, like Python's `time.time()`.
     #[expect(
         clippy::cast_precision_loss,
         reason = "exact for 285 years around the epoch"
@@ -76,7 +78,7 @@ impl Wall {
 }
 
 impl Wall {
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time since `earlier`; zero if this is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -105,15 +107,15 @@ fn whole_micros(duration: Duration) -> i64 {
 /// One reading of both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Now {
-    /// For deadlines and elapsed times.
+    /// Monotonic time, for deadlines and elapsed times.
     pub mono: Mono,
-    /// For what is shown to people or compared between nodes.
+    /// Wall-clock time, for display and for comparison between nodes.
     pub wall: Wall,
 }
 
-/// How long to wait before the next try of something that failed: exponential with jitter.
+/// Returns the delay before a retry: exponential backoff with jitter.
 ///
-/// `attempt` counts from 0, `jitter` is a fraction in `0.0..1.0` that the shell draws. The result
+/// `attempt` counts from 0, `jitter` is a fraction in `0.0..1.0` that the driver draws. The result
 /// is uniform in half to one and a half times `first * 1.5^attempt`, and never more than `most`.
 pub fn backoff(attempt: u32, jitter: f64, first: Duration, most: Duration) -> Duration {
     let factor = 1.5_f64.powi(i32::try_from(attempt.min(64)).unwrap_or(64));

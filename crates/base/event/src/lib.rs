@@ -1,6 +1,8 @@
-//! Waiting for descriptors: the primitives that every driver with an event loop of its own shares.
+//! Primitives for waiting for descriptors.
 //!
-//! | type | is |
+//! All drivers with their own event loop share them.
+//!
+//! | type | content |
 //! |---|---|
 //! | [`Waker`] | an eventfd: readable from a wake-up until it is drained |
 //! | [`Mailbox`], [`Sender`] | a channel whose receiver polls: a queue and a waker |
@@ -8,10 +10,10 @@
 //! | [`Timer`] | a timerfd that expires once |
 //! | [`poll`], [`is_readable`] | one call of `poll(2)` |
 //!
-//! This is a thin layer over `rustix`. `mio` has no one-shot interest, hides the descriptor of its
-//! waker (drivers here pass it to `poll(2)`, to tokio or to another epoll instance), and always
-//! registers edge-triggered; the store server, the connections of workers and the transports need
-//! the opposite of one of these each.
+//! This is a thin layer over `rustix`. `mio` is unsuitable for three reasons. It has no one-shot
+//! interest. It hides the descriptor of its waker, but drivers here pass that descriptor to
+//! `poll(2)`, to tokio or to another epoll instance. It always registers edge-triggered. The store
+//! server, the connections of workers and the transports need the opposite of one of these each.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -1,4 +1,4 @@
-//! Reaching a thread that sleeps in `poll` or `epoll_wait`.
+//! Messages to a thread that sleeps in `poll` or `epoll_wait`.
 
 use std::fmt;
 use std::io;
@@ -8,8 +8,8 @@ use std::sync::mpsc::{self, TryRecvError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// An eventfd that wakes a thread which polls it. Readable from [`wake`](Self::wake) until
-/// [`drain`](Self::drain).
+/// An eventfd that wakes a thread which polls it.
+/// It is readable from [`wake`](Self::wake) until [`drain`](Self::drain).
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
@@ -18,7 +18,7 @@ impl Waker {
     ///
     /// # Errors
     ///
-    /// The system's, when there are no descriptors left.
+    /// The system's error, if no descriptors are left.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(eventfd(0, flags)?))
@@ -26,12 +26,12 @@ impl Waker {
 
     /// Makes the descriptor readable.
     pub fn wake(&self) {
-        // It fails only if the counter is full, and then the descriptor is readable anyway.
+        // The write fails only if the counter is full, and then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor unreadable until the next wake-up. A thread drains first and checks for
-    /// work afterwards, so that no wake-up is lost.
+    /// Makes the descriptor unreadable until the next wake-up.
+    /// A thread drains first and checks for work afterwards, so that no wake-up is lost.
     pub fn drain(&self) {
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
@@ -53,15 +53,16 @@ impl std::task::Wake for Waker {
     }
 }
 
-/// The receiving end of a channel whose receiver polls. As a descriptor it is readable when there is a
-/// message, or when a [`Sender`] was dropped.
+/// The receiving end of a channel whose receiver polls.
+/// As a descriptor it is readable when there is a message, or when a [`Sender`] was dropped.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     messages: mpsc::Receiver<T>,
     waker: Arc<Waker>,
 }
 
-/// The sending end of a [`Mailbox`]. It never blocks, and dropping it wakes the receiver.
+/// The sending end of a [`Mailbox`]. It never blocks.
+/// Dropping it wakes the receiver.
 pub struct Sender<T> {
     // Dropped before the waker: a receiver that wakes then finds the channel disconnected.
     messages: mpsc::Sender<T>,
@@ -72,7 +73,7 @@ pub struct Sender<T> {
 ///
 /// # Errors
 ///
-/// The system's, when there are no descriptors left.
+/// The system's error, if no descriptors are left.
 pub fn mailbox<T>() -> io::Result<(Sender<T>, Mailbox<T>)> {
     let waker = Arc::new(Waker::new()?);
     let (sender, receiver) = mpsc::channel();
@@ -88,7 +89,8 @@ pub fn mailbox<T>() -> io::Result<(Sender<T>, Mailbox<T>)> {
 }
 
 impl<T> Mailbox<T> {
-    /// Makes the descriptor unreadable until the next message. Messages are taken after this.
+    /// Makes the descriptor unreadable until the next message.
+    /// Call this before taking messages.
     pub fn drain(&self) {
         self.waker.drain();
     }
@@ -111,7 +113,8 @@ impl<T> AsFd for Mailbox<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends a message and wakes the receiver. Without a receiver the message is dropped.
+    /// Sends a message and wakes the receiver.
+    /// The message is dropped if there is no receiver.
     pub fn send(&self, message: T) {
         let _ = self.messages.send(message);
         self.waker.0.wake();

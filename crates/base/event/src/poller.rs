@@ -1,4 +1,6 @@
-//! `epoll`, `timerfd` and `poll`, with timeouts as durations and interruptions as nothing.
+//! `epoll`, `timerfd` and `poll` with simpler types.
+//!
+//! Timeouts are durations, and interruptions by signals are not errors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -14,9 +16,9 @@ use rustix::time::{
 
 pub use rustix::event::epoll::{Event, EventFlags};
 
-/// An epoll instance. Each descriptor is registered under a token, which its events carry.
+/// An epoll instance. Each descriptor has a token, which its events carry.
 ///
-/// As a descriptor it is readable when one of those registered is ready.
+/// As a descriptor, the poller is readable when one of the registered descriptors is ready.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
@@ -25,7 +27,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The system's, when there are no descriptors left.
+    /// The system's error, if no descriptors are left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
@@ -34,8 +36,8 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The system's: the descriptor is registered already or cannot be polled, or the limit of
-    /// watches is reached.
+    /// The system's error: the descriptor is registered already or cannot be polled, or the limit
+    /// of watches is reached.
     pub fn add(&self, descriptor: impl AsFd, token: u64, interest: EventFlags) -> io::Result<()> {
         let token = EventData::new_u64(token);
         Ok(epoll::add(&self.0, descriptor, token, interest)?)
@@ -45,7 +47,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The system's: [`io::ErrorKind::NotFound`] if the descriptor is not registered.
+    /// The system's error: [`io::ErrorKind::NotFound`] if the descriptor is not registered.
     pub fn modify(
         &self,
         descriptor: impl AsFd,
@@ -56,17 +58,19 @@ impl Poller {
         Ok(epoll::modify(&self.0, descriptor, token, interest)?)
     }
 
-    /// Removes a descriptor. One that is not registered is ignored.
+    /// Removes a descriptor; ignores one that is not registered.
     pub fn remove(&self, descriptor: impl AsFd) {
         let _ = epoll::delete(&self.0, descriptor);
     }
 
-    /// Waits for events until the timeout, permanently without one, and replaces the contents of
-    /// `events` by them, up to its capacity. A signal ends the wait without events.
+    /// Waits for events until the timeout, or without a limit if it is `None`.
+    ///
+    /// Replaces the contents of `events`, up to its capacity. A signal ends the wait without
+    /// events.
     ///
     /// # Errors
     ///
-    /// The system's, which only a broken poller has.
+    /// The system's error, which only a broken poller has.
     #[inline]
     pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
@@ -90,7 +94,7 @@ impl AsRawFd for Poller {
     }
 }
 
-/// A timerfd. Readable from the moment at which it expires until it is set again.
+/// A timerfd. It is readable from its expiry until it is set again.
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
@@ -99,21 +103,21 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// The system's, when there are no descriptors left.
+    /// The system's error, if no descriptors are left.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Has it expire once, after this time. `None` turns it off.
+    /// Sets the timer to expire once, after this time. `None` turns it off.
     pub fn set(&self, after: Option<Duration>) {
-        // The kernel takes zero for off.
+        // A value of zero turns the timer off in the kernel.
         let after = after.map(|after| timespec(after.max(Duration::from_micros(1))));
         let setting = Itimerspec {
             it_interval: Timespec::default(),
             it_value: after.unwrap_or_default(),
         };
-        // It fails only for a time that is out of range, which `timespec` does not return.
+        // The call fails only for a time that is out of range, which `timespec` does not return.
         let _ = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &setting);
     }
 }
@@ -124,12 +128,14 @@ impl AsFd for Timer {
     }
 }
 
-/// Waits until one of the descriptors is ready or the timeout is over, permanently without one.
-/// Returns how many are ready; a signal ends the wait with none.
+/// Waits until a descriptor is ready or the timeout is over.
+///
+/// If the timeout is `None`, the wait has no limit. Returns the number of ready descriptors. A
+/// signal ends the wait with 0.
 ///
 /// # Errors
 ///
-/// The system's, when it has no memory left.
+/// The system's error, if no memory is left.
 pub fn poll(descriptors: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(timespec);
     match rustix::event::poll(descriptors, timeout.as_ref()) {
@@ -138,14 +144,14 @@ pub fn poll(descriptors: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Re
     }
 }
 
-/// Whether a descriptor is readable now.
+/// `true` if a descriptor is readable now.
 pub fn is_readable(descriptor: impl AsFd) -> bool {
     let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
     poll(&mut descriptors, Some(Duration::ZERO)).is_ok_and(|ready| ready == 1)
 }
 
-/// A timeout as system calls take it, at most 24 days: the kernel counts some timeouts in
-/// milliseconds of 32 bits.
+/// Converts a timeout for system calls, at most 24 days.
+/// The kernel counts some timeouts in milliseconds of 32 bits.
 #[inline]
 pub fn timespec(timeout: Duration) -> Timespec {
     const MOST: u64 = i32::MAX as u64 / 1000;

@@ -1,13 +1,15 @@
-//! Locks that do not remember panics: nothing here panics half-way while it holds one.
+//! Locks that are not poisoned by panics.
 //!
-//! Their whole state is in the lock itself, as that of the standard library's is. Locks that keep
-//! waiting threads in a table of the process would leave that table to a forked child, with threads
-//! in it that the child has not, and whose memory it uses anew.
+//! No code here panics half-way while it holds a lock.
 //!
-//! | type | what |
+//! The whole state of a lock is in the lock itself, as in the standard library. Other locks keep
+//! waiting threads in a table of the process. A forked child would inherit that table with threads
+//! that do not exist in the child, and whose memory the child uses for other data.
+//!
+//! | type | content |
 //! |---|---|
 //! | [`Mutex`], [`RwLock`], [`Condvar`] | those of the standard library |
-//! | [`LimitedMutex`] | one that a thread waits for with a limit |
+//! | [`LimitedMutex`] | a mutex that a thread can wait for with a time limit |
 
 mod limited;
 
@@ -18,17 +20,17 @@ pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 pub use limited::{LimitedGuard, LimitedMutex};
 
-/// A value that one thread at a time has.
+/// A value that one thread at a time can use.
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// An unlocked one.
+    /// Creates an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
 
-    /// The value, of a lock that nobody else has.
+    /// Returns the value of a lock that no other thread holds.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,7 +43,7 @@ impl<T: ?Sized> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value, unless a thread has it.
+    /// Returns the value, unless a thread holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
@@ -51,53 +53,54 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// The value, of a lock that nobody else can see.
+    /// Returns the value of a lock that no other thread can see.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A value that many threads read, or one writes.
+/// A value that many threads can read, or one can write.
 #[derive(Debug, Default)]
 pub struct RwLock<T: ?Sized>(std::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// An unlocked one.
+    /// Creates an unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(std::sync::RwLock::new(value))
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until nobody writes the value.
+    /// Waits until no thread writes the value.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody has the value.
+    /// Waits until no thread uses the value.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Threads that wait for a change of what a [`Mutex`] has.
+/// Threads that wait for a change of the value of a [`Mutex`].
 #[derive(Debug, Default)]
 pub struct Condvar(std::sync::Condvar);
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// Creates a condition variable without waiting threads.
     pub const fn new() -> Self {
         Self(std::sync::Condvar::new())
     }
 
-    /// Gives the value away, and has it again when it may have changed.
+    /// Releases the value, and takes it again when it may have changed.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for a limited time, and whether that is over.
+    /// Waits like [`Condvar::wait`], at most for `limit`.
+    /// Returns `true` if the time is over.
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -108,7 +111,8 @@ impl Condvar {
         (guard, over.timed_out())
     }
 
-    /// The same for a limited time, for as long as the condition holds, and whether it holds still.
+    /// Waits while the condition holds, at most for `limit`.
+    /// Returns `true` if the condition still holds at the end.
     pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

@@ -1,4 +1,4 @@
-//! A mutex that a thread waits for with a limit.
+//! A mutex that a thread can wait for with a time limit.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -6,19 +6,20 @@ use std::time::{Duration, Instant};
 
 use crate::{Condvar, Mutex, MutexGuard};
 
-/// A value that one thread at a time has, and that others wait for as long as they like.
+/// A value that one thread at a time can use; others can limit their wait.
 #[derive(Debug, Default)]
 pub struct LimitedMutex<T> {
     value: Mutex<T>,
     /// Number of threads that wait with a limit.
     waiting: AtomicUsize,
-    /// Held while a thread that waits looks for the last time, and by the thread that wakes it.
+    /// Held during the last attempt of a waiting thread.
+    /// The thread that wakes it takes the gate too.
     gate: Mutex<()>,
     given_back: Condvar,
 }
 
 impl<T> LimitedMutex<T> {
-    /// An unlocked one.
+    /// Creates an unlocked mutex.
     pub const fn new(value: T) -> Self {
         Self {
             value: Mutex::new(value),
@@ -33,12 +34,12 @@ impl<T> LimitedMutex<T> {
         self.guard(self.value.lock())
     }
 
-    /// The value, unless a thread has it.
+    /// Returns the value, unless a thread holds it.
     pub fn try_lock(&self) -> Option<LimitedGuard<'_, T>> {
         Some(self.guard(self.value.try_lock()?))
     }
 
-    /// Waits for the value, at most so long.
+    /// Waits for the value, at most for `limit`.
     pub fn try_lock_for(&self, limit: Duration) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),
@@ -46,7 +47,7 @@ impl<T> LimitedMutex<T> {
         }
     }
 
-    /// Waits for the value, at most until then.
+    /// Waits for the value, at most until the given time.
     pub fn try_lock_until(&self, until: Instant) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),
@@ -54,14 +55,15 @@ impl<T> LimitedMutex<T> {
         }
     }
 
-    /// None: as long as it takes.
+    /// Waits for the value until the given time.
+    /// `None` means no limit.
     fn wait_until(&self, until: Option<Instant>) -> Option<LimitedGuard<'_, T>> {
         let Some(until) = until else {
             return Some(self.lock());
         };
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        // A thread that gives the value back from here on sees that another one waits, or has given
-        // it back before this look.
+        // A thread that releases the value after this point sees the waiting thread. A thread that
+        // released the value earlier did so before the attempt below.
         fence(Ordering::SeqCst);
         let mut gate = self.gate.lock();
         let guard = loop {
@@ -87,11 +89,11 @@ impl<T> LimitedMutex<T> {
     }
 }
 
-/// The value, until it is dropped.
+/// The value, which is released when the guard is dropped.
 #[derive(Debug)]
 pub struct LimitedGuard<'a, T> {
     mutex: &'a LimitedMutex<T>,
-    /// None only while it is dropped.
+    /// `None` only while the guard is dropped.
     value: Option<MutexGuard<'a, T>>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use tempfile::TempDir;
 
-/// A certificate authority whose certificates are in files of a temporary folder.
+/// A certificate authority with its certificates in a temporary folder.
 pub struct Authority {
     folder: TempDir,
     certificates: AtomicU32,
@@ -37,19 +37,20 @@ impl Authority {
         }
     }
 
-    /// The authority's own certificate.
+    /// Returns the path of the authority's own certificate.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("authority.pem")
     }
 
-    /// Signs a certificate for a worker; returns the files of the certificate and of its key.
+    /// Signs a certificate for a worker.
+    /// Returns the files of the certificate and of its key.
     ///
     /// A name with a colon cannot be a DNS name and becomes a URI.
     pub fn files(&self, name: &str) -> (PathBuf, PathBuf) {
         self.sign(name, CertificateParams::new(Vec::<String>::new()).unwrap())
     }
 
-    /// The same with a certificate that has expired.
+    /// Signs a certificate that has expired; otherwise like [`Authority::files`].
     pub fn expired_files(&self, name: &str) -> (PathBuf, PathBuf) {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.not_before = date_time_ymd(2001, 1, 1);

@@ -1,8 +1,8 @@
 //! Process harness, ports and certificates for the tests of all crates.
 //!
 //! - [`program`], [`binary`], [`example`]: paths of programs, built if cargo runs the test
-//! - [`Process`]: a program that runs, its output with bounded waits; killed and reaped on drop
-//! - [`Terminal`]: a program on a terminal of its own, and what that shows
+//! - [`Process`]: a running program with its output; waits are bounded; killed and reaped on drop
+//! - [`Terminal`]: a program on a separate terminal, and the screen of that terminal
 //! - [`Marker`]: all processes that descend from a program, found by an environment variable
 //! - [`Words`]: arguments of a program, as one text or as a list
 //! - [`free_port`]: a port that stays reserved until the test program ends
@@ -35,5 +35,6 @@ pub use stream::{NoLine, Stream};
 pub use terminal::Terminal;
 pub use words::Words;
 
-/// No step of a test takes longer on a busy machine; reaching it is a failure.
+/// Time limit of one test step.
+/// No step takes longer on a busy machine; reaching the limit is a failure.
 pub const DEADLINE: Duration = Duration::from_secs(60);

@@ -12,8 +12,8 @@ use crate::pids;
 /// The environment variable that carries the marker.
 const VARIABLE: &str = "RDZV_TEST_MARKER";
 
-/// An environment variable, with a value of its own, by which a program and all its descendants are
-/// found.
+/// An environment variable that marks a program and all its descendants.
+/// Each launch has a different value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker(String);
 
@@ -24,14 +24,14 @@ impl Default for Marker {
 }
 
 impl Marker {
-    /// A marker that no other launch has.
+    /// Creates a marker that no other launch has.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         Self(format!("{}-{number}", std::process::id()))
     }
 
-    /// The marker that a process carries.
+    /// Returns the marker that a process carries.
     pub fn of(pid: i32) -> Option<Self> {
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         environment.split(|byte| *byte == 0).find_map(|variable| {
@@ -41,13 +41,14 @@ impl Marker {
         })
     }
 
-    /// Has a program, and whatever it starts, carry the marker.
+    /// Marks a program and every process that it starts.
     pub fn mark(&self, command: &mut Command) {
         command.env(VARIABLE, &self.0);
     }
 
-    /// Processes that carry the marker, with their command lines of up to 200 characters. Zombies have
-    /// no environment, so they do not count.
+    /// Returns the processes that carry the marker, with their command lines.
+    /// A command line has at most 200 characters. Zombies have no environment, so they do not
+    /// count.
     pub fn processes(&self) -> Vec<(i32, String)> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -64,7 +65,8 @@ impl Marker {
         found
     }
 
-    /// Waits until no process but `except` carries the marker; returns those that are left at `until`.
+    /// Waits until no process but `except` carries the marker.
+    /// Returns the processes that are left at `until`.
     pub fn left_at(&self, until: Instant, except: Option<i32>) -> Vec<(i32, String)> {
         loop {
             let mut left = self.processes();
@@ -79,15 +81,16 @@ impl Marker {
         }
     }
 
-    /// Kills every process that carries the marker, and those that start meanwhile.
+    /// Kills every process that carries the marker.
     ///
-    /// All of them stop before the first is killed, so none reports the death of another: this is
-    /// what others see of a machine that loses its power.
+    /// This includes processes that start in between. All of them are stopped before the first is
+    /// killed, so none reports the death of another. To other machines this looks like a machine
+    /// that loses its power.
     pub fn kill_all(&self) {
         loop {
             let opened = |(pid, _)| pids::open(pid).map(|process| (pid, process));
             let mut left: Vec<_> = self.processes().into_iter().filter_map(opened).collect();
-            // A number may belong to another process by now.
+            // The number may belong to another process by now.
             left.retain(|(pid, _)| Self::of(*pid).as_ref() == Some(self));
             if left.is_empty() {
                 return;

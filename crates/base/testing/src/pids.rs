@@ -1,4 +1,4 @@
-//! Processes by number: signals, their end, their state, their children.
+//! Processes by number: signals, ends, states, children.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,29 +14,31 @@ pub fn open(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Signals the process of a descriptor; false if it has ended.
+/// Signals the process of a descriptor; `false` if it has ended.
 pub fn signal(process: impl AsFd, signal: Signal) -> bool {
     !closes_within(&process, Duration::ZERO) && pidfd_send_signal(process, signal).is_ok()
 }
 
 /// Waits for the end of the process of a descriptor.
+/// `false` if it does not end within the limit.
 pub fn closes_within(process: impl AsFd, limit: Duration) -> bool {
     let timeout = Timespec::try_from(limit).unwrap();
     let mut watched = [PollFd::new(&process, PollFlags::IN)];
     poll(&mut watched, Some(&timeout)).unwrap() > 0
 }
 
-/// Signals a process, which has to be there.
+/// Signals a process, which has to exist.
 pub fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
 /// Waits for the end of a process, which need not be a child.
+/// `false` if it does not end within the limit.
 pub fn ends_within(pid: i32, limit: Duration) -> bool {
     open(pid).is_none_or(|process| closes_within(process, limit))
 }
 
-/// The state of a process, as a letter; `None` if it has ended and is reaped.
+/// Returns the state letter of a process; `None` if it has ended and is reaped.
 pub fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;
@@ -50,21 +52,21 @@ pub fn wait_for_state(pid: i32, letter: char) {
     let until = Instant::now() + DEADLINE;
     while state(pid) != Some(letter) {
         assert!(Instant::now() < until, "{pid} is {:?}", state(pid));
-        assert!(!ends_within(pid, Duration::from_millis(2)), "{pid} is gone");
+        assert!(!ends_within(pid, Duration::from_millis(2)), "{pid} has ended");
     }
 }
 
-/// The guard of a launch, by its keeper.
+/// Returns the guard of a launch with this keeper.
 pub fn guard(keeper: i32) -> Option<i32> {
     first_child(keeper)
 }
 
-/// The agent of a launch, by its keeper.
+/// Returns the agent of a launch with this keeper.
 pub fn agent(keeper: i32) -> Option<i32> {
     first_child(guard(keeper)?)
 }
 
-/// The same, waited for.
+/// Waits for the agent of a launch with this keeper.
 pub fn await_agent(keeper: i32) -> i32 {
     loop {
         if let Some(agent) = agent(keeper) {

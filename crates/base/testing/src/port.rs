@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A free port at which nobody listens.
+/// Returns a free port at which no process listens.
 ///
 /// The port stays bound on all addresses until the test program ends, so that a request for a free
 /// port does not return it again. A program that sets `SO_REUSEADDR`, as stores and most servers

@@ -16,14 +16,15 @@ use crate::{DEADLINE, NoLine, Stream, pids};
 pub struct Process {
     child: Child,
     stdin: Mutex<Option<ChildStdin>>,
-    /// Its standard output, if that is a pipe.
+    /// Standard output of the program, if it is a pipe.
     pub stdout: Stream,
-    /// Its standard error, if that is a pipe.
+    /// Standard error of the program, if it is a pipe.
     pub stderr: Stream,
 }
 
 impl Process {
-    /// Starts a program. No signal is ignored in it, whatever the tests were started with.
+    /// Starts a program.
+    /// The program ignores no signal, even if the tests were started with ignored signals.
     pub fn start(command: &mut Command) -> Self {
         default_dispositions();
         let mut child = command
@@ -37,7 +38,7 @@ impl Process {
         }
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
@@ -55,7 +56,7 @@ impl Process {
         *self.stdin.lock().unwrap() = None;
     }
 
-    /// The next line of standard output.
+    /// Returns the next line of standard output.
     #[track_caller]
     pub fn line(&self) -> String {
         match self.stdout.line_within(DEADLINE) {
@@ -72,28 +73,28 @@ impl Process {
         self.line()
     }
 
-    /// Signals it.
+    /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) {
         pids::kill(self.pid(), signal);
     }
 
-    /// Kills and reaps it.
+    /// Kills and reaps the program.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Its exit status if it has ended.
+    /// Returns the exit status of the program if it has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Waits for its end, up to the limit.
+    /// Waits for the end of the program, up to the limit.
     pub fn wait_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         pids::ends_within(self.pid(), limit).then(|| self.child.wait().unwrap())
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         self.wait_within(DEADLINE).unwrap_or_else(|| {
@@ -103,8 +104,9 @@ impl Process {
     }
 }
 
-/// Handles the signals that the test program ignores, since a new program image forgets handlers, but
-/// not that a signal is ignored (`nohup cargo test &` ignores SIGINT, SIGQUIT and SIGHUP).
+/// Installs handlers for the signals that the test program ignores.
+/// A new program image resets handlers, but keeps ignored signals ignored. (`nohup cargo test &`
+/// ignores SIGINT, SIGQUIT and SIGHUP.)
 fn default_dispositions() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -124,7 +126,7 @@ fn default_dispositions() {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended and is reaped.
+        // Both calls fail only if the program has ended and is reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -136,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Run by the next one, in a process that ignores signals.
+    /// Runs inside the next test, in a process that ignores signals.
     #[test]
     #[ignore = "it is for a process that ignores signals"]
     fn the_mask_of_a_child() {

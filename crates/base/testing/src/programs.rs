@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Set if the programs are built already, so that the harness does not ask cargo.
+/// Variable that is set if the programs are built already.
+/// Then the harness does not call cargo.
 const BUILT: &str = "RDZV_TEST_PROGRAMS_BUILT";
 
-/// The binary that is all programs. Under this name it makes the names of them.
+/// Name of the binary that contains all programs.
+/// Under this name it creates links with the names of the programs.
 const ALL: &str = "rdzv-test-programs";
 
-/// A program of `crates/test-programs`.
+/// Returns the path of a program of `crates/test-programs`.
 pub fn program(name: &str) -> PathBuf {
     static NAMING: Mutex<()> = Mutex::new(());
     let all = binary(ALL);
     let path = profile().join("programs").join(name);
     let _naming = NAMING.lock().unwrap();
-    // The names are links, and one that was made before the last build is a link to what was built
-    // then.
+    // The names are links. A link that was made before the last build leads to an old program.
     if inode(&path) != inode(&all) {
         let status = Command::new(&all).status();
         assert!(status.unwrap().success(), "{}", all.display());
@@ -32,28 +33,29 @@ fn inode(path: &Path) -> Option<u64> {
     path.metadata().ok().map(|found| found.ino())
 }
 
-/// The binary of a package that has one of its own name.
+/// Returns the path of a package's binary of the same name.
 pub fn binary(package: &str) -> PathBuf {
     let path = profile().join(package);
     build(&path, &["-p", package, "--bin", package]);
     path
 }
 
-/// An example of a package.
+/// Returns the path of an example of a package.
 pub fn example(package: &str, name: &str) -> PathBuf {
     let path = profile().join("examples").join(name);
     build(&path, &["-p", package, "--example", name]);
     path
 }
 
-/// The folder in which cargo puts the programs of the profile of this test.
+/// Returns the folder with the programs of this test's build profile.
 fn profile() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Has cargo build a program, once in this process, so that no test runs an old one. Without cargo, and
-/// where everything is built already, the program has to be there.
+/// Builds a program with cargo, once in this process.
+/// So no test runs an old program. Without cargo, or if everything is built already, the program
+/// has to exist.
 fn build(program: &Path, what: &[&str]) {
     static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut done = DONE.lock().unwrap();
@@ -65,8 +67,8 @@ fn build(program: &Path, what: &[&str]) {
             other => other,
         };
         let mut command = Command::new(cargo);
-        // Variables of the package under test would have dependencies built again whose build
-        // scripts read them.
+        // Some build scripts read variables of the package under test, so dependencies would be
+        // built again.
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy();
             if ["CARGO_PKG_", "CARGO_MANIFEST_"]

@@ -8,20 +8,21 @@ use std::time::{Duration, Instant};
 
 use crate::DEADLINE;
 
-/// One output stream of a program, read by a thread, so that the program never waits for the test.
+/// One output stream of a program.
+/// A thread reads it, so that the program never waits for the test.
 pub struct Stream(Mutex<Output>);
 
 struct Output {
     chunks: Receiver<Vec<u8>>,
     bytes: Vec<u8>,
-    /// Where the next line begins.
+    /// Index of the first byte of the next line.
     next_line: usize,
 }
 
-/// Why there is no line.
+/// Reason why there is no line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoLine {
-    /// None was written in time.
+    /// No line was written in time.
     Timeout,
     /// The stream has ended.
     End,
@@ -42,7 +43,7 @@ impl Stream {
         Self::of(chunks)
     }
 
-    /// A stream that has ended.
+    /// Creates a stream that has ended.
     pub(crate) fn empty() -> Self {
         Self::of(channel().1)
     }
@@ -59,7 +60,7 @@ impl Stream {
         self.0.lock().unwrap()
     }
 
-    /// All text that was written until now.
+    /// Returns all text that was written until now.
     pub fn so_far(&self) -> String {
         let mut output = self.lock();
         while let Ok(chunk) = output.chunks.try_recv() {
@@ -68,7 +69,7 @@ impl Stream {
         output.text()
     }
 
-    /// All text, once nobody can write any more.
+    /// Returns all text, after the last process has closed the stream.
     #[track_caller]
     pub fn all(&self) -> String {
         let mut output = self.lock();
@@ -82,7 +83,7 @@ impl Stream {
         }
     }
 
-    /// Waits until this text has been written that many times.
+    /// Waits until this text has been written `times` times.
     #[track_caller]
     pub fn await_text(&self, text: &str, times: usize) {
         let mut output = self.lock();
@@ -97,7 +98,7 @@ impl Stream {
         }
     }
 
-    /// The next line, without its end.
+    /// Returns the next line, without its line end.
     pub fn line_within(&self, limit: Duration) -> Result<String, NoLine> {
         let mut output = self.lock();
         let until = Instant::now() + limit;
@@ -108,7 +109,7 @@ impl Stream {
             match output.read(until) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Timeout) => return Err(NoLine::Timeout),
-                // The last line may have no end.
+                // The last line may have no line end.
                 Err(RecvTimeoutError::Disconnected) => {
                     return output.last_line().ok_or(NoLine::End);
                 }

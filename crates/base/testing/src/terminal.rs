@@ -1,4 +1,4 @@
-//! A program on a terminal of its own, and what that shows.
+//! A program on a separate terminal, and the screen of that terminal.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,10 +15,10 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::{DEADLINE, Process};
 
-/// Lines that are kept above the screen.
+/// Number of lines that are kept above the screen.
 const HISTORY: usize = 100_000;
 
-/// A program that runs on a terminal: its controlling terminal, where it is in the foreground.
+/// A program that runs in the foreground of its controlling terminal.
 pub struct Terminal {
     process: Process,
     keys: File,
@@ -33,7 +33,7 @@ struct Shown {
 }
 
 impl Terminal {
-    /// A command for [`Terminal::start`] that runs this program.
+    /// Creates a command for [`Terminal::start`] that runs this program.
     pub fn command(program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program);
@@ -53,7 +53,7 @@ impl Terminal {
             .stdout(theirs.try_clone().unwrap())
             .stderr(theirs);
         let process = Process::start(&mut command);
-        // The end is known once nobody has their side open, we neither.
+        // The end is detected when no process, including this one, has the other side open.
         drop(command);
         let shown = Shown {
             parser: vt100::Parser::new(positive(rows), positive(columns), HISTORY),
@@ -89,7 +89,7 @@ impl Terminal {
         (&self.keys).write_all(keys).unwrap();
     }
 
-    /// Gives it another size.
+    /// Changes the size of the terminal.
     pub fn resize(&self, columns: u16, rows: u16) {
         let mut shown = self.shared.0.lock().unwrap();
         let screen = shown.parser.screen_mut();
@@ -97,22 +97,22 @@ impl Terminal {
         set_size(&self.keys, columns, rows);
     }
 
-    /// The rows of the screen, without those that are empty at its end.
+    /// Returns the rows of the screen, without empty rows at its end.
     pub fn screen(&self) -> Vec<String> {
         self.shared.0.lock().unwrap().screen()
     }
 
-    /// All lines that there were, those that have left the screen included.
+    /// Returns all lines, including those that have left the screen.
     pub fn lines(&self) -> Vec<String> {
         self.shared.0.lock().unwrap().lines()
     }
 
-    /// All bytes that were written to it.
+    /// Returns all bytes that were written to the terminal.
     pub fn raw(&self) -> Vec<u8> {
         self.shared.0.lock().unwrap().raw.clone()
     }
 
-    /// Waits until the screen is like that, and returns it.
+    /// Waits until the screen meets a condition, and returns it.
     #[track_caller]
     pub fn wait_for(&self, what: &str, is_like_that: impl Fn(&[String]) -> bool) -> Vec<String> {
         let until = Instant::now() + DEADLINE;
@@ -131,13 +131,13 @@ impl Terminal {
         }
     }
 
-    /// Waits until one of the rows of the screen has this text.
+    /// Waits until one of the rows of the screen contains this text.
     #[track_caller]
     pub fn wait_for_text(&self, text: &str) -> Vec<String> {
         self.wait_for(text, |rows| rows.iter().any(|row| row.contains(text)))
     }
 
-    /// Waits for the end of the program and of everything that it has written.
+    /// Waits for the end of the program and of its output.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let Some(status) = self.process.wait_within(DEADLINE) else {
@@ -148,7 +148,7 @@ impl Terminal {
         let closed = changed.wait_timeout_while(shown, DEADLINE, |shown| !shown.is_closed);
         assert!(
             !closed.unwrap().1.timed_out(),
-            "somebody still has the terminal"
+            "a process still has the terminal open"
         );
         status
     }
@@ -208,8 +208,8 @@ mod tests {
     #[test]
     fn a_program_is_in_the_foreground_of_its_terminal() {
         let mut command = Terminal::command("/bin/sh");
-        // The program that gets the Ctrl-C has answered before it. A shell that
-        // forks another one at that moment would swallow it.
+        // The program that gets the Ctrl-C has answered before it. A shell that forks another
+        // program at that moment would swallow the Ctrl-C.
         command.args(["-c", "stty size; exec sed -u 's/^/hello /'"]);
         let mut terminal = Terminal::start(command, 40, 10);
         terminal.wait_for_text("10 40");

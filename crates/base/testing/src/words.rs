@@ -1,8 +1,9 @@
 //! Arguments of a program.
 
-/// Arguments of a program: one text that is cut at blanks, a list, or some of these and then others.
+/// Arguments of a program: one text that is split at blanks, or a list.
+/// Two of them can also be combined into a pair.
 pub trait Words {
-    /// Each argument.
+    /// Returns each argument.
     fn words(self) -> Vec<String>;
 }
 

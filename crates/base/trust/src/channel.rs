@@ -1,4 +1,4 @@
-//! A connection that is encrypted or not, for those who read and write it either way.
+//! A connection that may be encrypted, with one interface for both cases.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -8,38 +8,42 @@ use crate::handshake::{self, ANSWER_LENGTH, LONGEST_REFUSAL, Refused};
 use crate::token::nonce;
 use crate::{Credentials, Identity, Session, Token};
 
-/// The least time that a read or write gets, because zero would be for ever.
+/// Shortest time of a read or write. Zero would mean no limit.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// The most time for a server to prove who it is, however long the caller has.
+/// Longest time in which a server has to prove its identity.
+/// The time of the caller may be longer.
 const MOST: Duration = Duration::from_secs(10);
 
-/// A TCP connection, perhaps with TLS on it.
+/// A TCP connection, with or without TLS.
 pub enum Channel {
-    /// Bytes as they are.
+    /// Unencrypted bytes.
     Plain(TcpStream),
-    /// Encrypted.
+    /// Encrypted bytes.
     Tls(Box<Session<TcpStream>>),
 }
 
-/// Why a connection cannot be used. The texts read after the peer's address.
+/// Reason why a connection cannot be used. The texts follow the peer's address.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// One side refuses the other, and trying again will not change that.
+    /// One side refuses the other, and another attempt will not change that.
     #[error("{0}")]
     Refused(String),
-    /// The peer closed, or said nothing.
+    /// The peer closed the connection, or sent nothing.
     #[error("{0}")]
     Silent(String),
 }
 
 impl Channel {
-    /// The side that connects, on a stream that blocks: the handshake of TLS and that of the token, as far as
-    /// there are credentials. Returns the bytes that have to be sent first, with those of the caller behind
-    /// them. It takes at most `within`, and at most 10 s. Read and write timeouts of the stream are changed.
+    /// Opens the connecting side on a stream that blocks.
+    ///
+    /// Carries out the handshakes of TLS and of the token, if there are credentials for them.
+    /// Returns bytes that have to be sent before the caller's own bytes. Takes at most `within`,
+    /// and at most 10 s. Changes the read and write timeouts of the stream.
     ///
     /// # Errors
     ///
+    /// [`OpenError`].
     /// [`OpenError`].
     pub fn open(
         stream: TcpStream,
@@ -105,7 +109,8 @@ impl Channel {
         }
     }
 
-    /// Reads the rest of a line that stands in place of an answer; the text for it.
+    /// Reads the rest of a line that came instead of an answer.
+    /// Returns its text.
     pub fn rest_of_refusal(&mut self, first: &[u8]) -> String {
         let mut line = first.to_vec();
         let mut piece = [0; LONGEST_REFUSAL];
@@ -118,7 +123,7 @@ impl Channel {
         shown(&line)
     }
 
-    /// The connection below.
+    /// Returns the underlying connection.
     pub fn stream(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
@@ -126,7 +131,8 @@ impl Channel {
         }
     }
 
-    /// Whether it is encrypted. Then more may be there to read although nothing more arrives.
+    /// `true` if the connection is encrypted.
+    /// Then decrypted bytes may be available although nothing more arrives.
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
@@ -145,24 +151,25 @@ impl Channel {
     }
 }
 
-/// The reason why no proof came.
+/// Returns the reason why no proof came.
 fn unanswered(error: io::Error) -> OpenError {
     OpenError::Silent(match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             "it accepted the connection and did not prove the job token".to_owned()
         }
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "it closed the connection when it was asked to prove the job token; PyTorch's store and rdzv \
-             of before tokens do that: give it the same --token-file, or leave ours out"
+            "it closed the connection when it was asked to prove the job token; PyTorch's store and \
+             early versions of rdzv do that: give it the same --token-file, or omit it here"
                 .to_owned()
         }
-        // The peer looks at our certificate after its own part of the handshake.
+        // The peer checks our certificate after its own part of the handshake.
         io::ErrorKind::InvalidData => return OpenError::Refused(format!("TLS failed: {error}")),
         _ => error.to_string(),
     })
 }
 
-/// The text for bytes in place of an answer: the reason of the peer to refuse, or the bytes.
+/// Returns the text for bytes that came instead of an answer.
+/// It is the reason for the refusal, or the bytes themselves.
 fn shown(bytes: &[u8]) -> String {
     match handshake::reason(bytes) {
         Some(reason) => format!("it refuses: {}", reason.escape_ascii()),

@@ -12,12 +12,14 @@ use zeroize::Zeroizing;
 use crate::token::WeakToken;
 use crate::{Identity, Token};
 
-/// The token of the job and the certificates of this process, as far as there are any. A copy is cheap.
+/// The token of the job and the certificates of this process, if any.
+/// A copy is cheap.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// Proven on every connection, in both directions.
+    /// Token that both sides prove on every connection.
     pub token: Option<Token>,
-    /// With it, connections are encrypted, and both sides show a certificate.
+    /// Certificates of this process.
+    /// With them, connections are encrypted and both sides show a certificate.
     pub identity: Option<Arc<Identity>>,
 }
 
@@ -27,29 +29,30 @@ pub enum TokenError {
     /// The file cannot be read.
     #[error("the token file {} cannot be read: {source}", .path.display())]
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
     /// The token is too short.
     #[error("{place}: {source}")]
     Weak {
-        /// Its file, or the variable.
+        /// File or variable that holds the token.
         place: String,
-        /// The length.
+        /// Error with the length of the token.
         source: WeakToken,
     },
 }
 
 impl Credentials {
-    /// Whether a peer has to prove anything.
+    /// `true` if a peer has to prove nothing.
     pub fn is_empty(&self) -> bool {
         self.token.is_none() && self.identity.is_none()
     }
 }
 
-/// The same token, and the same certificates as one value.
+/// Credentials are equal if their tokens and certificates are.
+/// Certificates are compared by identity of the value.
 impl PartialEq for Credentials {
     fn eq(&self, other: &Self) -> bool {
         let same_token = match (&self.token, &other.token) {
@@ -74,7 +77,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Token {
-    /// The token in a file: its bytes without the white space around them.
+    /// Reads the token from a file: its bytes without surrounding white space.
     ///
     /// # Errors
     ///
@@ -84,12 +87,13 @@ impl Token {
             path: path.to_owned(),
             source,
         };
-        // The bytes do not stay in memory that is given back: a core file may be written of it.
+        // The bytes do not stay in memory that is freed, because a core file may contain that
+        // memory.
         let text = Zeroizing::new(fs::read(path).map_err(unreadable)?);
         Self::of(&text, path.display().to_string())
     }
 
-    /// The token in a text, which errors call `place`.
+    /// Creates a token from a text, which errors call `place`.
     ///
     /// # Errors
     ///
@@ -99,11 +103,11 @@ impl Token {
     }
 }
 
-/// Whether users other than the owner may read a file.
+/// `true` if users other than the owner may read a file.
 ///
 /// # Errors
 ///
-/// That of the system.
+/// The system's error.
 pub fn is_readable_by_others(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.permissions().mode() & 0o044 != 0)
 }

@@ -1,5 +1,6 @@
-//! The first bytes of a connection between two processes of a job that has a token: each proves to the
-//! other that it has it, before anything else is read.
+//! The first bytes of a connection between two processes of a job with a token.
+//!
+//! Each process proves to the other that it has the token, before either reads anything else.
 //!
 //! ```text
 //!   connector                               acceptor
@@ -9,14 +10,15 @@
 //!   the connection's own first bytes ─────►       (they need not wait for an answer)
 //! ```
 //!
-//! A proof is the HMAC of both hellos with the token (see [`Token::prove`]), so it holds for this
-//! connection, this side and this job only. A peer that is refused is sent one line of text, which
-//! begins with [`REFUSAL`], in place of the answer; programs that know no handshake show that line,
-//! because it is not what they expect.
+//! A proof is the HMAC of both hellos with the token (see [`Token::prove`]). So it is valid only
+//! for this connection, this side and this job. A peer that is refused receives one line of text
+//! instead of the answer. The line begins with [`REFUSAL`]. Programs without this handshake show
+//! that line, because it is not what they expect.
 
 use crate::token::{NONCE_LENGTH, Role, Token};
 
-/// The first byte of a hello: the first of the opcodes that the store's table reserves for the token.
+/// The first byte of a hello.
+/// It is the first of the opcodes that the store's table reserves for the token.
 pub const OPCODE: u8 = 0x30;
 
 /// The first byte of a TLS connection: a record of the handshake.
@@ -25,36 +27,36 @@ pub const TLS_RECORD: u8 = 0x16;
 /// The first bytes of a hello: the opcode, a name and the version.
 const HEAD: [u8; 6] = [OPCODE, b'r', b'd', b'z', b'v', 1];
 
-/// Bytes of a hello.
+/// Number of bytes of a hello.
 pub const HELLO_LENGTH: usize = HEAD.len() + NONCE_LENGTH;
 
-/// Bytes of a proof.
+/// Number of bytes of a proof.
 pub const PROOF_LENGTH: usize = 32;
 
-/// Bytes of the acceptor's answer.
+/// Number of bytes of the acceptor's answer.
 pub const ANSWER_LENGTH: usize = HELLO_LENGTH + PROOF_LENGTH;
 
-/// The beginning of the line that a peer is sent which is refused.
+/// Beginning of the line for a peer that is refused.
 pub const REFUSAL: &str = "rdzv refuses: ";
 
-/// Most bytes of such a line.
+/// Maximum number of bytes of such a line.
 pub const LONGEST_REFUSAL: usize = 300;
 
 /// A hello.
 pub type Hello = [u8; HELLO_LENGTH];
 
-/// Why a peer is refused. The text reads after "the peer …".
+/// Reason why a peer is refused. The text follows "the peer …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It has another token, or repeats what another one has sent.
+    /// The peer has another token, or repeats bytes of another peer.
     #[error("has proven another job token; check that both sides read the same --token-file")]
     WrongToken,
-    /// It knows another handshake.
+    /// The peer uses another version of the handshake.
     #[error("speaks another version of the handshake; run the same version of rdzv on all nodes")]
     Version,
 }
 
-/// A hello with this nonce.
+/// Creates a hello with this nonce.
 pub fn hello(nonce: [u8; NONCE_LENGTH]) -> Hello {
     let mut hello = [0; HELLO_LENGTH];
     hello[..HEAD.len()].copy_from_slice(&HEAD);
@@ -66,7 +68,7 @@ pub fn hello(nonce: [u8; NONCE_LENGTH]) -> Hello {
 ///
 /// # Errors
 ///
-/// Why the acceptor is refused.
+/// The reason why the acceptor is refused.
 pub fn answer_to(
     token: &Token,
     hello: &Hello,
@@ -82,28 +84,30 @@ pub fn answer_to(
     Ok(token.prove(Role::Connector, hello, theirs))
 }
 
-/// The acceptor's side of one connection. It keeps at most [`ANSWER_LENGTH`] bytes.
+/// The acceptor's side of one connection.
+/// It keeps at most [`ANSWER_LENGTH`] bytes.
 #[derive(Debug)]
 pub struct Acceptor {
     token: Token,
     ours: Hello,
-    /// Bytes of the hello and, behind it, of the proof that have come.
+    /// Received bytes of the hello, followed by those of the proof.
     received: Vec<u8>,
 }
 
-/// The effect of some bytes of the connector.
+/// The result of some bytes of the connector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// More is needed.
+    /// More bytes are needed.
     More,
-    /// Send this, and go on with the bytes behind so many.
+    /// Send this answer, and continue after this number of used bytes.
     Answer(usize, [u8; ANSWER_LENGTH]),
-    /// The connector belongs to the job. Its own first bytes stand behind so many.
+    /// The connector belongs to the job.
+    /// Its own first bytes come after this number of used bytes.
     Proven(usize),
 }
 
 impl Acceptor {
-    /// The nonce has to be random and used once.
+    /// Creates the acceptor's side. The nonce has to be random and used once.
     pub fn new(token: Token, nonce: [u8; NONCE_LENGTH]) -> Self {
         Self {
             token,
@@ -116,7 +120,7 @@ impl Acceptor {
     ///
     /// # Errors
     ///
-    /// Why the connector is refused.
+    /// The reason why the connector is refused.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Progress, Refused> {
         let is_greeted = self.received.len() >= HELLO_LENGTH;
         let whole = if is_greeted {
@@ -151,7 +155,7 @@ impl Acceptor {
     }
 }
 
-/// The line for a peer that is refused.
+/// Returns the line for a peer that is refused.
 pub fn refusal(why: &str) -> Vec<u8> {
     let line = format!("{REFUSAL}{why}");
     let mut end = line.len().min(LONGEST_REFUSAL - 1);
@@ -161,14 +165,14 @@ pub fn refusal(why: &str) -> Vec<u8> {
     [&line.as_bytes()[..end], b"\n"].concat()
 }
 
-/// Whether these bytes are the beginning of such a line, or that and more.
+/// `true` if the bytes begin such a line, even with only a part of its head.
 pub fn is_refusal(bytes: &[u8]) -> bool {
     let common = bytes.len().min(REFUSAL.len());
     common > 0 && bytes[..common] == REFUSAL.as_bytes()[..common]
 }
 
-/// The reason in such a line, if the bytes are the beginning of one; the peer's text has to be escaped
-/// before it is shown.
+/// Returns the reason in such a line, if the bytes begin with its whole head.
+/// The text comes from the peer and has to be escaped before it is shown.
 pub fn reason(bytes: &[u8]) -> Option<&[u8]> {
     let text = bytes.strip_prefix(REFUSAL.as_bytes())?;
     text.split(|byte| *byte == b'\n').next()
@@ -182,7 +186,8 @@ mod tests {
         Token::new(&[byte; 16]).unwrap()
     }
 
-    /// Everything that the acceptor says to these bytes, handed over in pieces of so many.
+    /// Returns the acceptor's answers to these bytes.
+    /// The bytes are passed in pieces of `piece` bytes.
     fn accept(
         acceptor: &mut Acceptor,
         mut bytes: &[u8],
@@ -217,7 +222,7 @@ mod tests {
             let proof = answer_to(&token(1), &ours, &answer.try_into().unwrap()).unwrap();
             let behind = [&proof[..], b"VALIDATE"].concat();
             let (_, rest) = accept(&mut acceptor, &behind, piece).unwrap();
-            // The bytes of the last piece that are not the proof's.
+            // The bytes of the last piece after the proof.
             let rest = rest.unwrap();
             assert!(b"VALIDATE".starts_with(&rest[..]), "{piece}: {rest:?}");
         }

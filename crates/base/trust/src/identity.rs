@@ -1,4 +1,6 @@
-//! Whom a worker believes, and what it shows: certificates, keys, and the names in them.
+//! The identity of a worker in TLS.
+//!
+//! It consists of a certificate, a key, and the authority whose certificates the worker accepts.
 
 use std::fmt;
 use std::path::Path;
@@ -15,10 +17,10 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
 };
 
-/// What a certificate may call a worker whose name is none of a host.
+/// Scheme of the names of workers that cannot be host names.
 const URI: &str = "rdzv:";
 
-/// What this worker shows to its peers, and whom it believes.
+/// The certificate that this worker shows, and the authority that it trusts.
 pub struct Identity {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
@@ -28,9 +30,9 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {reason}")]
 pub struct IdentityError {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
-    /// Why.
+    /// Reason why the file cannot be used.
     pub reason: String,
 }
 
@@ -41,14 +43,16 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Reads PEM files: the certificate of this worker (with those between it and the authority, if
-    /// there are any), its private key, and the certificate of the authority that signs those of
-    /// all workers.
+    /// Reads PEM files.
+    ///
+    /// They are the certificate of this worker, its private key, and the certificate of the
+    /// authority that signs those of all workers. The first file may contain intermediate
+    /// certificates too.
     ///
     /// # Errors
     ///
-    /// [`IdentityError`] if a file cannot be read, holds something else, or the key is not
-    /// that of the certificate.
+    /// [`IdentityError`] if a file cannot be read or has other content, or if the key is not that
+    /// of the certificate.
     pub fn from_files(
         certificate: &Path,
         key: &Path,
@@ -106,7 +110,8 @@ fn unusable(file: &Path, reason: impl fmt::Display) -> IdentityError {
     }
 }
 
-/// Believes who listens if the authority of the job signed its certificate, whatever its address.
+/// Accepts any server whose certificate the job's authority has signed.
+/// The server's address does not matter.
 #[derive(Debug)]
 struct Hosts {
     roots: Arc<RootCertStore>,
@@ -160,7 +165,7 @@ impl ServerCertVerifier for Hosts {
     }
 }
 
-/// The worker names that a certificate is for.
+/// Returns the worker names that a certificate is for.
 pub(crate) fn worker_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(parsed) = webpki::EndEntityCert::try_from(certificate) else {
         return Vec::new();

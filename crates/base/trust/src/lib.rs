@@ -1,15 +1,17 @@
-//! Proof that a peer belongs to the job: the job token, and TLS with certificates on both sides.
+//! Proof that a peer belongs to the job.
+//!
+//! A job can use the job token, and TLS with certificates on both sides.
 //!
 //! [`token`] is a keyed hash over the first messages of both sides. The token itself is never sent.
-//! [`handshake`] is how it is proven on connections of the store and of the rendezvous; those of RPC
-//! have hellos of their own. [`credentials`] is what a process has of all this.
+//! [`handshake`] proves the token on connections of the store and of the rendezvous. Connections of
+//! RPC have separate hellos. [`credentials`] holds the token and the certificates of a process.
 //!
-//! [`session`] is TLS 1.3 over a stream that never blocks; [`identity`] is what this process shows and
-//! which certificates it accepts. Both sides show a certificate that the authority of the job has
-//! signed. The subject alternative name says which worker it is for: `DNS:NAME`, or `URI:rdzv:NAME`
-//! for names that no host can have. Addresses are not compared, because workers move and have names
-//! of their own; the caller compares the name with [`Session::certified`] once the peer has said
-//! who it is.
+//! [`session`] is TLS 1.3 over a stream that never blocks. [`identity`] holds this process's
+//! certificate and the authority that it trusts. Both sides show a certificate that the authority
+//! of the job has signed. The subject alternative name of a certificate is the name of the worker:
+//! `DNS:NAME`, or `URI:rdzv:NAME` for names that no host can have. Addresses are not compared,
+//! because workers move and have their own names. The caller compares the name with
+//! [`Session::certified`] once the peer has sent its name.
 //!
 //! No other crate uses `ring` or `rustls` directly.
 

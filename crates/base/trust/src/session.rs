@@ -1,4 +1,4 @@
-//! One TLS connection: the handshake, and bytes in and out of it without waiting.
+//! One TLS connection: the handshake, and bytes in and out without waiting.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,15 +11,16 @@ use rustls::{
 
 use crate::identity::{Identity, worker_names};
 
-/// The most bytes that are made room for at a time: they are cleared first.
+/// Maximum number of bytes of buffer space per read.
+/// The space has to be cleared before the read.
 const READ_AT_ONCE: usize = 256 << 10;
 
 /// A TLS connection over a stream that never blocks.
 pub struct Session<S> {
     tls: Connection,
     stream: S,
-    /// Bytes of the caller that are encrypted already but were not reported as written, because
-    /// not all of the encrypted form could be sent.
+    /// Bytes of the caller that are encrypted but not reported as written.
+    /// Not all of their encrypted form could be sent.
     owed: usize,
 }
 
@@ -30,19 +31,19 @@ impl<S> std::fmt::Debug for Session<S> {
 }
 
 impl<S: Read + Write> Session<S> {
-    /// The side that connects.
+    /// Creates the side that connects.
     ///
     /// # Errors
     ///
     /// The reason why TLS cannot begin.
     pub fn connector(identity: &Identity, stream: S) -> Result<Self, String> {
-        // No name is sent, and none is compared: see `Hosts`.
+        // No name is sent, and none is compared; see `Hosts`.
         let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let tls = ClientConnection::new(Arc::clone(&identity.client), nobody);
         Ok(Self::new(tls.map_err(|e| explain(&e))?.into(), stream))
     }
 
-    /// The side that listens.
+    /// Creates the side that listens.
     ///
     /// # Errors
     ///
@@ -57,13 +58,13 @@ impl<S: Read + Write> Session<S> {
         Self { tls, stream, owed }
     }
 
-    /// The stream below.
+    /// Returns the underlying stream.
     pub fn stream(&self) -> &S {
         &self.stream
     }
 
-    /// Continues the handshake without waiting. True: it is complete. If not, the caller waits for
-    /// input, or for room to write if [`Session::wants_room`].
+    /// Continues the handshake without waiting; `true` if it is complete.
+    /// Otherwise the caller waits for input, or for room to write if [`Session::wants_room`].
     ///
     /// # Errors
     ///
@@ -85,12 +86,12 @@ impl<S: Read + Write> Session<S> {
         }
     }
 
-    /// Whether encrypted bytes wait until the stream can be written.
+    /// `true` if encrypted bytes wait until the stream is writable.
     pub fn wants_room(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// The names in the certificate of the peer.
+    /// Returns the names in the certificate of the peer.
     pub fn certified(&self) -> Vec<String> {
         let chain = self.tls.peer_certificates();
         chain
@@ -103,14 +104,14 @@ impl<S: Read + Write> Session<S> {
     fn pull(&mut self) -> io::Result<usize> {
         let count = self.tls.read_tls(&mut self.stream)?;
         if let Err(error) = self.tls.process_new_packets() {
-            // An alert tells the peer. Whether it still listens is its own business.
+            // An alert notifies the peer, whether or not it still reads.
             let _ = self.flush();
             return Err(io::Error::new(io::ErrorKind::InvalidData, explain(&error)));
         }
         Ok(count)
     }
 
-    /// Writes the encrypted bytes to the stream. True: all of them.
+    /// Writes encrypted bytes to the stream; `true` if none are left.
     fn flush(&mut self) -> io::Result<bool> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut self.stream) {
@@ -126,28 +127,28 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if there is nothing now, [`io::ErrorKind::InvalidData`] for a
-    /// breach of TLS or a certificate that is refused; otherwise those of the stream.
+    /// [`io::ErrorKind::WouldBlock`] if no bytes are available now, [`io::ErrorKind::InvalidData`]
+    /// for a violation of TLS or a certificate that is refused; otherwise the errors of the stream.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(into) {
-                // Without a last word, too, a connection is over: frames tell when one is cut.
+                // A connection also ends without a closing alert. Frames show if one is cut.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
-            // What the protocol itself has to answer goes out here. If it cannot, the peer may have
-            // said why before it closed.
+            // Answers of the TLS protocol itself are sent here. If that fails, the peer may have
+            // sent the reason before it closed.
             let _ = self.flush();
             self.pull()?;
         }
     }
 
-    /// Reads decrypted bytes to the end of a buffer, within its capacity, some at a time.
+    /// Appends decrypted bytes to a buffer, within its capacity.
     ///
     /// # Errors
     ///
-    /// As for [`Session::read`]. The buffer is as it was then.
+    /// As for [`Session::read`]. Then the buffer is unchanged.
     pub fn read_to(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         let length = buffer.len();
         buffer.resize(buffer.capacity().min(length + READ_AT_ONCE), 0);
@@ -160,8 +161,8 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if the stream takes nothing now: the next call has to begin with
-    /// the same bytes. Otherwise those of the stream.
+    /// [`io::ErrorKind::WouldBlock`] if the stream accepts no bytes now: the next call has to begin
+    /// with the same bytes. Otherwise the errors of the stream.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush()? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -175,26 +176,26 @@ impl<S: Read + Write> Session<S> {
         Ok(std::mem::take(&mut self.owed))
     }
 
-    /// Whether bytes were received and decrypted already.
+    /// `true` if received bytes are decrypted already.
     pub fn has_plaintext(&mut self) -> bool {
         let state = self.tls.process_new_packets();
-        // An error is for the next read.
+        // The next read reports the error.
         state.map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 
     /// Announces the end to the peer. The stream stays open.
     pub fn close(&mut self) {
         self.tls.send_close_notify();
-        // A peer that no longer reads does not need it.
+        // A peer that no longer reads does not need the alert.
         let _ = self.flush();
     }
 }
 
-/// The text for a TLS error.
+/// Returns the text for a TLS error.
 fn explain(error: &Error) -> String {
     match error {
         Error::AlertReceived(alert) => match alert {
-            // The latter if both authorities have one name.
+            // `DecryptError` occurs if both authorities have the same name.
             AlertDescription::UnknownCA | AlertDescription::DecryptError => {
                 "the authority of the peer's job has not signed our certificate".to_owned()
             }
@@ -205,7 +206,7 @@ fn explain(error: &Error) -> String {
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "the authority of this job has not signed its certificate".to_owned(),
-        Error::InvalidCertificate(reason) => format!("its certificate is no good: {reason}"),
+        Error::InvalidCertificate(reason) => format!("its certificate is invalid: {reason}"),
         Error::NoCertificatesPresented => "it has no certificate".to_owned(),
         Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
         other => format!("TLS: {other}"),

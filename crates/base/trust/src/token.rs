@@ -1,4 +1,4 @@
-//! The token of a job, and the proof that somebody has it.
+//! The token of a job, and the proof that a process has it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,13 +6,15 @@ use std::sync::Arc;
 use ring::rand::SecureRandom as _;
 use ring::{hmac, rand};
 
-/// The number of random bytes that each side sends.
+/// Number of random bytes that each side sends.
 pub const NONCE_LENGTH: usize = 32;
 
-/// A token has at least so many bytes: a shorter one could be guessed from a proof.
+/// Minimum number of bytes of a token.
+/// A shorter one could be guessed from a proof.
 pub const SHORTEST: usize = 16;
 
-/// A secret that all workers of a job share. It is never sent, and never printed.
+/// A secret that all workers of a job share.
+/// It is never sent, and never printed.
 #[derive(Clone)]
 pub struct Token(Arc<hmac::Key>);
 
@@ -21,21 +23,21 @@ pub struct Token(Arc<hmac::Key>);
 #[error("a job token of {0} bytes can be guessed: take {SHORTEST} random bytes or more")]
 pub struct WeakToken(usize);
 
-/// Which side of a connection a peer is.
+/// The side of a connection that a peer is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It connected.
+    /// The peer that connected.
     Connector,
-    /// It listened.
+    /// The peer that listened.
     Acceptor,
 }
 
 impl Token {
-    /// A token.
+    /// Creates a token.
     ///
     /// # Errors
     ///
-    /// [`WeakToken`] if it has fewer than 16 bytes.
+    /// [`WeakToken`] if the secret has fewer than 16 bytes.
     pub fn new(secret: &[u8]) -> Result<Self, WeakToken> {
         if secret.len() < SHORTEST {
             return Err(WeakToken(secret.len()));
@@ -43,7 +45,7 @@ impl Token {
         Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, secret))))
     }
 
-    /// The proof of the side in this role, given the bytes of both hellos: HMAC-SHA-256.
+    /// Returns the proof of the side in this role: HMAC-SHA-256 of both hellos.
     ///
     /// # Panics
     ///
@@ -54,18 +56,19 @@ impl Token {
         tag.expect("SHA-256 makes 32 bytes")
     }
 
-    /// Whether the proof of a peer in this role is right. It takes the same time whatever is wrong.
+    /// `true` if the proof of a peer in this role is right.
+    /// The check takes the same time for every wrong proof.
     pub fn verify(&self, prover: Role, connector: &[u8], acceptor: &[u8], proof: &[u8]) -> bool {
         hmac::verify(&self.0, &transcript(prover, connector, acceptor), proof).is_ok()
     }
 }
 
-/// The text of which the bearer token is the HMAC.
+/// The text whose HMAC is the bearer token.
 const BEARER: &[u8] = b"rdzv status pages";
 
 impl Token {
-    /// The proof of a reader of status pages, from which the token cannot be found: 64
-    /// hexadecimal digits.
+    /// Returns the bearer token for readers of status pages.
+    /// It has 64 hexadecimal digits. The job token cannot be derived from it.
     pub fn bearer(&self) -> String {
         let tag = hmac::sign(&self.0, BEARER);
         tag.as_ref()
@@ -74,7 +77,8 @@ impl Token {
             .collect()
     }
 
-    /// Whether this is the bearer token. It takes the same time whatever is wrong.
+    /// `true` if this is the bearer token.
+    /// The check takes the same time for every wrong text.
     pub fn is_bearer(&self, shown: &str) -> bool {
         let digits = shown.as_bytes().chunks(2).map(|pair| {
             let pair = str::from_utf8(pair).ok()?;
@@ -85,7 +89,7 @@ impl Token {
     }
 }
 
-/// A new token: 64 random hexadecimal digits and a newline.
+/// Generates a new token: 64 random hexadecimal digits and a newline.
 ///
 /// # Panics
 ///
@@ -101,7 +105,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The bytes that the side in this role signs with the token, given the bytes of both hellos.
+/// Returns the bytes that the side in this role signs with the token.
+/// `connector` and `acceptor` are the bytes of both hellos.
 pub fn transcript(prover: Role, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
     let mut text = match prover {
         Role::Connector => b"rdzv rpc connector".to_vec(),
@@ -114,7 +119,7 @@ pub fn transcript(prover: Role, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Random bytes for a hello.
+/// Returns random bytes for a hello.
 ///
 /// # Panics
 ///
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn it_is_hmac_sha_256_of_the_transcript() {
-        // From another implementation: hmac.new(b"k" * 16, text, "sha256") of Python
+        // The expected value comes from Python: `hmac.new(b"k" * 16, text, "sha256")`.
         let proof = token(b'k').prove(Role::Acceptor, b"", b"");
         let text: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A client of TLS that is none of the job's.
+//! Tests with a TLS client that does not belong to the job.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -35,7 +35,7 @@ fn a_client_without_a_certificate_is_refused_with_the_reason() {
         let name = ServerName::try_from("node").unwrap();
         let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
-        // Until the server has refused it.
+        // The client writes until the server has refused it.
         while tls.complete_io(&mut stream).is_ok() && tls.writer().write(b"x").is_ok() {}
     });
     let stream = listener.accept().unwrap().0;

@@ -1,11 +1,12 @@
 //! The decisions of the elastic agent, without processes, files or clocks.
 //!
-//! * [`group`]: the workers of one agent: join, start, watch, restart, finish; why one failed.
+//! * [`group`]: the workers of one agent: join, start, watch, restart, finish, diagnose.
 //! * [`hang`]: workers that hang: timers, heartbeats, progress.
-//! * [`node_check`]: whether a node takes part, by the end of a command.
-//! * [`topology`]: which processors and devices a worker gets.
+//! * [`node_check`]: decides from the end of a command whether a node participates.
+//! * [`topology`]: the processors and devices that each worker gets.
 //!
-//! The crate `rdzv-agent` carries them out. The API of this crate follows the releases of that one.
+//! The crate `rdzv-agent` carries out these decisions. The API of this crate follows the releases
+//! of `rdzv-agent`.
 
 pub mod group;
 pub mod hang;

@@ -1,22 +1,24 @@
-//! The check of a node before it joins a round: which end of its command lets the node take part.
+//! The check of a node before it joins a round.
+//!
+//! A command decides: the node participates only if the command exits with 0.
 
 use std::time::Duration;
 
 /// The end of the command of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckEnd {
-    /// With this exit code.
+    /// The command exited with this code.
     Exited(i32),
-    /// By this signal (number).
+    /// A signal with this number ended the command.
     Signalled(i32),
-    /// Not within this time; it was killed.
+    /// The command did not end within this time, so the agent killed it.
     TimedOut(Duration),
-    /// It could not be started, for this reason.
+    /// The agent could not start the command, for this reason.
     NotStarted(String),
 }
 
-/// Decides whether the node takes part: only if the command has ended with 0. `last` is the last line that it
-/// printed.
+/// Decides whether the node participates: only if the command exited with 0.
+/// `last` is the last line that the command printed.
 ///
 /// # Errors
 ///

@@ -3,8 +3,10 @@
 /// The heights of a column, from the lowest.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// One column for each number, or for the mean of several if there is no room for all; its height is in proportion, from
-/// the least of them to the largest. Numbers that are not finite are left out.
+/// Draws one column for each number, with a height in proportion to it.
+///
+/// If there is no room for all numbers, a column shows the mean of several. Heights range from the
+/// smallest value to the largest. Numbers that are not finite are left out.
 pub fn columns(numbers: &[f64], room: usize) -> String {
     let finite: Vec<f64> = numbers
         .iter()

@@ -1,17 +1,17 @@
-//! Events of a run while it goes on, as one sentence each.
+//! Events of a run in progress, as one sentence each.
 
 use rdzv_agent_proto::group::{Failure, MembershipCause, membership};
 
 use crate::line::{Line, Role, cut, said};
 use crate::quantity::count;
 
-/// Most columns of a cause within a sentence.
+/// Maximum number of columns of a cause within a sentence.
 const CAUSE: usize = 160;
 
-/// The workers start again after a failure of one.
+/// A restart of the workers after a failure of one of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Restart<'a> {
-    /// The number of this restart, from 1.
+    /// Number of this restart, from 1.
     pub number: u32,
     /// `--max-restarts`.
     pub most: u32,
@@ -20,7 +20,8 @@ pub struct Restart<'a> {
 }
 
 impl Restart<'_> {
-    /// `restart 1 of 3: rank 5 on node-b failed (ValueError: boom); all workers start again`
+    /// Returns the sentence.
+    /// For example: `restart 1 of 3: rank 5 on node-b failed (ValueError: boom); all workers …`.
     pub fn sentence(&self) -> String {
         let Self {
             number,
@@ -34,23 +35,24 @@ impl Restart<'_> {
         format!("restart {number} of {most}: {why}; all workers start again")
     }
 
-    /// The sentence as lines.
+    /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
         said(Role::Warning, &self.sentence(), width)
     }
 }
 
-/// Nodes have come or gone, and the others form a round again. It costs no restart.
+/// A change of nodes, after which the remaining nodes form a round.
+/// It costs no restart.
 #[derive(Debug, Clone, Copy)]
 pub struct Regrouped<'a> {
-    /// The sentence of the rendezvous: which nodes, and how that was noticed.
+    /// The sentence of the rendezvous, with the nodes and the observation.
     pub reason: &'a str,
-    /// Number of nodes of the new round, if there is one already.
+    /// Number of nodes of the new round, if that round exists already.
     pub nodes: Option<u32>,
 }
 
 impl Regrouped<'_> {
-    /// `node-c is gone (killed); 3 nodes go on`, `node-d joined; 4 nodes go on`
+    /// Returns a sentence that names the change and the new number of nodes.
     pub fn sentence(&self) -> String {
         let reason = membership::hosts(self.reason);
         let reason = reason
@@ -76,13 +78,13 @@ impl Regrouped<'_> {
         }
     }
 
-    /// The sentence as lines.
+    /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
         said(Role::Warning, &self.sentence(), width)
     }
 }
 
-/// The worker, or the node, in few words: `rank 5 on node-b`.
+/// Returns the worker, or the node, in few words: `rank 5 on node-b`.
 pub(crate) fn subject(failure: &Failure) -> String {
     let host = &failure.evidence.host;
     match failure.evidence.rank {
@@ -92,12 +94,12 @@ pub(crate) fn subject(failure: &Failure) -> String {
     }
 }
 
-/// The cause, in at most so many columns.
+/// Returns the cause, in at most `room` columns.
 pub(crate) fn cause(failure: &Failure, room: usize) -> String {
     cut(&failure.cause.to_string(), room)
 }
 
-/// The beginning of the workers of a round: `8 workers on 2 nodes`.
+/// Returns the size of a round: `8 workers on 2 nodes`.
 pub fn size(workers: u32, nodes: u32) -> String {
     format!("{} on {}", count(workers, "worker"), count(nodes, "node"))
 }

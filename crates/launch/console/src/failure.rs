@@ -1,4 +1,6 @@
-//! The end of a run that failed: which failure came first and why, what followed from it, and what to do.
+//! The summary of a run that failed.
+//!
+//! It reports the first failure with its cause, the failures that followed, and a remedy:
 //!
 //! ```text
 //! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at 07:08:08.125001: ValueError: boom
@@ -11,7 +13,7 @@
 //! rdzv: try: ...
 //! ```
 //!
-//! [`verdict`] is the part of it that stands above torchrun's report, too.
+//! [`verdict`] is the part of the summary that is also printed above torchrun's report.
 
 use rdzv_agent_proto::group::{Cause, Exit, Failure, Finality};
 use rdzv_core::signal;
@@ -20,57 +22,59 @@ use crate::event::{cause, subject};
 use crate::line::{Line, Role, cut, quoted, said};
 use crate::{remedy, stop, traceback};
 
-/// Most lines of stderr that are shown in a log, and on a terminal.
+/// Maximum number of lines of stderr that are shown: in a log, on a terminal.
 const STDERR_LINES: (usize, usize) = (10, 4);
 
-/// Most rows of a terminal for the first failure, for each group of others, and for the attempts.
+/// Maximum number of terminal rows of the parts of a summary.
+/// They are for the first failure, for each group of other failures, and for the attempts.
 const ROWS: (usize, usize, usize) = (4, 1, 2);
 
-/// Most groups of other failures on a terminal.
+/// Maximum number of groups of other failures on a terminal.
 const GROUPS: usize = 3;
 
-/// Most attempts that are named: the last ones.
+/// Maximum number of attempts that are named: the last ones.
 const ATTEMPTS: usize = 4;
 
-/// A reason that explains nothing: the run was to have no restarts.
+/// A reason that explains nothing, because the run was to have no restarts.
 const NONE_WANTED: Finality = Finality::BudgetUsed { max_restarts: 0 };
 
 /// A run that has failed.
 #[derive(Debug, Clone, Default)]
 pub struct Failed<'a> {
-    /// The first failure of the job, and what followed from it.
+    /// The failures of the job: the first one, and those that followed from it.
     pub failures: &'a [Failure],
-    /// Whether the first one was on this node.
+    /// `true` if the first failure was on this node.
     pub here: bool,
-    /// Why no restart followed.
+    /// Reason why no restart followed.
     pub finality: Option<Finality>,
-    /// Whether the stderr of the first worker was on this console.
+    /// `true` if this console has shown the stderr of the first worker.
     pub stderr_seen: bool,
     /// The attempts before the last one.
     pub attempts: &'a [Attempt],
-    /// The directory with the files of the workers, if they are kept.
+    /// Directory with the files of the workers, if they are kept.
     pub logs: Option<String>,
-    /// The file of the report, if one was asked for.
+    /// Path of the report, if the user requested one.
     pub report: Option<String>,
 }
 
 /// An attempt that failed and was followed by a restart.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     pub number: u32,
-    /// Its first failure here, if it is known.
+    /// First failure of the attempt on this node, if it is known.
     pub failure: Option<Failure>,
 }
 
-/// The first failure in one sentence; empty if nothing failed.
+/// Returns the first failure in one sentence; empty if nothing failed.
 pub fn first(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let first = run.failures.first();
     first.map_or_else(Vec::new, |first| headline(run, first, width))
 }
 
-/// The first failure, what followed from it, and why there was no restart; empty if nothing failed. `width` is that of
-/// a terminal; without one no line is wrapped or left out.
+/// Returns the verdict; empty if nothing failed.
+/// It consists of the first failure, its consequences and the reason for no restart. `width` is
+/// that of a terminal; if it is `None`, no line is wrapped or left out.
 pub fn verdict(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let Some(first) = run.failures.first() else {
         return Vec::new();
@@ -82,7 +86,7 @@ pub fn verdict(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     lines
 }
 
-/// All of the end; empty if nothing failed.
+/// Returns the whole summary; empty if nothing failed.
 pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let Some(first) = run.failures.first() else {
         return Vec::new();
@@ -101,9 +105,10 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     lines
 }
 
-/// The end of a run that failed by an error of the agent itself: the text, and what to try.
+/// Returns the end of a run that failed by an error of the agent itself.
+/// It consists of the text and the advice.
 pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
-    // `[Errno 98] Address already in use`: Python puts the number in front.
+    // Python puts a number in front: `[Errno 98] Address already in use`.
     let text_alone = traceback::without_mark(text, "[Errno ", "] ");
     let mut lines = said(Role::Error, text_alone, width);
     lines.extend(advice(remedy::of_text(text), width));
@@ -120,7 +125,7 @@ fn headline(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line
     within(said(Role::Error, &text, width), width, ROWS.0)
 }
 
-/// Why there is no worker, in place of Python's form of an error of the system.
+/// Replaces Python's form of a missing file in the reason why no worker ran.
 fn not_started(reason: &str) -> String {
     const MISSING: &str = "[Errno 2] No such file or directory";
     let script = reason
@@ -128,11 +133,12 @@ fn not_started(reason: &str) -> String {
         .and_then(|rest| rest.split_once("can't open file "));
     match script {
         Some((_, script)) => format!("there is no file {}", script.trim_end_matches([':', ' '])),
-        None => reason.replace(MISSING, "there is no such program"),
+        None => reason.replace(MISSING, "No such file or directory"),
     }
 }
 
-/// At most so many rows on a terminal; the last of them ends with an ellipsis.
+/// Limits lines to `rows` rows on a terminal.
+/// The last row ends with an ellipsis.
 fn within(mut lines: Vec<Line>, width: Option<usize>, rows: usize) -> Vec<Line> {
     let Some(width) = width else { return lines };
     if lines.len() > rows {
@@ -144,7 +150,7 @@ fn within(mut lines: Vec<Line>, width: Option<usize>, rows: usize) -> Vec<Line> 
     lines
 }
 
-/// The frames of its traceback that matter.
+/// Returns the relevant frames of the failure's traceback.
 fn origin(first: &Failure, width: Option<usize>) -> Vec<Line> {
     let frames = first.evidence.traceback.as_deref().map(traceback::frames);
     let mut lines = Vec::new();
@@ -161,7 +167,7 @@ fn origin(first: &Failure, width: Option<usize>) -> Vec<Line> {
     lines
 }
 
-/// The end of its stderr, if nobody has seen that.
+/// Returns the end of the worker's stderr, if the console has not shown it.
 fn last_words(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line> {
     let tail = &first.evidence.stderr_tail;
     if run.stderr_seen || tail.is_empty() {
@@ -232,7 +238,7 @@ fn advice(text: Option<&str>, width: Option<usize>) -> Vec<Line> {
     text.map_or_else(Vec::new, line)
 }
 
-/// Failures of one cause together, in the order of their first ones.
+/// Groups failures by cause, in the order of the first failure of each group.
 fn alike(failures: &[Failure]) -> Vec<Vec<&Failure>> {
     let key = |failure: &Failure| {
         let kind = failure.cause.kind().to_owned();

@@ -1,18 +1,20 @@
-//! The texts that rdzv shows to people: a model and a width go in, lines come out.
+//! The texts that rdzv shows to users.
 //!
-//! Nothing here knows a terminal, a clock, a file or a process. Width and colours are arguments.
+//! The input is a model and a width, and the output is lines.
+//!
+//! This crate uses no terminal, clock, file or process. Width and colours are arguments.
 //!
 //! | module | text |
 //! |---|---|
 //! | [`mod@line`] | lines with roles, wrapped to a width |
-//! | [`event`] | restarts, and nodes that come and go |
+//! | [`event`] | restarts, and changes of nodes |
 //! | [`failure`] | the end of a run that failed: verdict, traceback, attempts, files, remedy |
 //! | [`success`] | the end of a run that succeeded |
-//! | [`preemption`] | the notice that the scheduler takes the nodes away |
-//! | [`stop`] | Ctrl-C and other signals: the workers that are awaited, and for how long |
+//! | [`preemption`] | the notice that the scheduler will take the nodes away |
+//! | [`stop`] | Ctrl-C and other signals: the workers that are still running, and the time that they have |
 //! | [`live`] | the lines and rows of workers while they run, and the status row |
-//! | [`remedy`] | the advice for causes that are known |
-//! | [`traceback`] | the few lines of a traceback that matter |
+//! | [`remedy`] | advice for known causes |
+//! | [`traceback`] | the relevant lines of a traceback |
 //! | [`quantity`] | counts and times in words |
 //! | [`chart`] | a series of numbers as a small chart |
 

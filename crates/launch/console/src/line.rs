@@ -1,20 +1,20 @@
-//! Lines of spans, each with a role that decides its colour; wrapped to a width.
+//! Lines of spans, wrapped to a width. The role of a span decides its colour.
 
 use anstyle::{AnsiColor, Style};
 use textwrap::{Options, WordSplitter};
 
-/// The beginning of each line that rdzv says.
+/// Beginning of each line that rdzv prints.
 pub const LABEL: &str = "rdzv: ";
 
 /// The meaning of a part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// Text.
+    /// Plain text.
     #[default]
     Plain,
-    /// A thing that is good: a success.
+    /// Something good: a success.
     Good,
-    /// A thing that wants attention, and does not end the run.
+    /// Something that needs attention and does not end the run.
     Warning,
     /// A failure.
     Error,
@@ -41,9 +41,9 @@ impl Role {
 /// A part of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// Its meaning.
+    /// Meaning of the part.
     pub role: Role,
-    /// Its text, without control characters.
+    /// Text of the part, without control characters.
     pub text: String,
 }
 
@@ -52,13 +52,13 @@ pub struct Span {
 pub struct Line(pub Vec<Span>);
 
 impl Line {
-    /// A line of one role.
+    /// Creates a line of one role.
     pub fn new(role: Role, text: impl Into<String>) -> Self {
         let text = text.into();
         Self(vec![Span { role, text }])
     }
 
-    /// The line with another part behind it.
+    /// Appends another part to the line.
     #[must_use]
     pub fn and(mut self, role: Role, text: impl Into<String>) -> Self {
         let text = text.into();
@@ -66,12 +66,12 @@ impl Line {
         self
     }
 
-    /// The text without colours.
+    /// Returns the text without colours.
     pub fn text(&self) -> String {
         self.0.iter().map(|span| span.text.as_str()).collect()
     }
 
-    /// The text, with the escape sequences of its colours if `coloured`.
+    /// Returns the text, with the escape sequences of its colours if `coloured`.
     pub fn painted(&self, coloured: bool) -> String {
         if !coloured {
             return self.text();
@@ -84,13 +84,14 @@ impl Line {
     }
 }
 
-/// A text behind the label of rdzv, wrapped: the label has the role, and lines that follow are indented by it.
-/// Without a width it is one line.
+/// Wraps a text after the label of rdzv.
+/// The label has the role, and further lines are indented by its width. If `width` is `None`, the
+/// text is one line.
 pub fn said(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
     headed(role, LABEL, text, width)
 }
 
-/// The same with any head in place of the label.
+/// Wraps a text after `head`, as [`said`] does after the label.
 pub fn headed(role: Role, head: &str, text: &str, width: Option<usize>) -> Vec<Line> {
     let indent = " ".repeat(textwrap::core::display_width(head));
     wrap(text, width, indent.len())
@@ -103,7 +104,8 @@ pub fn headed(role: Role, head: &str, text: &str, width: Option<usize>) -> Vec<L
         .collect()
 }
 
-/// Lines of a text of others, all indented; a line that is too long is cut, with an ellipsis at its end.
+/// Returns one indented line of a foreign text.
+/// A line that is too long is cut and ends with an ellipsis.
 pub fn quoted(indent: usize, text: &str, width: Option<usize>) -> Line {
     let text = match width {
         Some(width) => cut(text, width.saturating_sub(indent).max(1)),
@@ -112,7 +114,7 @@ pub fn quoted(indent: usize, text: &str, width: Option<usize>) -> Line {
     Line::new(Role::Detail, format!("{}{text}", " ".repeat(indent)))
 }
 
-/// The beginning of a text, in at most `room` columns, with an ellipsis.
+/// Returns the beginning of a text in at most `room` columns, with an ellipsis.
 pub fn cut(text: &str, room: usize) -> String {
     if textwrap::core::display_width(text) <= room {
         return text.to_owned();
@@ -130,7 +132,8 @@ pub fn cut(text: &str, room: usize) -> String {
     kept
 }
 
-/// The words at the beginning of a text, in at most `room` columns, with an ellipsis.
+/// Returns the first words of a text in at most `room` columns.
+/// An ellipsis marks the end.
 pub fn cut_words(text: &str, room: usize) -> String {
     if textwrap::core::display_width(text) <= room {
         return text.to_owned();
@@ -142,7 +145,8 @@ pub fn cut_words(text: &str, room: usize) -> String {
     }
 }
 
-/// Words that fit into the columns behind the indent. A word is never broken: a path can be copied.
+/// Wraps words into the columns after the indent.
+/// A word is never broken, so that users can copy paths.
 fn wrap(text: &str, width: Option<usize>, indent: usize) -> Vec<String> {
     let Some(width) = width else {
         return vec![text.to_owned()];
@@ -177,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_path_stays_whole_and_a_quoted_line_is_cut_by_columns() {
-        let path = "/a/very/long/path/that/nobody/can/copy/if/it/is/broken";
+        let path = "/a/very/long/path/that/no-user/can/copy/if/it/is/broken";
         let lines = said(Role::Plain, &format!("logs: {path}"), Some(30));
         assert_eq!(lines[1].text(), format!("      {path}"));
         assert_eq!(cut("日本語テキスト", 7), "日本語…");

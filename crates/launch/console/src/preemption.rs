@@ -1,4 +1,4 @@
-//! The notice that the scheduler takes the nodes away, and how the workers have ended after it.
+//! The notice of preemption, and the ends of the workers after it.
 
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use rdzv_core::signal;
 use crate::line::{Line, Role, said};
 use crate::quantity::time;
 
-/// `preemption: SIGUSR1; the workers have 30 s to end`. `by` is the rank of the node that got the signal; `None` is
-/// this node.
+/// Returns the lines that report the notice.
+/// For example: `preemption: SIGUSR1; the workers have 30 s to end on their own`. `by` is the rank
+/// of the node that received the signal; `None` means this node.
 pub fn notice(
     signal: i32,
     by: Option<GroupRank>,
@@ -18,14 +19,15 @@ pub fn notice(
 ) -> Vec<Line> {
     let at = by.map_or_else(String::new, |by| format!(" at the node with rank {by}"));
     let text = format!(
-        "preemption: {}{at}; the workers have {} to end by themselves",
+        "preemption: {}{at}; the workers have {} to end on their own",
         signal::in_words(signal),
         time(grace)
     );
     said(Role::Warning, &text, width)
 }
 
-/// `preempted by SIGUSR1; the workers of this node have ended after 2.0 s`.
+/// Returns the lines at the end of a preempted run.
+/// For example: `preempted by SIGUSR1; the workers of this node have ended after 2.0 s`.
 pub fn ended(signal: i32, used: Duration, in_order: bool, width: Option<usize>) -> Vec<Line> {
     let signal = signal::in_words(signal);
     let used = used.as_secs_f64();
@@ -33,7 +35,7 @@ pub fn ended(signal: i32, used: Duration, in_order: bool, width: Option<usize>) 
         format!("preempted by {signal}; the workers of this node have ended after {used:.1} s")
     } else {
         format!(
-            "preempted by {signal}; after {used:.1} s not all workers of this node had ended by themselves, with 0 or \
+            "preempted by {signal}; after {used:.1} s not all workers of this node had ended on their own, with 0 or \
              by that signal"
         )
     };
@@ -53,7 +55,7 @@ mod tests {
         let grace = Duration::from_secs(30);
         let here = text(&notice(10, None, grace, None));
         assert!(
-            here.contains("preemption: SIGUSR1; the workers have 30 s to end by themselves"),
+            here.contains("preemption: SIGUSR1; the workers have 30 s to end on their own"),
             "{here}"
         );
         let there = text(&notice(10, Some(GroupRank(3)), grace, None));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `1 node`, `3 nodes`.
+/// Returns a number with its noun: `1 node`, `3 nodes`.
 pub fn count(number: u32, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -10,7 +10,8 @@ pub fn count(number: u32, noun: &str) -> String {
     }
 }
 
-/// A time in the two units that matter: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 03 min`, `3 d 04 h`.
+/// Formats a time in its two largest units.
+/// Examples: `0.4 s`, `12 s`, `3 min 05 s`, `2 h 03 min`, `3 d 04 h`.
 pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -22,7 +23,7 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// A time that is left, as a clock shows it: `8:20`, `1:08:20`.
+/// Formats the time that is left as a clock does: `8:20`, `1:08:20`.
 pub fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);

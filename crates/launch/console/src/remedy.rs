@@ -1,4 +1,4 @@
-//! Advice for causes that are known.
+//! Advice for known causes of failures.
 
 use rdzv_agent_proto::group::{Exit, Failure};
 
@@ -8,7 +8,8 @@ const MORE_MEMORY: &str = "a smaller batch, fewer workers (--nproc-per-node) or 
 const MORE_ROOM: &str =
     "room on that file system; --log-dir and TMPDIR put output and temporary files elsewhere";
 
-/// Words in the text of a failure, all lower case, and the advice. The first row that fits counts.
+/// Words in the text of a failure, in lower case, with advice.
+/// The first matching row counts.
 const ADVICE: &[(&[&str], &str)] = &[
     (
         &[
@@ -20,7 +21,7 @@ const ADVICE: &[(&[&str], &str)] = &[
         "a smaller batch or gradient checkpointing; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against \
          fragmentation; nvidia-smi shows other users of the device",
     ),
-    // After the row before: torch.OutOfMemoryError is the device's.
+    // Comes after the row for the device, because torch.OutOfMemoryError is the device's.
     (
         &["memoryerror", "cannot allocate memory", "bad_alloc"],
         MORE_MEMORY,
@@ -35,8 +36,8 @@ const ADVICE: &[(&[&str], &str)] = &[
             "watchdog caught collective operation timeout",
             "collective operation timeout",
         ],
-        "one rank did not come to a collective that the others wait in: --hang-timeout 300 names it and where it \
-         stands; TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the collectives",
+        "one rank did not come to a collective that the others wait in: --hang-timeout 300 names it and its location; \
+         TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the collectives",
     ),
     (
         &[
@@ -75,7 +76,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     (&["no space left on device"], MORE_ROOM),
     (
         &["can't open file", "no such file or directory"],
-        "the path: relative ones begin in the directory that rdzv was started in",
+        "the path: relative paths start at the directory in which rdzv was started",
     ),
     (
         &["permission denied", "not executable"],
@@ -95,7 +96,7 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// The advice for a failure, if there is any.
+/// Returns the advice for a failure, if there is any.
 pub fn of(failure: &Failure) -> Option<String> {
     let text = failure.cause.to_string();
     if let Some(module) = missing_module(&text) {
@@ -105,14 +106,16 @@ pub fn of(failure: &Failure) -> Option<String> {
         ));
     }
     let mut last_lines = failure.evidence.stderr_tail.iter().rev().take(20);
-    // The text of an error says more than its kind, and the cause more than the lines before it.
+    // The text of an error is more precise than its kind, and the cause more than the lines before
+    // it.
     of_text(&text)
         .or_else(|| by_kind(failure))
         .or_else(|| last_lines.find_map(|line| of_text(line)))
         .map(str::to_owned)
 }
 
-/// The advice for the text of an error that is no failure of a worker: of a rendezvous, say.
+/// Returns the advice for the text of an error outside the workers.
+/// An example is an error of the rendezvous.
 pub fn of_text(text: &str) -> Option<&'static str> {
     let text = text.to_lowercase();
     let row = ADVICE
@@ -135,13 +138,13 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
             _ => return None,
         },
         "exit_code" => {
-            "-r 3 --log-dir DIR, which keeps all output; its last lines, if it wrote any, stand above (os._exit leaves none)"
+            "-r 3 --log-dir DIR, which keeps all output; its last lines, if it wrote any, are above (os._exit leaves none)"
         }
         "hang" | "heartbeat" | "watchdog" => {
             "--report FILE, which has the stack of every rank; py-spy in the environment adds Python's frames"
         }
         "node_lost" => {
-            "the log of that node and its scheduler; --nnodes MIN:MAX lets the other nodes go on without it"
+            "the log of that node and its scheduler; --nnodes MIN:MAX lets the other nodes continue without it"
         }
         "uninterruptible" => {
             "the file system or driver that it waits for; only its return, or a reboot, ends such a process"
@@ -150,7 +153,7 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
     })
 }
 
-/// The module that Python does not find.
+/// Returns the name of the module that Python does not find.
 fn missing_module(text: &str) -> Option<&str> {
     let (_, module) = text.split_once("No module named ")?;
     let module = module.trim_start_matches('\'');
@@ -225,7 +228,7 @@ mod tests {
             ),
             (
                 Cause::NodeLost {
-                    node: "b is gone".to_owned(),
+                    node: "b is lost".to_owned(),
                 },
                 1,
                 "--nnodes MIN:MAX",

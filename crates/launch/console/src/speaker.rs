@@ -1,33 +1,36 @@
-//! Which of the nodes of a job says what at its end, where the output of all comes to one place.
+//! The choice of the node that prints the end of a job.
+//!
+//! All nodes may print to the same place, so only one of them prints everything.
 
-/// The part of a node in the words at the end of a job.
+/// The part of the final message that one node prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// All there is.
+    /// The whole message.
     Full,
     /// The first failure in one sentence.
     Sentence,
-    /// Nothing: another node says it.
+    /// Nothing, because another node prints the message.
     Nothing,
 }
 
 /// The end of a job, as one node sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All workers have ended well, or as they were told to.
+    /// All workers have succeeded, or have ended as requested.
     InOrder,
-    /// This node has something of its own to say: its own error, or the first failure of the job.
+    /// This node has the error itself, or the first failure of the job.
     Here,
-    /// The first failure of the job was on another node, which lives and says so.
+    /// The first failure was on another node, which lives and reports it.
     Elsewhere {
-        /// Whether this node has said so already, when it heard of it.
+        /// `true` if this node printed that failure when it received the message.
         is_said: bool,
     },
-    /// The first failure was the loss of another node, which says nothing any more.
+    /// The first failure was the loss of another node, which prints nothing.
     NodeLost,
 }
 
-/// The part of a node with this rank in the last round, if it was in one.
+/// Returns the part that one node prints.
+/// `rank` is its rank in the last round, if it was in one.
 pub fn part(end: End, rank: Option<u32>) -> Part {
     match (end, rank) {
         (End::Here, _) | (End::InOrder | End::NodeLost, Some(0)) => Part::Full,

@@ -1,4 +1,7 @@
-//! A signal that ends the run: the workers that are awaited, how long, and what the next signal does.
+//! A signal that ends the run.
+//!
+//! The text names the workers that are still running, the time that they have, and the effect of
+//! the next signal.
 
 use std::time::Duration;
 
@@ -8,27 +11,28 @@ use rdzv_core::signal;
 use crate::line::{Line, Role, said};
 use crate::quantity::{count, time};
 
-/// SIGINT's number, the same on all architectures.
+/// Number of SIGINT, the same on all architectures.
 const INTERRUPT: i32 = 2;
 
-/// SIGKILL's.
+/// Number of SIGKILL.
 const KILL: i32 = 9;
 
-/// A request to end the run, as the workers are told of it.
+/// A request to end the run, of which the agent has notified the workers.
 #[derive(Debug, Clone, Copy)]
 pub struct Stop<'a> {
-    /// The signal that came to the launcher.
+    /// Signal that the launcher received.
     pub signal: i32,
-    /// The number of requests so far, from 1.
+    /// Number of requests until now, from 1.
     pub request: u32,
-    /// The ranks that have not ended.
+    /// Ranks that have not ended.
     pub ranks: &'a [u32],
-    /// Time until they are killed.
+    /// Time until SIGKILL.
     pub left: Duration,
 }
 
 impl Stop<'_> {
-    /// `Ctrl-C: ranks 0-7 have 30 s to end; again: 7.5 s; a third time: at once`
+    /// Returns the sentence.
+    /// It names the workers, the time that they have, and the effect of the next signal.
     pub fn sentence(&self) -> String {
         let again = match self.signal {
             INTERRUPT => "Ctrl-C".to_owned(),
@@ -58,13 +62,13 @@ impl Stop<'_> {
         }
     }
 
-    /// The sentence as lines.
+    /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
         said(Role::Warning, &self.sentence(), width)
     }
 }
 
-/// The grace is over: workers that have not ended are killed.
+/// Returns the lines for workers that are killed after the shutdown timeout.
 pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     let text = format!(
         "{} did not end within the grace and {} killed",
@@ -74,7 +78,8 @@ pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     said(Role::Warning, &text, width)
 }
 
-/// The end of a run that a signal has ended: `ended by SIGTERM after 12 s; all 8 workers have ended`.
+/// Returns the end of a run that a signal has ended.
+/// For example: `ended by SIGTERM after 12 s; 8 workers ended`.
 pub fn ended(
     signal: i32,
     after: Duration,
@@ -97,7 +102,7 @@ pub fn ended(
     said(Role::Warning, &text, width)
 }
 
-/// `rank 3`, `ranks 0-4, 7`.
+/// Returns ranks in words: `rank 3`, `ranks 0-4, 7`.
 pub fn ranks(ranks: &[u32]) -> String {
     let list = ranges(ranks.iter().copied()).replace(',', ", ");
     match ranks {

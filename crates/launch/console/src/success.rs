@@ -6,26 +6,28 @@ use crate::event::size;
 use crate::line::{Line, Role, said};
 use crate::quantity::time;
 
-/// Most reasons of restarts that are named.
+/// Maximum number of reasons of restarts that are named.
 const REASONS: usize = 3;
 
 /// A run whose workers have all succeeded.
 #[derive(Debug, Clone, Default)]
 pub struct Success {
-    /// The time from its beginning to its end.
+    /// Time from the beginning of the run to its end.
     pub took: Duration,
     /// Number of workers of the last round.
     pub workers: u32,
     /// Number of nodes of the last round.
     pub nodes: u32,
-    /// The reason of each restart, in few words: `rank 5: ValueError: boom`.
+    /// Reason of each restart, in few words: `rank 5: ValueError: boom`.
     pub restarts: Vec<String>,
-    /// Nodes that came and went, in few words: `node-b lost`.
+    /// Changes of nodes, in few words: `node-b lost`.
     pub changes: Vec<String>,
 }
 
 impl Success {
-    /// `finished in 2 h 03 min, 8 workers on 2 nodes, 1 restart (rank 5: ValueError: boom)`
+    /// Returns the sentence.
+    /// For example: `finished in 2 h 03 min, 8 workers on 2 nodes, 1 restart (rank 5: ValueError:
+    /// boom)`.
     pub fn sentence(&self) -> String {
         let mut text = format!(
             "finished in {}, {}",
@@ -45,7 +47,7 @@ impl Success {
         text
     }
 
-    /// The sentence as lines.
+    /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
         said(Role::Good, &self.sentence(), width)
     }

@@ -1,9 +1,9 @@
-//! The few lines of a traceback that matter.
+//! The relevant lines of a traceback.
 
-/// Most frames that are shown.
+/// Maximum number of frames that are shown.
 const FRAMES: usize = 2;
 
-/// Parts of paths of code that is not the user's own.
+/// Parts of paths of library code, as opposed to the user's own code.
 const LIBRARIES: [&str; 5] = [
     "/site-packages/",
     "/dist-packages/",
@@ -12,17 +12,18 @@ const LIBRARIES: [&str; 5] = [
     "/torch/distributed/",
 ];
 
-/// One frame of a traceback: where, and the line of code if it is there.
+/// One frame of a traceback: its source location and code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// `train.py, line 41, in main`, with the path as Python wrote it.
+    /// Location `train.py, line 41, in main`, with the path as Python wrote it.
     pub place: String,
-    /// The code at that line.
+    /// Code at that line.
     pub code: Option<String>,
 }
 
-/// The last frames of a Python traceback in code of the user, oldest first; those of libraries if there are no
-/// others. None if the text is no traceback.
+/// Returns the last frames of a Python traceback in the user's code.
+/// The oldest is first. If no frame is in the user's code, these are frames of libraries. Empty if
+/// the text is not a traceback.
 pub fn frames(traceback: &str) -> Vec<Frame> {
     let lines: Vec<&str> = traceback.lines().map(unmarked).collect();
     // A second traceback ("During handling of the above exception") is the one that ended the
@@ -53,19 +54,19 @@ pub fn frames(traceback: &str) -> Vec<Frame> {
     frames.split_off(frames.len().saturating_sub(FRAMES))
 }
 
-/// Whether a line below that of a place is the code there.
+/// `true` if the line after a location is the code at that location.
 fn is_code(line: &str) -> bool {
     !line.is_empty()
         && !line.starts_with("File \"")
         && !line.chars().all(|letter| "^~ ".contains(letter))
 }
 
-/// A line without the mark that PyTorch puts before each (`[rank0]: `).
+/// Returns a line without PyTorch's mark (`[rank0]: `).
 fn unmarked(line: &str) -> &str {
     without_mark(line, "[rank", "]: ")
 }
 
-/// A text without the mark in front of it, which is a number between these two words.
+/// Returns a text without its mark, a number between `before` and `after`.
 pub(crate) fn without_mark<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
     let rest = text.strip_prefix(before);
     match rest.and_then(|rest| rest.split_once(after)) {

@@ -1,4 +1,4 @@
-//! Every sentence about a run, at 80 and at 120 columns.
+//! Tests of every sentence about a run, at 80 and at 120 columns.
 
 use std::time::Duration;
 

@@ -1,17 +1,18 @@
-//! The control plane of one worker: a small HTTP server inside it that answers requests about it.
+//! The control plane of one worker, a small HTTP server.
 //!
-//! It speaks what PyTorch's worker server speaks, so the same tools reach workers of both kinds:
+//! It runs inside the worker and answers requests about it. The protocol is that of PyTorch's
+//! worker server, so the same tools reach workers of both kinds:
 //!
 //! | request | answer |
 //! |---|---|
 //! | `GET /` | 200 `text/html`, a heading and a link to `/handler/` |
 //! | `GET /handler/` | 200 `application/json`, the names of all handlers |
-//! | `POST /handler/⟨name⟩?key=value` | what the handler answers |
+//! | `POST /handler/⟨name⟩?key=value` | the answer of the handler |
 //! | `POST /handler/⟨unknown⟩` | 404 `text/plain`, `Handler ⟨name⟩ not found: …` |
 //! | anything else | 404, empty |
 //!
-//! Handlers that are always there: `ping` (answers `pong`) and `dump_traceback` (what every thread
-//! of the process is doing, as the kernel sees it; one's own handler of that name replaces it).
+//! Two handlers always exist. `ping` answers `pong`. `dump_traceback` describes the state of every
+//! thread of the process, as the kernel sees it. A registered handler of the same name replaces it.
 //!
 //! ```no_run
 //! use rdzv_worker_server::{Answer, WorkerServer};
@@ -21,14 +22,14 @@
 //!     Some("epoch") => Answer::text("3\n"),
 //!     _ => Answer::json("{\"step\": 1200}"),
 //! });
-//! // With `rdzv run --worker-server`, TORCH_WORKER_SERVER_SOCKET says where; without, nothing happens.
+//! // Serves at TORCH_WORKER_SERVER_SOCKET, which `rdzv run --worker-server` sets.
 //! let _running = server.start_from_environment()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! One thread, which sleeps until it is asked. Handlers run on threads of their own, so one that
-//! takes long holds up no other.
+//! The server is one thread, which sleeps until a request arrives. Each call of a handler runs on a
+//! separate thread, so a slow handler does not delay the others.
 
 mod service;
 mod threads;
@@ -45,58 +46,59 @@ use rdzv_core::env::TORCH_WORKER_SERVER_SOCKET;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// Why there is no server.
+/// Error that the server could not be started.
 #[derive(Debug, Error)]
 #[error(
-    "serve the worker's control plane at {place}: {source}; a path must not exist yet and has 107 \
-     bytes at most"
+    "cannot serve the worker's control plane at {place}: {source}; the path must not exist and may \
+     have at most 107 bytes"
 )]
 pub struct WorkerServerError {
-    /// Path or address.
+    /// Path or address of the socket.
     pub place: String,
-    /// What the system said.
+    /// Error of the system.
     pub source: io::Error,
 }
 
-/// What a handler is asked.
+/// A request to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The parameters of the query, decoded; of several with one name, the last.
+    /// Decoded parameters of the query.
+    /// If a name is repeated, the last value counts.
     pub parameters: BTreeMap<String, String>,
-    /// The body: 1 MiB at most.
+    /// Body of at most 1 MiB.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.get(name).map(String::as_str)
     }
 }
 
-/// What a handler answers.
+/// The answer of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The HTTP status code.
+    /// HTTP status code.
     pub status: u16,
-    /// What the content is, such as `text/plain`.
+    /// Type of the content, such as `text/plain`.
     pub content_type: String,
-    /// The content.
+    /// Content of the answer.
     pub content: Vec<u8>,
 }
 
 impl Answer {
-    /// 200 with text.
+    /// Creates an answer with status 200 and text.
     pub fn text(text: impl Into<String>) -> Self {
         Self::new(200, "text/plain", text)
     }
 
-    /// 200 with text that is JSON.
+    /// Creates an answer with status 200 and JSON.
     pub fn json(json: impl Into<String>) -> Self {
         Self::new(200, "application/json", json)
     }
 
-    /// Any.
+    /// Creates an answer with any status and content type.
     pub fn new(status: u16, content_type: &str, text: impl Into<String>) -> Self {
         Self {
             status,
@@ -114,7 +116,7 @@ pub struct WorkerServer {
 }
 
 impl WorkerServer {
-    /// With `ping` and `dump_traceback`.
+    /// Creates a server with the handlers `ping` and `dump_traceback`.
     pub fn new() -> Self {
         let mut server = Self {
             handlers: BTreeMap::new(),
@@ -124,10 +126,11 @@ impl WorkerServer {
         server
     }
 
-    /// Answers `POST /handler/⟨name⟩` from now on; whoever had the name before has it no more.
+    /// Registers the handler of `POST /handler/⟨name⟩`.
+    /// It replaces an earlier handler of that name.
     ///
-    /// The handler is called on a thread of its own, several times at once if asked so. A panic in
-    /// it is answered with 500 and its text.
+    /// The handler is called on a separate thread, and concurrently if several requests arrive. A
+    /// panic of the handler is answered with 500 and its text.
     pub fn register(
         &mut self,
         name: &str,
@@ -137,7 +140,8 @@ impl WorkerServer {
         self
     }
 
-    /// Serves at the socket that `TORCH_WORKER_SERVER_SOCKET` names; nowhere if it is not set.
+    /// Serves at the socket that `TORCH_WORKER_SERVER_SOCKET` names.
+    /// Does nothing if that variable is not set.
     pub fn start_from_environment(self) -> Result<Option<RunningServer>, WorkerServerError> {
         match std::env::var_os(TORCH_WORKER_SERVER_SOCKET).filter(|path| !path.is_empty()) {
             Some(path) => self.start_at(Path::new(&path)).map(Some),
@@ -145,11 +149,11 @@ impl WorkerServer {
         }
     }
 
-    /// Serves at a Unix socket, which goes when the server does.
+    /// Serves at a Unix socket, which is removed when the server ends.
     ///
     /// # Errors
     ///
-    /// If the path is there already, too long, or no socket can be made there.
+    /// If the path exists already or is too long, or the socket cannot be created.
     pub fn start_at(self, path: &Path) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
             place: path.display().to_string(),
@@ -165,12 +169,12 @@ impl WorkerServer {
         Ok(running)
     }
 
-    /// Serves at a host and a port; port 0 is one that is free. There is no authentication: whoever
-    /// reaches the port may ask.
+    /// Serves at a host and a port; port 0 selects a free one.
+    /// There is no authentication: anyone who can reach the port can send requests.
     ///
     /// # Errors
     ///
-    /// If nothing can be bound there.
+    /// If the address cannot be bound.
     pub fn start_on(self, host: &str, port: u16) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
             place: format!("{host}:{port}"),
@@ -219,7 +223,7 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Where it listens, if that is a TCP port.
+    /// Returns the address of the server if it listens at a TCP port.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -227,7 +231,7 @@ impl RunningServer {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        // First, so that nobody finds a socket that nobody serves.
+        // The file is removed first, so that clients find no socket without a server.
         self.file = None;
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -236,7 +240,7 @@ impl Drop for RunningServer {
     }
 }
 
-/// Removed when it is dropped.
+/// The file of a socket, which is removed when this value is dropped.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 

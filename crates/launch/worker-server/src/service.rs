@@ -1,4 +1,4 @@
-//! The thread: accepts, reads requests, lets handlers answer.
+//! The server thread, which accepts connections and calls handlers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,24 +28,24 @@ use crate::{Answer, Handler, Request};
 const PAGE: &str =
     "<h1>torch.distributed.WorkerServer</h1>\n<a href=\"/handler/\">Handler names</a>\n";
 
-/// Where handlers are below.
+/// Path prefix of the handlers.
 const HANDLERS: &str = "/handler/";
 
-/// The largest body of a request, in bytes.
+/// Largest body of a request, in bytes.
 const LARGEST_BODY: usize = 1 << 20;
 
-/// The time that a client has for the header of a request.
+/// Time that a client has for the header of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time that it has for the body.
+/// Time that a client has for the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The pause after accepting failed for want of descriptors.
+/// Pause after accepting failed for lack of descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(250);
 
 type Handlers = Arc<BTreeMap<String, Handler>>;
 
-/// A socket that listens.
+/// A listening socket.
 pub(super) enum Socket {
     Unix(UnixListener),
     Tcp(TcpListener),
@@ -70,7 +70,7 @@ pub(super) fn spawn(
                     _ = ended => {}
                 }
             });
-            // A handler that does not come back must not hold up the end of the worker.
+            // A handler that does not return must not delay the end of the worker.
             runtime.shutdown_background();
         })
 }
@@ -98,7 +98,7 @@ async fn serve(socket: Socket, handlers: Handlers) -> io::Result<()> {
     }
 }
 
-/// Answers the requests of one connection, meanwhile.
+/// Answers the requests of one connection in a separate task.
 fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, handlers: &Handlers) {
     let handlers = Arc::clone(handlers);
     tokio::spawn(async move {
@@ -106,7 +106,7 @@ fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, handl
             let handlers = Arc::clone(&handlers);
             async move { Ok::<_, Infallible>(render(answer(&handlers, request).await)) }
         });
-        // A client that breaks off, or speaks something else, is its own problem.
+        // Errors of a client that disconnects or speaks another protocol are ignored.
         let _ = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIMEOUT)
@@ -151,7 +151,7 @@ async fn ask(name: &str, handler: Handler, request: hyper::Request<Incoming>) ->
         let text = format!("the body has more than {LARGEST_BODY} bytes");
         Answer::new(413, "text/plain", text)
     };
-    // Nobody has to send what will not be taken.
+    // The answer comes before the body, because the server would not accept it.
     if request.body().size_hint().lower() > LARGEST_BODY as u64 {
         return too_large();
     }
@@ -183,14 +183,14 @@ fn panic_text(error: JoinError) -> String {
     text.unwrap_or_else(|| "it panicked".to_owned())
 }
 
-/// A name as the client meant it (`%20` is a space).
+/// Decodes a percent-encoded name (`%20` is a space).
 fn decoded(name: &str) -> String {
     percent_encoding::percent_decode_str(name)
         .decode_utf8_lossy()
         .into_owned()
 }
 
-/// Nothing is 404 without content.
+/// Renders an answer; `None` becomes 404 without content.
 fn render(answer: Option<Answer>) -> Response<Full<Bytes>> {
     let empty = |status| {
         let mut response = Response::new(Full::default());
@@ -204,6 +204,6 @@ fn render(answer: Option<Answer>) -> Response<Full<Bytes>> {
         .status(answer.status)
         .header(CONTENT_TYPE, answer.content_type)
         .body(Full::new(Bytes::from(answer.content)))
-        // A handler made up a status or a type that HTTP does not have.
+        // The handler returned a status or a content type that HTTP does not allow.
         .unwrap_or_else(|_| empty(hyper::StatusCode::INTERNAL_SERVER_ERROR))
 }

@@ -1,16 +1,16 @@
-//! What every thread of this process is doing, as the kernel sees it.
+//! The state of every thread of this process, as the kernel sees it.
 //!
-//! A thread cannot look at the stack of another one without stopping it, and a signal handler that
-//! walks a stack may hang for good. The name, the state, the kernel function and the system call
-//! that a thread waits in can be had from outside at any time, and tell a deadlock (all in a
-//! futex), a wait for a peer (in `recvfrom` or `poll`) and a computation (running) from one
-//! another.
+//! A thread cannot read the stack of another one without stopping it, and a signal handler that
+//! walks a stack may hang. Four facts about a thread can be read from outside at any time: its
+//! name, its state, the kernel function and the system call in which it waits. They distinguish a
+//! deadlock (all in a futex), a wait for a peer (in `recvfrom` or `poll`) and a computation
+//! (running).
 
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// One line for each thread.
+/// Returns one line for each thread.
 pub(super) fn describe() -> String {
     let mut text = format!("Threads of process {}:\n", std::process::id());
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {
@@ -19,7 +19,7 @@ pub(super) fn describe() -> String {
     let mut tasks: Vec<_> = tasks.flatten().map(|task| task.path()).collect();
     tasks.sort_by_key(|path| number(path));
     for task in tasks {
-        // A thread may end meanwhile.
+        // A thread may have ended since the directory was read.
         if let Some(line) = line(&task) {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "  {line}");
@@ -50,7 +50,8 @@ fn line(task: &Path) -> Option<String> {
     Some(line)
 }
 
-/// The state, from the field behind the name, which may itself hold parentheses.
+/// Returns the state, from the field after the name.
+/// The name itself may contain parentheses.
 fn state(stat: &str) -> Option<&'static str> {
     let (_, rest) = stat.rsplit_once(") ")?;
     Some(match rest.chars().next()? {
@@ -84,7 +85,7 @@ mod tests {
         is_ready.recv().unwrap();
         let text = describe();
         assert!(text.contains("\"waits) for\": "), "{text}");
-        // The one that looks.
+        // The thread that reads the states.
         assert!(text.contains(": running"), "{text}");
         drop(end);
         waiting.join().unwrap();

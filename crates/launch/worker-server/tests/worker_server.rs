@@ -1,4 +1,4 @@
-//! The control plane of a worker, asked over both kinds of sockets.
+//! Tests of the control plane of a worker, over both kinds of sockets.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use rdzv_worker_server::{Answer, WorkerServer};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Status, type and content of the answer.
+/// Returns status, type and content of the answer.
 fn asked(
     mut stream: impl Read + Write,
     method: &str,
@@ -147,7 +147,7 @@ fn a_body_is_passed_on_up_to_its_limit() {
         asked(stream, "POST", "/handler/length", body)
     };
     assert_eq!(post(&"x".repeat(1 << 20)).2, "1048576");
-    // What is too long is not even waited for.
+    // The server answers before it receives a body that is too long.
     let mut stream = connect();
     let length = (1 << 20) + 1;
     let head = format!("POST /handler/length HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
@@ -167,5 +167,5 @@ fn a_path_that_exists_or_is_too_long_is_refused_by_name() {
         let error = WorkerServer::new().start_at(path).unwrap_err().to_string();
         assert!(error.contains(&path.display().to_string()), "{error}");
     }
-    assert!(taken.exists(), "what is somebody else's stays");
+    assert!(taken.exists(), "a file of another owner stays");
 }

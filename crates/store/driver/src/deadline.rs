@@ -10,12 +10,12 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,
-    /// `None` if the limit is beyond what the clock can express: permanently.
+    /// `None` if the clock cannot express the end: the call has no limit.
     end: Option<Instant>,
 }
 
 impl Deadline {
-    /// The end of a call that begins now.
+    /// Returns the end of a call that begins now.
     pub(crate) fn after(limit: Duration) -> Self {
         let started = Instant::now();
         Self {
@@ -24,24 +24,26 @@ impl Deadline {
         }
     }
 
-    /// The time left; zero if the end has passed, `None` if there is none.
+    /// Returns the time left; zero if the end has passed.
+    /// `None` if there is no limit.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.end
             .map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the end has come.
+    /// `true` if the end has come.
     pub(crate) fn has_passed(&self) -> bool {
         self.remaining() == Some(Duration::ZERO)
     }
 
-    /// Duration of the call so far.
+    /// Returns the duration of the call until now.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
 
-/// The timeout of a store object: set and read from any thread, in whole milliseconds.
+/// The timeout of a store object, in whole milliseconds.
+/// Any thread can set and read it.
 #[derive(Debug)]
 pub(crate) struct SharedTimeout(AtomicU64);
 
@@ -52,20 +54,20 @@ impl Default for SharedTimeout {
 }
 
 impl SharedTimeout {
-    /// A timeout, cut to whole milliseconds.
+    /// Creates a timeout, cut to whole milliseconds.
     pub(crate) fn new(timeout: Duration) -> Self {
         let shared = Self(AtomicU64::new(0));
         shared.set(timeout);
         shared
     }
 
-    /// Changes it.
+    /// Changes the timeout.
     pub(crate) fn set(&self, timeout: Duration) {
         let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.0.store(millis, Ordering::Relaxed);
     }
 
-    /// Reads it.
+    /// Returns the timeout.
     pub(crate) fn get(&self) -> Duration {
         Duration::from_millis(self.0.load(Ordering::Relaxed))
     }

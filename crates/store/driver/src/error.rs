@@ -7,7 +7,8 @@ use bytes::Bytes;
 use rdzv_store_proto::number;
 use thiserror::Error;
 
-/// Why a store operation failed. Texts are fragments that read after "failed to …: ".
+/// Reason why a store operation failed.
+/// Texts are fragments that follow "failed to …: ".
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The keys did not appear in time.
@@ -18,11 +19,11 @@ pub enum StoreError {
         .missing.join(", ")
     )]
     WaitTimeout {
-        /// The store's address or path.
+        /// Address or path of the store.
         store: String,
-        /// All keys that were waited for.
+        /// All keys that the call waited for.
         keys: Vec<String>,
-        /// Those of them that were still absent at the end.
+        /// The keys that were still absent at the end.
         missing: Vec<String>,
         /// Time waited.
         elapsed: Duration,
@@ -33,25 +34,25 @@ pub enum StoreError {
         .elapsed.as_millis()
     )]
     BarrierTimeout {
-        /// The store's address or path.
+        /// Address or path of the store.
         store: String,
-        /// The barrier's key.
+        /// Key of the barrier.
         key: String,
         /// Number of members that had come, according to the store.
         arrived: i64,
-        /// Number expected.
+        /// Expected number of members.
         world_size: i64,
         /// Time waited.
         elapsed: Duration,
     },
-    /// No connection could be made in time.
+    /// No connection succeeded in time.
     #[error(
         "connect to the store at {peer} within {}ms ({attempts} attempts, the last: {reason}); \
          check that rank 0 is running and that the address and port are right",
         .elapsed.as_millis()
     )]
     Connect {
-        /// `host:port` as asked for, and the numeric address last tried.
+        /// Requested `host:port`, and the numeric address of the last attempt.
         peer: String,
         /// Number of attempts to connect.
         attempts: u32,
@@ -60,23 +61,23 @@ pub enum StoreError {
         /// Duration of the attempts.
         elapsed: Duration,
     },
-    /// The peer is there but does not speak the store protocol.
+    /// The peer exists but does not speak the store protocol.
     #[error("talk to {peer}: it is not a store ({found}); check the address and port")]
     NotAStore {
         /// Address of the peer.
         peer: String,
-        /// Its answer or act instead.
+        /// Answer or action of the peer instead.
         found: String,
     },
-    /// One side does not accept what the other one proves of the job.
+    /// One side does not accept the other side's proof of membership in the job.
     #[error("talk to the store at {peer}: {why}")]
     Refused {
         /// Address of the peer.
         peer: String,
-        /// Why, and what to do.
+        /// Reason, and what to do.
         why: String,
     },
-    /// The connection broke. The client object is dead from here on.
+    /// The connection broke. The client object cannot be used any more.
     #[error(
         "{operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
         .elapsed.as_millis()
@@ -86,9 +87,9 @@ pub enum StoreError {
         peer: String,
         /// The operation that noticed it.
         operation: &'static str,
-        /// The key it was about; empty if about none.
+        /// Key of the operation; empty if it has none.
         key: String,
-        /// Duration of the operation so far.
+        /// Duration of the operation until now.
         elapsed: Duration,
         /// The probable cause.
         cause: String,
@@ -96,7 +97,7 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
-    /// The store did not answer a request that it should have answered at once.
+    /// The store did not answer a request that needs no waiting.
     #[error(
         "{operation} key {key}: the store at {peer} did not answer within {}ms",
         .elapsed.as_millis()
@@ -106,12 +107,12 @@ pub enum StoreError {
         peer: String,
         /// The operation.
         operation: &'static str,
-        /// The key it was about; empty if about none.
+        /// Key of the operation; empty if it has none.
         key: String,
         /// Time waited.
         elapsed: Duration,
     },
-    /// The reply needs more memory than the client gives to one.
+    /// The reply needs more memory than the client allows for one reply.
     #[error(
         "{operation} key {key}: the reply of the store at {peer} is at least {size} bytes long, and \
          at most {limit} are accepted; check that it is the store of this job, and set \
@@ -122,14 +123,14 @@ pub enum StoreError {
         peer: String,
         /// The operation.
         operation: &'static str,
-        /// The key it was about; empty if about none.
+        /// Key of the operation; empty if it has none.
         key: String,
-        /// Memory that the reply needs by the lengths declared so far.
+        /// Memory that the reply needs by the lengths declared until now.
         size: u64,
         /// The limit.
         limit: usize,
     },
-    /// The peer took the connection and did not answer on it in time.
+    /// The peer accepted the connection and did not answer on it in time.
     #[error(
         "talk to {peer}: it is not a store, or one that is overloaded ({found} for {}ms); check the \
          address and port",
@@ -138,7 +139,7 @@ pub enum StoreError {
     Silent {
         /// Address of the peer.
         peer: String,
-        /// Its act instead of an answer.
+        /// Action of the peer instead of an answer.
         found: String,
         /// Duration of the attempts.
         elapsed: Duration,
@@ -148,13 +149,13 @@ pub enum StoreError {
         "listen on {address}: {source}; choose an address of this host and a port that is free"
     )]
     Listen {
-        /// The address asked for.
+        /// The requested address.
         address: String,
-        /// Why not.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Not everybody joined at construction.
+    /// Not all clients joined at construction.
     #[error(
         "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined.",
         .elapsed.as_secs()
@@ -162,7 +163,7 @@ pub enum StoreError {
     Join {
         /// Number of clients that had joined.
         joined: i64,
-        /// Number expected.
+        /// Expected number of clients.
         expected: i64,
         /// Time waited.
         elapsed: Duration,
@@ -170,7 +171,7 @@ pub enum StoreError {
     /// A pop found nothing.
     #[error("queue is empty: {key}")]
     QueueEmpty {
-        /// The queue's name.
+        /// Name of the queue.
         key: String,
     },
     /// The value under the key is not a number (`add`, `barrier`).
@@ -178,7 +179,7 @@ pub enum StoreError {
     NotANumber {
         /// The key.
         key: String,
-        /// The beginning of its value.
+        /// Beginning of the value.
         value: String,
     },
     /// The store does not have this operation.
@@ -189,7 +190,7 @@ pub enum StoreError {
         /// The store.
         store: String,
     },
-    /// An argument cannot be right: the text says which and why.
+    /// An argument is invalid; the text names it and the reason.
     #[error("{0}")]
     Argument(String),
     /// A file of a file store could not be used.
@@ -199,16 +200,16 @@ pub enum StoreError {
         path: String,
         /// The operation.
         operation: &'static str,
-        /// Why it failed.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// The service that a store is kept in failed, or refused.
+    /// The service that holds the store failed, or refused the operation.
     #[error("{operation} key {key}: {what} at {place} after {}ms; {remedy}", .elapsed.as_millis())]
     Service {
         /// The operation.
         operation: &'static str,
-        /// The key it was about; empty if about none.
+        /// Key of the operation; empty if it has none.
         key: String,
         /// The problem.
         what: String,
@@ -219,28 +220,29 @@ pub enum StoreError {
         /// A remedy.
         remedy: &'static str,
     },
-    /// The thread that was in the call asked for its end; see [`interruptible`](crate::interruptible).
+    /// The thread in the call requested its end.
+    /// See [`interruptible`](crate::interruptible).
     #[error("{operation} key {key}: the caller gave up after {}ms", .elapsed.as_millis())]
     Interrupted {
         /// The operation.
         operation: &'static str,
-        /// The key it was about; empty if about none.
+        /// Key of the operation; empty if it has none.
         key: String,
         /// Time waited.
         elapsed: Duration,
     },
-    /// The store holds or sent something that cannot be.
+    /// The store holds or sent invalid data.
     #[error("read from {store}: {what}")]
     Corrupt {
-        /// The store's address or path.
+        /// Address or path of the store.
         store: String,
         /// The problem.
         what: String,
     },
 }
 
-/// Returns the number that a key holds; an absent or empty value counts as 0. The error shows the
-/// beginning of a value that is none.
+/// Returns the number that a key holds; an absent or empty value counts as 0.
+/// The error shows the beginning of a value that is not a number.
 pub(crate) fn number_held(key: &str, held: Option<&Bytes>) -> Result<i64, StoreError> {
     const SHOWN: usize = 32;
     match held {

@@ -14,9 +14,9 @@ use crate::{Store, StoreError, interrupt};
 
 /// A store that lives in this process. Clones share the data and the timeout.
 ///
-/// Semantics are those of the TCP store: every write wakes the waiters of its key, a non-empty
-/// queue counts as present for `check` and `wait`, a timeout of zero checks once, and
-/// `multi_set` is atomic.
+/// Semantics are those of the TCP store. Every write wakes the waiters of its key. A non-empty
+/// queue counts as present for `check` and `wait`. A timeout of zero checks once. `multi_set` is
+/// atomic.
 #[derive(Clone, Default)]
 pub struct HashStore {
     shared: Arc<Shared>,
@@ -61,7 +61,7 @@ impl fmt::Debug for HashStore {
 }
 
 impl HashStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -72,8 +72,9 @@ impl HashStore {
         result
     }
 
-    /// Calls `take` now and after every change until it yields something or the time is over; the
-    /// keys that `is_missing` still says yes to are named in the error.
+    /// Calls `take` now and after every change until it yields a value.
+    /// Fails when the time is over. Then the error names the keys for which `is_missing` is still
+    /// `true`.
     fn wait_for<T>(
         &self,
         operation: &'static str,
@@ -104,7 +105,7 @@ impl HashStore {
             let (woken, is_over) = self.shared.changed.wait_timeout(data, left);
             data = woken;
             if is_over {
-                // The check may take locks of its own, so that of the data is given back for it.
+                // The check may take other locks, so the lock of the data is released for it.
                 drop(data);
                 interrupt::check(operation, keys, deadline.elapsed())?;
                 data = self.shared.data.lock();
@@ -185,7 +186,7 @@ impl Store for HashStore {
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         self.change(|data| {
             let held = data.values.remove(key).unwrap_or_default();
-            // Grows in place unless a reader still holds the value.
+            // The value grows in place unless a reader still holds it.
             let mut grown = held.try_into_mut().unwrap_or_else(BytesMut::from);
             grown.extend_from_slice(value);
             data.values.insert(key.to_owned(), grown.freeze());

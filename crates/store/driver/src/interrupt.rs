@@ -1,7 +1,7 @@
-//! Ending a call that blocks, by the thread that is in it.
+//! Interruption of a blocking call by its own thread.
 //!
-//! A language with signal handlers of its own has to look at them while a thread waits here. So a
-//! call may be given a check, which is asked about ten times a second while the call blocks.
+//! A language with its own signal handlers has to run them while a thread waits here. For that, a
+//! call can be given a check, which is called about ten times a second while the call blocks.
 //! [`slice()`], [`is_wanted`] and [`check`] are for stores of other crates.
 
 use std::cell::Cell;
@@ -19,11 +19,12 @@ thread_local! {
     static CHECK: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
 }
 
-/// Calls `call`, and asks `check` at least every 100 ms while a store operation in it blocks. Once `check`
-/// says yes, the operation ends with [`StoreError::Interrupted`].
+/// Calls `call`, with `check` as the check of its blocking store operations.
 ///
-/// A wait that is ended this way leaves the store as it was. An operation whose reply is due at
-/// once, and does not come, costs the connection, because nobody knows whether it was done.
+/// `check` runs at least every 100 ms while an operation blocks. Once it returns `true`, the
+/// operation ends with [`StoreError::Interrupted`]. A wait that is ended this way leaves the store
+/// unchanged. An operation that needs an immediate reply loses its connection, because it is
+/// unknown whether the store executed it.
 pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
     struct Restore(Option<fn() -> bool>);
     impl Drop for Restore {
@@ -35,7 +36,8 @@ pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// The part of `left` (`None`: permanently) that may be waited for before the next check.
+/// Returns the part of `left` that a wait may last before the next check.
+/// `None` means no limit.
 pub fn slice(left: Option<Duration>) -> Option<Duration> {
     match CHECK.get() {
         None => left,
@@ -43,16 +45,16 @@ pub fn slice(left: Option<Duration>) -> Option<Duration> {
     }
 }
 
-/// Whether the call that this thread is in is to end.
+/// `true` if the call that this thread is in has to end.
 pub fn is_wanted() -> bool {
     CHECK.get().is_some_and(|check| check())
 }
 
-/// Ends an operation that has lasted for `elapsed`, if the call that this thread is in is to end.
+/// Ends an operation after `elapsed`, if the call of this thread has to end.
 ///
 /// # Errors
 ///
-/// [`StoreError::Interrupted`] if it is.
+/// [`StoreError::Interrupted`] if the call has to end.
 pub fn check(operation: &'static str, keys: &[&str], elapsed: Duration) -> Result<(), StoreError> {
     match is_wanted() {
         false => Ok(()),
@@ -64,7 +66,7 @@ pub fn check(operation: &'static str, keys: &[&str], elapsed: Duration) -> Resul
     }
 }
 
-/// Locks `mutex`, which another thread may hold for as long as it waits.
+/// Locks `mutex`, which another thread may hold while it waits.
 pub(crate) fn lock<'a, T>(
     mutex: &'a LimitedMutex<T>,
     operation: &'static str,

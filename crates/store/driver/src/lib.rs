@@ -5,7 +5,7 @@
 //! | [`TcpStore`] | a [`TcpStoreServer`] somewhere, reached over TCP | jobs on several hosts, and PyTorch peers |
 //! | [`FileStore`] | one file on a (shared) file system | jobs without a reachable port |
 //! | [`HashStore`] | this process | tests, single-process jobs |
-//! | [`PrefixStore`] | any of the others | a key space of one's own inside a shared store |
+//! | [`PrefixStore`] | any of the others | a separate key space inside a shared store |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

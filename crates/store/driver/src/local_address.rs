@@ -1,17 +1,19 @@
-//! The address of this host that another one sees.
+//! The address of this host that another host sees.
 //!
-//! All of these ask the routing table by connecting a datagram socket, which sends nothing.
+//! All functions query the routing table by connecting a datagram socket, which sends nothing.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// An address that stands for the outside: it belongs to nobody (RFC 5737).
+/// An address that represents other networks. It is not assigned (RFC 5737).
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// The port of the discard service; any other would do.
+/// The port of the discard service; any other port would work.
 const DISCARD: u16 = 9;
 
-/// The address that this host uses towards `host`, a name or an address. Names are looked up.
+/// Returns the address that this host uses towards `host`.
+///
+/// `host` is a name or an address. Names are looked up.
 ///
 /// # Errors
 ///
@@ -30,17 +32,19 @@ pub fn address_towards(host: &str) -> io::Result<IpAddr> {
     result
 }
 
-/// The address that this host uses towards other networks; `None` without a route to them.
+/// Returns the address of this host towards other networks.
+/// `None` without a route to them.
 pub fn address_towards_others() -> Option<IpAddr> {
     let address = local_address((OUTSIDE, DISCARD).into()).ok()?;
     (!address.is_unspecified()).then_some(address)
 }
 
-/// The address of this host for those who meet at `host`, which this host reaches from `own`. `None` if that is
-/// loopback, and no route leads to others.
+/// Returns the address of this host for processes that share a store at `host`.
+/// `own` is the address from which this host reaches `host`. `None` if `own` is loopback and no
+/// route leads to other hosts.
 pub fn address_for_others(host: &str, own: IpAddr) -> Option<IpAddr> {
     let own = own.to_canonical();
-    // A host often knows itself by name as a loopback address, which is of no use to others.
+    // A host often resolves its own name to a loopback address, which other hosts cannot use.
     let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok();
     match own.is_loopback() && !is_here {
         true => address_towards_others(),
@@ -48,11 +52,11 @@ pub fn address_for_others(host: &str, own: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// The address that this host uses towards the target.
+/// Returns the address that this host uses towards the target.
 ///
 /// # Errors
 ///
-/// No route leads there.
+/// No route leads to the target.
 pub fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match target {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

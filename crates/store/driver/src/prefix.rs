@@ -1,4 +1,4 @@
-//! A key space of one's own inside a shared store.
+//! A separate key space inside a shared store.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::{Breaker, Store, StoreError};
 
 /// Another store, with `prefix/` put before every key.
 ///
-/// `num_keys` and the timeout are those of the wrapped store, shared with everybody who uses it.
-/// `barrier` is the general form, as in PyTorch, so that all members meet whatever they wrap.
+/// `num_keys` and the timeout are those of the wrapped store, shared with all its users. `barrier`
+/// is the general form, as in PyTorch, so that members with different stores can share a barrier.
 #[derive(Debug)]
 pub struct PrefixStore {
     prefix: String,
@@ -20,7 +20,7 @@ pub struct PrefixStore {
 }
 
 impl PrefixStore {
-    /// Puts `prefix/` before every key of `inner`.
+    /// Creates a store that puts `prefix/` before every key of `inner`.
     pub fn new(prefix: impl Into<String>, inner: Arc<dyn Store>) -> Self {
         Self {
             prefix: prefix.into(),
@@ -28,12 +28,12 @@ impl PrefixStore {
         }
     }
 
-    /// The prefix, without the slash that joins it to the keys.
+    /// Returns the prefix, without the slash that joins it to the keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The wrapped store.
+    /// Returns the wrapped store.
     pub fn inner(&self) -> &Arc<dyn Store> {
         &self.inner
     }

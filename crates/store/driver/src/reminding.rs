@@ -1,4 +1,4 @@
-//! A wait that says now and then what it waits for.
+//! A wait that reports regularly what it waits for.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,10 @@ use rdzv_core::reminder::Reminder;
 
 use crate::{Store, StoreError};
 
-/// Waits for keys as [`Store::wait`] does, and calls `remind` after 2.5 s, after 30 s and then every 5 minutes: with the
-/// keys that are missing, and the time that is left.
+/// Waits for keys as [`Store::wait`] does, and calls `remind` regularly.
+///
+/// The calls come after 2.5 s, after 30 s and then every 5 minutes. Their arguments are the missing
+/// keys and the time that is left.
 ///
 /// # Errors
 ///

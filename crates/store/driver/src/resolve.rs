@@ -1,4 +1,6 @@
-//! Looking up names. A look-up cannot be interrupted, and may take as long as a name server is silent.
+//! Name look-ups.
+//!
+//! A look-up cannot be interrupted, and takes as long as a name server is silent.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -8,17 +10,19 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::reminder::{self, Reminder};
 
-/// The addresses of a host (a name or a numeric address) with this port, within `within`; `None` waits for the
-/// name server as long as it takes. A look-up that takes long is logged as a wait.
+/// Returns the addresses of a host with this port, within the given time.
+///
+/// The host is a name or a numeric address. If `within` is `None`, the wait for the name server has
+/// no limit. A look-up that takes long is logged as a wait.
 ///
 /// # Errors
 ///
-/// The system's; [`io::ErrorKind::TimedOut`] after `within`.
+/// The system's error, or [`io::ErrorKind::TimedOut`] after `within`.
 pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    // It gets a thread, which may stay behind.
+    // The look-up gets a thread, which may outlive the call.
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = host.to_owned();
     thread::Builder::new()
@@ -50,7 +54,7 @@ fn remind(host: &str, elapsed: Duration, left: Option<Duration>, reminder: &mut 
     }
     let left = left.map(|left| left.as_secs());
     let until = left.map_or_else(
-        || "it is waited for".to_owned(),
+        || "still waiting".to_owned(),
         |left| format!("{left} s left"),
     );
     tracing::warn!(

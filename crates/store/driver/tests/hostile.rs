@@ -148,7 +148,7 @@ fn clients_whose_host_is_gone_are_dropped_and_counted_and_others_are_not() {
     let server = server();
     let mut honest = Honest::new(server.port());
     let mut attacker = Attacker::new((Ipv4Addr::LOCALHOST, server.port()).into(), None);
-    let gone = attacks().find(|attack| attack.name == "clients whose host is gone");
+    let gone = attacks().find(|attack| attack.name == "clients whose host is lost");
     (gone.unwrap().run)(&mut attacker);
     while server.stats().waits == 0 {
         honest.ask();

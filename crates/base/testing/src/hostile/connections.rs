@@ -6,7 +6,7 @@ use socket2::{SockFilter, SockRef};
 
 use super::{Attack, Attacker, request};
 
-/// The connections of one attack on descriptors.
+/// Number of connections of one attack on descriptors.
 pub const CONNECTIONS: usize = 150;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -31,7 +31,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        name: "connections that are reset at once",
+        name: "connections that are reset immediately",
         run: |attacker| {
             (0..CONNECTIONS)
                 .filter_map(|_| attacker.connect())
@@ -39,7 +39,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        name: "connections that are closed at once",
+        name: "connections that are closed immediately",
         run: |attacker| {
             (0..CONNECTIONS)
                 .filter_map(|_| attacker.connect())
@@ -78,7 +78,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        name: "clients whose host is gone",
+        name: "clients whose host is lost",
         run: |attacker| {
             each(attacker, |peer| {
                 let wait = request::wait(std::iter::once("/gone".to_owned()));
@@ -89,7 +89,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Opens connections, does something with each, and keeps them.
+/// Opens connections, calls `act` with each, and keeps them.
 fn each(attacker: &mut Attacker, act: impl Fn(&mut super::Peer)) {
     for _ in 0..CONNECTIONS {
         if let Some(mut peer) = attacker.connect() {
@@ -99,7 +99,8 @@ fn each(attacker: &mut Attacker, act: impl Fn(&mut super::Peer)) {
     }
 }
 
-/// From now on nothing that comes for this connection is seen, as if its host had lost power.
+/// Drops everything that arrives for this connection.
+/// The effect is that of a host that has lost power.
 fn go_silent(peer: &super::Peer) {
     const RETURN: u16 = 0x06;
     let drop_everything = [SockFilter::new(RETURN, 0, 0, 0)];

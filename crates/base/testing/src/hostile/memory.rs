@@ -1,4 +1,4 @@
-//! Attacks on memory: what is stored, and what is kept of unfinished requests.
+//! Attacks on memory: stored data, and data of unfinished requests.
 
 use super::{Attack, Attacker, request};
 
@@ -50,7 +50,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| attacker.flood(false, 200_000, |n| request::push(&format!("/q/{n}"), "")),
     },
     Attack {
-        name: "fill with many keys at once",
+        name: "fill with many keys per request",
         run: |attacker| {
             attacker.flood(false, 3, |n| {
                 request::multi_set((0..60_000).map(|key| format!("/m/{n}/{key}")), &[7; 200])
@@ -96,7 +96,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Each reader holds a version of the value that is in the store no more.
+/// Makes each reader hold an old version of the value.
+/// That version is no longer in the store.
 fn overwrite_while_read(attacker: &mut Attacker) {
     let Some(mut writer) = attacker.join() else {
         return;

@@ -1,18 +1,18 @@
-//! Attacks on a store server: by any peer over the network.
+//! Attacks on a store server by any peer over the network.
 //!
-//! Each attack is a bounded number of connections and bytes, and ends when the server has taken
-//! them, has refused them, or does not read them. Nothing is answered for by time. The caller of an
-//! attack asks the server as an honest client at the same time, and looks at its counters
+//! Each attack is a bounded number of connections and bytes. It ends when the server has accepted
+//! them, has refused them, or does not read them. No result depends on time. The caller of an
+//! attack sends requests as an honest client at the same time, and checks the server's counters
 //! afterwards.
 //!
 //! | file | attacks on |
 //! |---|---|
-//! | `memory.rs` | what the server stores, and what it keeps of unfinished requests |
+//! | `memory.rs` | stored data, and data of unfinished requests |
 //! | `work.rs` | the time of the server's one thread |
 //! | `waits.rs` | waits and barriers |
-//! | `unread.rs` | replies that nobody takes |
+//! | `unread.rs` | replies that are not read |
 //! | `connections.rs` | descriptors; half-open and reset connections |
-//! | `lengths.rs` | bytes that are no requests |
+//! | `lengths.rs` | bytes that are not requests |
 //! | `peer.rs` | a connection of an attacker |
 //! | `request.rs` | requests as bytes |
 
@@ -31,13 +31,14 @@ pub use peer::{Attacker, Peer};
 /// One attack.
 #[derive(Debug, Clone, Copy)]
 pub struct Attack {
-    /// Its name, for tables.
+    /// Name for tables.
     pub name: &'static str,
-    /// Carries it out once. The connections stay open until the attacker is dropped.
+    /// Carries out the attack once.
+    /// The connections stay open until the attacker is dropped.
     pub run: fn(&mut Attacker),
 }
 
-/// All attacks.
+/// Returns all attacks.
 pub fn attacks() -> impl Iterator<Item = Attack> {
     let all = [
         memory::ATTACKS,

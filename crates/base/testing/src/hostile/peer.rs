@@ -9,11 +9,11 @@ use socket2::{Domain, Socket, Type};
 
 use super::request;
 
-/// A server that takes no byte for this long does not read the connection any more, which is one of
-/// its defences.
+/// Time without an accepted byte after which the server counts as not reading.
+/// To stop reading a connection is one of its defences.
 const TAKES_NOTHING: Duration = Duration::from_millis(100);
 
-/// An attacker: the server's address, and the connections that are open.
+/// An attacker: the server's address, and the open connections.
 #[derive(Debug)]
 pub struct Attacker {
     server: SocketAddr,
@@ -22,7 +22,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// An attacker on the address `from`, or on any.
+    /// Creates an attacker at the address `from`, or at any address.
     pub fn new(server: SocketAddr, from: Option<IpAddr>) -> Self {
         Self {
             server,
@@ -31,7 +31,8 @@ impl Attacker {
         }
     }
 
-    /// Connects and says nothing. `None`: the server takes nobody.
+    /// Connects without sending anything.
+    /// `None` if the server accepts no connection.
     pub fn connect(&self) -> Option<Peer> {
         let socket = Socket::new(Domain::for_address(self.server), Type::STREAM, None).ok()?;
         if let Some(from) = self.from {
@@ -54,7 +55,7 @@ impl Attacker {
         peer.send(&request::validate()).then_some(peer)
     }
 
-    /// Joins and sends this over and over, `times` times, taking the replies or not.
+    /// Connects as a client and sends `times` requests, reading replies if `takes`.
     pub fn flood(&mut self, takes: bool, times: usize, mut request: impl FnMut(usize) -> Vec<u8>) {
         let Some(mut peer) = self.join() else {
             return;
@@ -67,7 +68,7 @@ impl Attacker {
         self.keep(peer);
     }
 
-    /// Has the server carry out a request before anything else happens.
+    /// Makes the server execute a request before anything else happens.
     pub fn prepare(&mut self, request: &[u8]) {
         if let Some(mut peer) = self.join() {
             // The answer to the second request shows that the first one has been executed.
@@ -83,23 +84,24 @@ impl Attacker {
     }
 }
 
-/// A connection. Nothing about it ever waits for long.
+/// A connection. None of its calls waits for long.
 #[derive(Debug)]
 pub struct Peer {
     stream: TcpStream,
-    /// Bytes that the server has taken.
+    /// Bytes that the server has accepted.
     pub sent: usize,
-    /// Bytes of replies that were taken; the largest number once the server has ended the connection.
+    /// Bytes of replies that were read.
+    /// The largest number once the server has ended the connection.
     pub received: usize,
 }
 
 impl Peer {
-    /// Sends; false if the server has refused it or does not read any more.
+    /// Sends bytes; `false` if the server has refused them or no longer reads.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         self.exchange(bytes, false)
     }
 
-    /// Sends, and takes the replies that are there in between if it `takes` any.
+    /// Sends bytes, and reads available replies in between if `takes`.
     pub fn exchange(&mut self, mut bytes: &[u8], takes: bool) -> bool {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
@@ -127,12 +129,12 @@ impl Peer {
         true
     }
 
-    /// Takes the replies that are there; tells whether there were any.
+    /// Reads the available replies; `true` if there were any.
     pub fn take(&mut self) -> bool {
         self.take_up_to(usize::MAX)
     }
 
-    /// Takes replies until there are this many bytes of them, or no more come.
+    /// Reads replies until there are `count` bytes of them, or no more come.
     pub fn take_until(&mut self, count: usize) {
         while self.received < count {
             if !self.take_up_to(count) && !self.is_ready(PollFlags::IN) {
@@ -141,8 +143,8 @@ impl Peer {
         }
     }
 
-    /// Takes replies that are there until there are this many bytes of them; tells whether there were
-    /// any, or the connection has ended.
+    /// Reads available replies until there are `count` bytes of them.
+    /// `true` if there were any, or if the connection has ended.
     fn take_up_to(&mut self, count: usize) -> bool {
         let (mut buffer, before) = ([0; 64 << 10], self.received);
         while self.received < count {
@@ -159,18 +161,18 @@ impl Peer {
         self.received > before
     }
 
-    /// The connection itself.
+    /// Returns the connection itself.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
     /// Ends the connection with a reset.
     pub fn reset(self) {
-        // Without lingering, closing is a reset.
+        // Without lingering, closing a socket resets the connection.
         let _ = Socket::from(self.stream).set_linger(Some(Duration::ZERO));
     }
 
-    /// Waits until the server takes or sends something.
+    /// Waits until the server accepts or sends bytes.
     fn is_ready(&self, wanted: PollFlags) -> bool {
         let timeout = Timespec::try_from(TAKES_NOTHING).ok();
         poll(&mut [PollFd::new(&self.stream, wanted)], timeout.as_ref())

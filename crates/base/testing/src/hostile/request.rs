@@ -1,40 +1,40 @@
-//! Requests of the c10d protocol as bytes, right and wrong ones.
+//! Valid and invalid requests of the c10d protocol as bytes.
 
 /// The magic number of `VALIDATE`.
 const MAGIC: u32 = 0x3C85_F7CE;
 
-/// A length or count, and nothing behind it.
+/// Encodes a length or a count alone.
 pub fn length(length: u64) -> Vec<u8> {
     length.to_le_bytes().to_vec()
 }
 
-/// Bytes with their length in front.
+/// Encodes bytes with their length in front.
 pub fn bytes(bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     [&length(bytes.len() as u64)[..], bytes].concat()
 }
 
-/// `VALIDATE`, which every connection starts with.
+/// Encodes `VALIDATE`, the first request of every connection.
 pub fn validate() -> Vec<u8> {
     [&[0], &MAGIC.to_le_bytes()[..]].concat()
 }
 
-/// `PING`, answered with the nonce.
+/// Encodes `PING`, answered with the nonce.
 pub fn ping(nonce: u32) -> Vec<u8> {
     [&[0x0d], &nonce.to_le_bytes()[..]].concat()
 }
 
-/// A request of one key.
+/// Encodes a request with one key.
 fn of_key(opcode: u8, key: impl AsRef<[u8]>) -> Vec<u8> {
     [vec![opcode], bytes(key)].concat()
 }
 
-/// A request of one key and one value.
+/// Encodes a request with one key and one value.
 fn of_pair(opcode: u8, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Vec<u8> {
     [of_key(opcode, key), bytes(value)].concat()
 }
 
-/// A request of keys.
+/// Encodes a request with several keys.
 fn of_keys(opcode: u8, keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     let mut request = vec![opcode];
     request.extend(length(keys.len() as u64));
@@ -42,37 +42,37 @@ fn of_keys(opcode: u8, keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     request
 }
 
-/// `SET`, not answered.
+/// Encodes `SET`, not answered.
 pub fn set(key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Vec<u8> {
     of_pair(0x01, key, value)
 }
 
-/// `SET` without the bytes of its value.
+/// Encodes `SET` without the bytes of its value.
 pub fn set_head(key: &str, declared: u64) -> Vec<u8> {
     [of_key(0x01, key), length(declared)].concat()
 }
 
-/// `COMPARE_SET`, answered with bytes.
+/// Encodes `COMPARE_SET`, answered with bytes.
 pub fn compare_set(key: &str, expected: impl AsRef<[u8]>, desired: impl AsRef<[u8]>) -> Vec<u8> {
     [of_pair(0x02, key, expected), bytes(desired)].concat()
 }
 
-/// `GET`, answered with bytes.
+/// Encodes `GET`, answered with bytes.
 pub fn get(key: impl AsRef<[u8]>) -> Vec<u8> {
     of_key(0x03, key)
 }
 
-/// `ADD`, answered with eight bytes.
+/// Encodes `ADD`, answered with eight bytes.
 pub fn add(key: &str, delta: i64) -> Vec<u8> {
     [of_key(0x04, key), delta.to_le_bytes().to_vec()].concat()
 }
 
-/// `CHECK`, answered with a byte.
+/// Encodes `CHECK`, answered with a byte.
 pub fn check(keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     of_keys(0x05, keys)
 }
 
-/// `WAIT`, answered with a byte in due time.
+/// Encodes `WAIT`, answered with a byte once the keys exist.
 pub fn wait(keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     of_keys(0x06, keys)
 }
@@ -80,22 +80,22 @@ pub fn wait(keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
 /// `GETNUMKEYS`, answered with eight bytes.
 pub const NUM_KEYS: &[u8] = &[0x07];
 
-/// `DELETE_KEY`, answered with eight bytes.
+/// Encodes `DELETE_KEY`, answered with eight bytes.
 pub fn delete(key: &str) -> Vec<u8> {
     of_key(0x08, key)
 }
 
-/// `APPEND`, not answered.
+/// Encodes `APPEND`, not answered.
 pub fn append(key: &str, value: impl AsRef<[u8]>) -> Vec<u8> {
     of_pair(0x09, key, value)
 }
 
-/// `MULTI_GET`, answered with values.
+/// Encodes `MULTI_GET`, answered with values.
 pub fn multi_get(keys: impl ExactSizeIterator<Item = String>) -> Vec<u8> {
     of_keys(0x0a, keys)
 }
 
-/// `MULTI_SET`, not answered.
+/// Encodes `MULTI_SET`, not answered.
 pub fn multi_set(keys: impl ExactSizeIterator<Item = String>, value: &[u8]) -> Vec<u8> {
     let mut request = [vec![0x0b], length(keys.len() as u64)].concat();
     keys.for_each(|key| request.extend([bytes(key), bytes(value)].concat()));
@@ -105,12 +105,12 @@ pub fn multi_set(keys: impl ExactSizeIterator<Item = String>, value: &[u8]) -> V
 /// `CANCEL_WAIT`, answered with a byte.
 pub const CANCEL_WAIT: &[u8] = &[0x0c];
 
-/// `QUEUE_PUSH`, not answered.
+/// Encodes `QUEUE_PUSH`, not answered.
 pub fn push(key: &str, value: impl AsRef<[u8]>) -> Vec<u8> {
     of_pair(0x0e, key, value)
 }
 
-/// `QUEUE_POP`, answered with a number and bytes.
+/// Encodes `QUEUE_POP`, answered with a number and bytes.
 pub fn pop(key: &str) -> Vec<u8> {
     of_key(0x0f, key)
 }
@@ -118,7 +118,7 @@ pub fn pop(key: &str) -> Vec<u8> {
 /// `LIST_KEYS`, answered with all keys.
 pub const LIST_KEYS: &[u8] = &[0x11];
 
-/// `BARRIER`, answered with a byte in due time.
+/// Encodes `BARRIER`, answered with a byte once all have arrived.
 pub fn barrier(key: &str, world_size: i64) -> Vec<u8> {
     [of_key(0x12, key), world_size.to_le_bytes().to_vec()].concat()
 }

@@ -1,4 +1,4 @@
-//! Attacks with replies that nobody takes.
+//! Attacks with replies that the client does not read.
 
 use super::{Attack, request};
 

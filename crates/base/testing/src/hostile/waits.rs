@@ -8,7 +8,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| attacker.flood(false, 4, |n| request::wait(keys(n, 30_000))),
     },
     Attack {
-        name: "wait for many keys and give up",
+        name: "wait for many keys and cancel",
         run: |attacker| {
             attacker.flood(true, 4, |n| {
                 [&request::wait(keys(n, 30_000))[..], request::CANCEL_WAIT].concat()
@@ -78,7 +78,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        name: "give up again and again",
+        name: "cancel waits again and again",
         run: |attacker: &mut Attacker| {
             attacker.flood(true, 10, |_| request::CANCEL_WAIT.repeat(30_000));
         },

@@ -127,7 +127,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        name: "many at once",
+        name: "many connections together",
         run: many_at_once,
     },
 ];
@@ -140,7 +140,7 @@ fn keys(count: usize) -> Vec<u8> {
     request::multi_set((0..count).map(key), b"")
 }
 
-/// Every connection has requests for several turns.
+/// Sends requests for several turns on every connection.
 fn many_at_once(attacker: &mut Attacker) {
     for _ in 0..60 {
         attacker.flood(false, 1, |_| request::NUM_KEYS.repeat(30 << 10));

@@ -1,27 +1,27 @@
-//! The end of something that a worker group waits for, in words.
+//! The events that a worker group waits for, in words.
 
 use std::time::Duration;
 
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// The end of something that a worker group waits for.
+/// Something whose end a worker group waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Awaited {
-    /// Workers that were told to end.
+    /// Workers that the agent has asked to end.
     Workers {
-        /// Those that run.
+        /// Workers that still run.
         workers: Vec<LocalRank>,
-        /// Time at which they are killed, or given up if they were.
+        /// Time of the next step: SIGKILL, or the end of the wait after SIGKILL.
         until: Mono,
-        /// Whether they were killed.
+        /// `true` if the agent has killed them.
         killed: bool,
     },
     /// Processes that workers have left behind.
     Leftovers,
     /// The pause before the next attempt.
     Delay {
-        /// Its end.
+        /// End of the delay.
         until: Mono,
     },
     /// The workers of the other nodes, which have to succeed too.
@@ -29,7 +29,7 @@ pub enum Awaited {
 }
 
 impl Awaited {
-    /// Whether the wait is for the same end as that of before, of which less may be left.
+    /// `true` if this wait is the previous one, perhaps with fewer workers left.
     pub fn is_same(&self, before: &Self) -> bool {
         match (self, before) {
             (Self::Workers { killed, .. }, Self::Workers { killed: before, .. }) => {
@@ -39,7 +39,7 @@ impl Awaited {
         }
     }
 
-    /// The end of the wait, if that is known.
+    /// Returns the end of the wait, if that is known.
     pub fn until(&self) -> Option<Mono> {
         match self {
             Self::Workers { until, .. } | Self::Delay { until } => Some(*until),
@@ -47,7 +47,7 @@ impl Awaited {
         }
     }
 
-    /// A sentence; `workers` names local ranks (`ranks 0-2, 5`).
+    /// Returns a sentence; `workers` names local ranks (`ranks 0-2, 5`).
     pub fn sentence(&self, now: Mono, workers: impl FnOnce(&[LocalRank]) -> String) -> String {
         let left = self
             .until()
@@ -72,7 +72,7 @@ impl Awaited {
                 "waiting for the end of processes that workers have left behind".to_owned()
             }
             Self::Delay { .. } => {
-                format!("waiting before the next attempt, as asked for; {left} s left")
+                format!("waiting before the next attempt, as configured; {left} s left")
             }
             Self::OtherNodes => {
                 "the workers of this node have succeeded; waiting for those of the other nodes"
@@ -108,7 +108,7 @@ mod tests {
         );
         assert_eq!(
             said(&Awaited::Delay { until }),
-            "waiting before the next attempt, as asked for; 27 s left"
+            "waiting before the next attempt, as configured; 27 s left"
         );
     }
 

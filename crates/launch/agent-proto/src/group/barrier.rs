@@ -1,12 +1,14 @@
-//! Keys that the agents of one round share in the store, relative to the round's prefix.
+//! Store keys that the agents of one round share.
 //!
-//! The names and values are those of torchelastic, so that its agents and ours can share a job.
+//! The keys are relative to the round's prefix.
+//!
 
 use std::time::Duration;
 
 use rdzv_core::rank::GroupRank;
 
-/// Key of the counter and flag of the exit barrier; used with the store's barrier.
+/// Key of the counter and flag of the exit barrier.
+/// The store's barrier uses it.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
 /// Time that an agent whose workers succeeded waits for the others.

@@ -6,35 +6,36 @@ use std::time::Duration;
 use rdzv_core::escape::escape;
 use rdzv_core::signal;
 
-/// The longest text of a cause, in characters; a longer one ends with an ellipsis.
+/// Longest text of a cause, in characters; a longer one ends with an ellipsis.
 const LONGEST: usize = 500;
 
 /// The cause of the failure of a worker, or of a whole node.
 ///
-/// [`Cause::kind`] is stable, for programs; the text ([`fmt::Display`]) is one line for people and
+/// [`Cause::kind`] is stable, for programs. The text ([`fmt::Display`]) is one line for users and
 /// may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// The program ended by an error of its own that it reported: an exception, a panic, an
-    /// assertion, a message of a library that aborted it.
+    /// The program ended with an error that it reported itself.
+    /// Examples: an exception, a panic, an assertion, a message of a library that aborted it.
     Exception {
         /// Class and text as the program wrote them, such as `ValueError: boom`.
         text: String,
     },
-    /// It ended with a code and no message.
+    /// The program ended with a code and no message.
     ExitCode {
-        /// 1 to 255; 0 if it ended well although it was being stopped for another cause.
+        /// Exit code, 1 to 255.
+        /// 0 if the program succeeded although the agent was stopping it for another cause.
         code: i32,
-        /// The last line that it wrote to stderr, if the agent has it. It need not be about the end;
-        /// for shells, and for `sys.exit` with a text, it is.
+        /// The last line that the program wrote to stderr, if the agent has it.
+        /// The line need not be about the end. For shells, and for `sys.exit` with a text, it is.
         last_line: Option<String>,
     },
-    /// A signal ended it that the agent did not send.
+    /// A signal that the agent did not send ended the program.
     Signal {
-        /// Its number.
+        /// Number of the signal.
         signal: i32,
     },
-    /// It was killed, or failed, because memory had run out.
+    /// The kernel killed the program, or it failed, because memory had run out.
     OutOfMemory {
         /// The proof, such as the counter of a control group.
         evidence: String,
@@ -44,76 +45,79 @@ pub enum Cause {
         /// The message of the program.
         text: String,
     },
-    /// It never ran: no such program, not executable, interpreter or script missing.
+    /// The program never ran.
+    /// It is missing or not executable, or its interpreter or script is missing.
     NotStarted {
         /// The error.
         reason: String,
     },
-    /// A timer that the worker itself had asked for ran out.
+    /// A timer that the worker itself had set ran out.
     Watchdog {
         /// Name of the timed section, given by the worker.
         scope: String,
         /// Time between the deadline and its detection.
         late: Duration,
     },
-    /// It had promised heartbeats and sent none for too long.
+    /// The worker had promised heartbeats and sent none for too long.
     Heartbeat {
-        /// The phase that it was in, as it calls it.
+        /// The worker's name for the phase that it was in.
         phase: String,
-        /// Time of silence.
+        /// Time without a heartbeat.
         silent: Duration,
         /// The limit of that phase.
         limit: Duration,
     },
-    /// Seen from outside, it made no progress for too long.
+    /// The worker made no progress that is visible from outside for too long.
     Hang {
         /// Time without progress.
         silent: Duration,
         /// The limit.
         limit: Duration,
-        /// Its location: a function, or what the kernel waited for.
+        /// Location of the worker: a function, or what the kernel waited for.
         location: String,
     },
-    /// The kernel held it in an uninterruptible wait (state D).
+    /// The kernel held the worker in an uninterruptible wait (state D).
     Uninterruptible {
-        /// For how long.
+        /// Duration of the wait.
         held: Duration,
-        /// The kernel function that it waited in, if that can be seen.
+        /// Kernel function in which the process waited, if it is known.
         wait_channel: Option<String>,
     },
     /// A node vanished with its agent, without a message.
     NodeLost {
-        /// The node, and the observation.
+        /// One text with the node and the observation.
         node: String,
     },
-    /// The agent stopped it because of something else; never the first cause of anything.
+    /// The agent stopped the worker because of something else.
+    /// This is never the first cause.
     StoppedByAgent {
-        /// Minus the signal that ended it, or its own code.
+        /// Minus the signal that ended the worker, or the worker's exit code.
         number: i32,
     },
-    /// The agent itself could not go on.
+    /// The agent itself failed and could not continue.
     Agent {
         /// Class and text of the error.
         text: String,
     },
-    /// A cause that another node reported, of which only kind and text travel.
+    /// A cause that another node reported. Only kind and text are sent.
     Reported {
         /// [`Cause::kind`] at that node.
         kind: String,
-        /// The text: one line.
+        /// Text of the cause, one line.
         text: String,
     },
 }
 
 impl Cause {
-    /// An error in the program's own words, of which the first line is kept.
+    /// Returns the cause for an error in the program's own words.
+    /// Only the first line of the text is kept.
     pub fn exception(text: &str) -> Self {
         Self::Exception {
             text: one_line(text),
         }
     }
 
-    /// A cause from the kind and the text that another node reported.
+    /// Returns a cause from the kind and the text that another node reported.
     pub fn reported(kind: String, text: &str) -> Self {
         let text = one_line(text);
         match kind.as_str() {
@@ -122,7 +126,7 @@ impl Cause {
         }
     }
 
-    /// The stable name of this kind of cause.
+    /// Returns the stable name of this kind of cause.
     pub fn kind(&self) -> &str {
         match self {
             Self::Exception { .. } => "exception",
@@ -161,7 +165,7 @@ impl fmt::Display for Cause {
             Self::DiskFull { text } => format!("no space left on a file system: {text}"),
             Self::NotStarted { reason } => format!("could not be started: {reason}"),
             Self::Watchdog { scope, late } => format!(
-                "its own timer '{scope}' ran out, {} before that was seen",
+                "its own timer '{scope}' ran out {} before the agent noticed it",
                 seconds(*late)
             ),
             Self::Heartbeat {
@@ -178,7 +182,7 @@ impl fmt::Display for Cause {
                 limit,
                 location,
             } => format!(
-                "no progress for {} (limit {}); it stood in {location}",
+                "no progress for {} (limit {}); it was in {location}",
                 seconds(*silent),
                 seconds(*limit)
             ),
@@ -204,7 +208,8 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The first line that is not empty, escaped; an ellipsis stands for what is left out.
+/// Returns the first line that is not empty, escaped.
+/// An ellipsis replaces text that is left out.
 pub fn one_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();

@@ -1,10 +1,12 @@
-//! From what a worker left behind to the one line that says why it failed.
+//! Finds the cause of a worker's failure in what the worker left behind.
+//!
+//! The first source that applies decides:
 //!
 //! ```text
 //!   killed by the agent ───── the fault that it was killed for
-//!   stopped by the agent ──── that, unless it had recorded an error of its own before
+//!   stopped by the agent ──── that, unless it had recorded its own error before
 //!   error file ────────────── class and text of the exception
-//!   memory counters ───────── out of memory, for a worker that died of SIGKILL
+//!   memory counters ───────── out of memory, for a worker that SIGKILL ended
 //!   end of its stderr ─────── exception, panic, abort message, missing script, full disk
 //!   exit ──────────────────── signal, or code
 //! ```
@@ -18,7 +20,7 @@ use super::exit::Exit;
 /// SIGABRT.
 const ABORT: i32 = 6;
 
-/// The cause of the failure of a worker that ended so.
+/// Returns the cause of the failure of a worker with this exit.
 pub fn diagnose(exit: Exit, evidence: &Evidence) -> Cause {
     if let Some(cause) = &evidence.kill_cause {
         return cause.clone();
@@ -37,8 +39,8 @@ pub fn diagnose(exit: Exit, evidence: &Evidence) -> Cause {
             evidence: shown.clone(),
         };
     }
-    // A program that reports its end in words exits with a code, or aborts. Before any other signal
-    // it had no chance to, so its last lines are about something else: an error that it handled.
+    // A program that reports its end in words exits with a code, or aborts. Any other signal leaves
+    // no chance to report. Then the last lines are about something else: an error that was handled.
     if matches!(exit, Exit::Code(_) | Exit::Signal(ABORT))
         && let Some(cause) = stderr::last_words(&evidence.stderr_tail, exit)
     {
@@ -53,14 +55,15 @@ pub fn diagnose(exit: Exit, evidence: &Evidence) -> Cause {
     }
 }
 
-/// The last Python traceback of these lines, with the line that names the exception.
+/// Returns the last Python traceback of these lines, with the exception's line.
 pub fn traceback(lines: &[String]) -> Option<String> {
     let (head, last) = stderr::traceback(lines)?;
     Some(lines[head..=last].join("\n"))
 }
 
-/// The exception with which a worker that the agent stopped had failed before: that of a traceback
-/// among the last lines of its stderr.
+/// Returns the exception with which a stopped worker had failed before.
+/// The agent stopped the worker; the exception is that of a traceback among the last lines of its
+/// stderr.
 pub fn own_exception(stderr_tail: &[String]) -> Option<Cause> {
     let (_, last) = stderr::traceback(stderr_tail)?;
     let recent = stderr_tail.len() - last <= RECENT_LINES;
@@ -70,17 +73,18 @@ pub fn own_exception(stderr_tail: &[String]) -> Option<Cause> {
     (!interrupted.iter().any(|class| text.starts_with(class))).then_some(cause)
 }
 
-/// Whether a cause is how the loss of another worker shows: a connection to it has ended. Such a
-/// failure is hardly ever the first one, even if its process was the first to end.
+/// `true` if a cause is a symptom of the loss of another worker.
+/// A connection to that worker has ended. Such a failure is hardly ever the first one, even if its
+/// process was the first to end.
 pub fn is_loss_of_a_peer(cause: &Cause) -> bool {
     matches!(cause, Cause::Exception { text } if ABOUT_A_PEER.iter().any(|words| text.contains(words)))
 }
 
-/// The last traceback of a stopped worker counts within this many lines of the end of its stderr: an
-/// earlier one may be about an error that was handled.
+/// Number of lines at the end of stderr in which a traceback counts.
+/// This applies to stopped workers. An earlier traceback may be about an error that was handled.
 const RECENT_LINES: usize = 8;
 
-/// Messages of Python, gloo, NCCL and our own collectives about a peer that is gone.
+/// Messages of Python, gloo, NCCL and our own collectives about a lost peer.
 const ABOUT_A_PEER: &[&str] = &[
     "Connection closed by peer",
     "Connection reset by peer",
@@ -93,7 +97,8 @@ const ABOUT_A_PEER: &[&str] = &[
     "ncclRemoteError",
 ];
 
-/// An exception by its words; some say more than that there was one.
+/// Returns the cause for the text of an exception.
+/// Some texts have a more precise cause than "exception".
 fn exception(text: &str) -> Cause {
     let class = text.split([':', ' ', '(']).next().unwrap_or_default();
     let class = class.rsplit('.').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The environment and the arguments of a worker, and the prefix of its lines on the console.
+//! The environment, the arguments and the console prefix of a worker.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -10,8 +10,9 @@ use crate::topology::VisibleLists;
 use rdzv_core::env;
 use rdzv_core::rank::{LocalRank, ranges};
 
-/// The variables of a worker in addition to the agent's environment. The error file is not among them:
-/// its path depends on the log directory.
+/// Returns the variables of a worker in addition to the agent's environment.
+///
+/// The path of the error file is not among them, because it depends on the log directory.
 ///
 /// # Errors
 ///
@@ -57,8 +58,9 @@ pub fn variables(
     Ok(variables)
 }
 
-/// The one device that a worker sees with `--virtual-local-rank`: the entry of the list at its
-/// local rank, or the local rank itself where there is no list.
+/// Returns the one device that a worker sees with `--virtual-local-rank`.
+/// The device is the entry of the list at the worker's local rank, or the local rank itself if
+/// there is no list.
 pub fn device_of(
     devices: &VisibleLists,
     local_rank: LocalRank,
@@ -84,8 +86,9 @@ pub fn device_of(
     Ok(variables)
 }
 
-/// A worker's arguments: `${local_rank}` and `$local_rank` become its local rank (the real one,
-/// also with `--virtual-local-rank`), `$$` becomes `$`; everything else stays.
+/// Returns a worker's arguments with its local rank filled in.
+/// `${local_rank}` and `$local_rank` become the real local rank, also with `--virtual-local-rank`.
+/// `$$` becomes `$`; everything else stays.
 pub fn arguments(templates: &[OsString], local_rank: LocalRank) -> Vec<OsString> {
     let digits = local_rank.to_string();
     templates
@@ -99,9 +102,10 @@ pub fn arguments(templates: &[OsString], local_rank: LocalRank) -> Vec<OsString>
         .collect()
 }
 
-/// The prefix of a line on the console that came from these workers (one, or several that wrote the
-/// same), from its template: `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}` are
-/// replaced by the rules of [`arguments`]. Several ranks read `0-3,5`.
+/// Returns the prefix of a console line that came from these workers.
+/// Several workers share a line if they wrote the same. The template may contain `${role_name}`,
+/// `${local_rank}`, `${rank}` and `${hostname}`, which are replaced by the rules of [`arguments`].
+/// Several ranks read `0-3,5`.
 pub fn line_prefix(template: &str, role: &str, workers: &[WorkerRanks], hostname: &str) -> String {
     let local_rank = ranges(workers.iter().map(|worker| worker.local_rank.0));
     let rank = ranges(workers.iter().map(|worker| worker.rank.0));
@@ -115,7 +119,7 @@ pub fn line_prefix(template: &str, role: &str, workers: &[WorkerRanks], hostname
     String::from_utf8_lossy(&filled).into_owned()
 }
 
-/// Replaces `$name` and `${name}` where `value` knows the name, and `$$` by `$`.
+/// Replaces `$name` and `${name}` if `value` knows the name, and `$$` by `$`.
 ///
 /// Names are ASCII letters, digits and `_`, and do not begin with a digit.
 fn substitute<'v>(template: &[u8], value: impl Fn(&[u8]) -> Option<&'v [u8]>) -> Vec<u8> {

@@ -1,5 +1,6 @@
-//! The evidence of a failure besides its cause: the node, the end of the process and the files that
-//! it left.
+//! The evidence of a failure besides its cause.
+//!
+//! It consists of the node, the end of the process and the files that the process left.
 
 use std::path::PathBuf;
 
@@ -11,44 +12,49 @@ use serde_json::Value;
 use super::cause::Cause;
 use super::exit::Exit;
 
-/// The evidence of one failure. Everything that may be unknown may be missing: of a node that was
-/// lost, only the node is known.
+/// The evidence of one failure. Everything that may be unknown is optional.
+///
+/// For a lost node, only the node is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Evidence {
-    /// The full name of the node that it happened on.
+    /// Full name of the node on which the failure happened.
     pub host: String,
-    /// That node's rank among the agents.
+    /// Rank of that node among the agents.
     pub group_rank: Option<GroupRank>,
-    /// The worker's role.
+    /// Role of the worker.
     pub role: String,
-    /// Its global rank.
+    /// Global rank of the worker.
     pub rank: Option<Rank>,
-    /// Its local rank.
+    /// Local rank of the worker.
     pub local_rank: Option<LocalRank>,
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: Option<u32>,
-    /// Its exit code, or the signal that ended it.
+    /// Exit code of the worker, or the signal that ended it.
     pub exit: Option<Exit>,
-    /// When the worker was started.
+    /// Time at which the worker was started.
     pub started: Option<Wall>,
-    /// When the failure was seen, by the clock of its node.
+    /// Time at which the failure was seen, by the clock of its node.
     pub seen: Option<Wall>,
-    /// Whether the agent had signalled the worker while it was running.
+    /// `true` if the agent had signalled the worker while it was running.
     pub stopped_by_agent: bool,
-    /// Why the agent killed it, if that was for a fault of its own.
+    /// Cause for which the agent killed the worker.
+    /// `None` unless the worker itself was at fault.
     pub kill_cause: Option<Cause>,
-    /// The counter that shows that the kernel killed for lack of memory while it ran.
+    /// Counter that shows kills by the kernel for lack of memory.
+    /// It was read while the worker ran.
     pub out_of_memory: Option<String>,
-    /// Its error file, if it left one.
+    /// Error file of the worker, if it left one.
     pub error_file: Option<ErrorFile>,
-    /// The traceback in its error file, or at the end of its stderr.
+    /// Traceback from the error file, or from the end of the worker's stderr.
     pub traceback: Option<String>,
-    /// The last lines of its stderr, oldest first. Empty if the agent has none of them.
+    /// Last lines of the worker's stderr, oldest first.
+    /// Empty if the agent has none.
     pub stderr_tail: Vec<String>,
 }
 
 impl Evidence {
-    /// When the worker failed: the time in its error file, else when its end was seen.
+    /// Returns the time of the failure.
+    /// This is the time in the error file, or otherwise the time at which the end was seen.
     pub fn time(&self) -> Wall {
         let recorded = self.recorded_seconds();
         recorded.map_or(self.seen.unwrap_or_default(), |seconds| {
@@ -56,13 +62,15 @@ impl Evidence {
         })
     }
 
-    /// When the worker says that it failed, in whole seconds.
+    /// Returns the time of the failure that the worker recorded, in whole seconds.
     pub fn recorded_seconds(&self) -> Option<i64> {
         self.error_file.as_ref()?.recorded_seconds()
     }
 }
 
-/// The file that a worker left at `TORCHELASTIC_ERROR_FILE`: one of two forms of JSON.
+/// The file that a worker left at `TORCHELASTIC_ERROR_FILE`.
+///
+/// The file has one of two forms of JSON.
 ///
 /// ```json
 /// {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "…", "timestamp": "1790000000"}}}
@@ -72,12 +80,12 @@ impl Evidence {
 pub struct ErrorFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// Its JSON, or why it is not readable as one of the two forms.
+    /// JSON of the file, or the reason why it has neither of the two forms.
     pub content: Result<Value, String>,
 }
 
 impl ErrorFile {
-    /// Reads the text of an error file.
+    /// Parses the text of an error file.
     pub fn parse(path: PathBuf, text: &str) -> Self {
         Self {
             path,
@@ -89,7 +97,7 @@ impl ErrorFile {
         self.content.as_ref().ok()
     }
 
-    /// Class and text of the exception that the worker recorded.
+    /// Returns class and text of the exception that the worker recorded.
     pub fn message(&self) -> Option<&str> {
         match self.json()?.get("message")? {
             Value::String(text) => Some(text),
@@ -97,7 +105,8 @@ impl ErrorFile {
         }
     }
 
-    /// The traceback that the worker recorded, or its message if it recorded none.
+    /// Returns the traceback that the worker recorded.
+    /// If it recorded none, this is its message.
     pub fn traceback(&self) -> Option<&str> {
         match self.json()?.get("message")? {
             Value::String(text) => Some(text),
@@ -108,7 +117,8 @@ impl ErrorFile {
         }
     }
 
-    /// When the worker says that it failed: whole seconds since the Unix epoch.
+    /// Returns the time of the failure that the worker recorded.
+    /// It is in whole seconds since the Unix epoch.
     pub fn recorded_seconds(&self) -> Option<i64> {
         let content = self.json()?;
         let timestamp = match content.get("message")? {
@@ -140,7 +150,8 @@ fn parse(text: &str) -> Result<Value, String> {
     }
 }
 
-/// The same with every text in it escaped, as its worker may have copied them from anywhere.
+/// Escapes every text in a value.
+/// The worker may have copied these texts from anywhere.
 fn escaped(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(escape_lines(&text)),

@@ -6,14 +6,14 @@ use rdzv_core::time::Wall;
 /// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It returned this code.
+    /// The process exited with this code.
     Code(i32),
     /// This signal ended it.
     Signal(i32),
 }
 
 impl Exit {
-    /// PyTorch's one number: the code, or minus the signal.
+    /// Returns PyTorch's single number: the code, or minus the signal.
     pub fn as_number(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -30,7 +30,7 @@ impl Exit {
         }
     }
 
-    /// Whether this is a success.
+    /// `true` if the exit code is 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }
@@ -41,13 +41,13 @@ impl Exit {
 pub struct WorkerExit {
     /// The worker.
     pub local_rank: LocalRank,
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: u32,
-    /// Its exit code, or the signal that ended it.
+    /// Exit code of the worker, or the signal that ended it.
     pub exit: Exit,
-    /// When that was seen.
+    /// Time at which the agent saw the end.
     pub at: Wall,
-    /// True if the agent had signalled it while it was still running.
+    /// `true` if the agent had signalled the worker while it was still running.
     pub stopped_by_agent: bool,
 }
 

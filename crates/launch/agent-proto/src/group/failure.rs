@@ -1,4 +1,6 @@
-//! One failure: its cause and the evidence, as it is reported and as it is sent to other nodes.
+//! One failure: its cause and evidence.
+//!
+//! It has one form for reports and one for other nodes.
 
 mod record;
 
@@ -17,10 +19,10 @@ use rdzv_core::time::Wall;
 use record::Record;
 pub use record::rfc3339;
 
-/// Separates the sentence for people from the record behind it, where both travel in one text.
+/// Separates the sentence for users from the record in the same text.
 const SEPARATOR: char = '\u{1e}';
 
-/// One failure. As JSON this is one entry of the report file.
+/// One failure. Its JSON is one entry of the report file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Record", into = "Record")]
 pub struct Failure {
@@ -38,7 +40,8 @@ struct Announcement {
 }
 
 impl Failure {
-    /// The failure of a worker that ended so. `evidence` is what else is known of it.
+    /// Returns the failure of a worker with this end.
+    /// `evidence` is everything else that is known about it.
     pub fn of_worker(ended: &WorkerExit, evidence: Evidence) -> Self {
         let mut evidence = Evidence {
             local_rank: Some(ended.local_rank),
@@ -57,10 +60,11 @@ impl Failure {
         }
     }
 
-    /// Encodes the failure for the agents of other nodes: a sentence, and JSON behind it, together
-    /// at most `most` bytes. The older ends of its long parts are cut to fit.
+    /// Encodes the failure for the agents of other nodes.
     ///
-    /// The age at `now` travels instead of the time: clocks of nodes differ, durations do not.
+    /// The text is a sentence followed by JSON, together at most `most` bytes. The older ends of
+    /// long parts are cut to fit. The text holds the age at `now` instead of the time: the clocks
+    /// of nodes differ, durations do not.
     pub fn encode(&self, sentence: &str, now: Wall, most: usize) -> String {
         let age = now.since(self.evidence.seen.unwrap_or(now));
         let mut announcement = Announcement {
@@ -80,8 +84,9 @@ impl Failure {
         }
     }
 
-    /// Decodes a text of [`Failure::encode`]: the sentence, the failure and its age. The text may
-    /// come from anywhere: one without a record is a sentence only, and what is in it is escaped.
+    /// Decodes a text of [`Failure::encode`].
+    /// Returns the sentence, the failure and its age. Any peer may have written the text. A text
+    /// without a record is only a sentence. The contents are escaped.
     pub fn decode(text: &str) -> (String, Option<(Self, Duration)>) {
         let Some((sentence, json)) = text.split_once(SEPARATOR) else {
             return (escape(text), None);
@@ -93,7 +98,7 @@ impl Failure {
         (escape(sentence), failure)
     }
 
-    /// The end of the worker in one sentence, for people at other nodes.
+    /// Returns the end of the worker in one sentence, for users at other nodes.
     pub fn sentence(&self) -> String {
         let number = |rank: Option<u32>| rank.unwrap_or_default();
         let evidence = &self.evidence;
@@ -114,12 +119,13 @@ impl Failure {
         )
     }
 
-    /// The time of the failure as reports show it: RFC 3339 with microseconds; empty if unknown.
+    /// Returns the time of the failure as reports show it.
+    /// The form is RFC 3339 with microseconds; empty if the time is unknown.
     pub fn time(&self) -> String {
         self.evidence.seen.map_or_else(String::new, rfc3339)
     }
 
-    /// Whether the agent ended the worker because of something else.
+    /// `true` if the agent ended the worker because of something else.
     pub fn was_stopped(&self) -> bool {
         self.cause.kind() == "stopped_by_agent"
     }

@@ -6,8 +6,8 @@ use thiserror::Error;
 
 /// The reason why a failure of workers has ended the run.
 ///
-/// [`Finality::kind`] is stable, for programs; the text ([`Display`](std::fmt::Display)) is one line
-/// for people and may change. As JSON it is both, `{"kind": "…", "text": "…"}`.
+/// [`Finality::kind`] is stable, for programs. The text ([`Display`](std::fmt::Display)) is one
+/// line for users and may change. The JSON form holds both: `{"kind": "…", "text": "…"}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Finality {
     /// The restart budget is used up. The text is that of the first torchelastic.
@@ -16,13 +16,15 @@ pub enum Finality {
         /// Number of restarts at the beginning.
         max_restarts: u32,
     },
-    /// A worker ended in a way that no restart helps ([`RestartOptions::non_retryable`](super::RestartOptions)).
+    /// A worker ended in a way that no restart helps.
+    /// See [`RestartOptions::non_retryable`](super::RestartOptions).
     #[error("{} is not retryable", end_of(*.number))]
     NotRetryable {
         /// The exit code, or minus the number of the signal.
         number: i32,
     },
-    /// The kernel holds a worker, which keeps what the next attempt would need: the remaining restarts are
+    /// The kernel holds a worker.
+    /// The worker keeps resources that the next attempt would need, so the remaining restarts are
     /// forfeited.
     #[error("the kernel holds a worker, so no restart helps")]
     WorkersHeld,
@@ -32,7 +34,7 @@ pub enum Finality {
 }
 
 impl Finality {
-    /// The name, for programs; stable.
+    /// Returns the stable name for programs.
     pub fn kind(self) -> &'static str {
         match self {
             Self::BudgetUsed { .. } => "max_restarts_exceeded",
@@ -43,7 +45,7 @@ impl Finality {
     }
 }
 
-/// An exit code, or minus the number of a signal, in words.
+/// Returns an exit code, or minus the number of a signal, in words.
 fn end_of(number: i32) -> String {
     match number {
         ..0 => signal::in_words(number.saturating_neg()),

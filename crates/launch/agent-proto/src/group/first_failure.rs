@@ -7,12 +7,11 @@ use super::diagnosis::{is_loss_of_a_peer, own_exception};
 use super::evidence::Evidence;
 use super::failure::Failure;
 
-/// The index of the failure that came first, of failures in the order in which they were seen; 0 of
-/// none.
+/// Returns the index of the failure that came first, or 0 if there are none.
 ///
-/// `earliest` decides. If that failure is only the loss of a peer, the first one with another
-/// cause counts; then the last words of workers that the agent stopped are read as well, and become
-/// their causes.
+/// `failures` are in the order in which they were seen. `earliest` decides. If that failure is only
+/// the loss of a peer, the first failure with another cause counts. For that choice the last stderr
+/// lines of workers that the agent stopped are read as well, and become their causes.
 pub fn first_failure(failures: &mut [Failure]) -> usize {
     let evidence: Vec<&Evidence> = failures.iter().map(|failure| &failure.evidence).collect();
     let first = earliest(&evidence);
@@ -37,13 +36,15 @@ pub fn first_failure(failures: &mut [Failure]) -> usize {
     failures.iter().position(has_own_cause).unwrap_or(first)
 }
 
-/// The index of the first failure by time, of failures in the order in which they were seen.
+/// Returns the index of the first failure by time.
 ///
-/// Failures that the agent did not cause come before those that it did, and an earlier exit before
-/// a later one. One thing beats the order of exits: a worker may fail long before its process ends
-/// (in a slow clean-up), and its peers fail meanwhile because of it. Therefore a worker whose error
-/// file says that it failed before another one exited comes before that one. Error files count
-/// whole seconds; where those leave a doubt, the order of exits decides.
+/// `failures` are in the order in which they were seen. Failures that the agent did not cause come
+/// before those that it did, and an earlier exit comes before a later one.
+///
+/// One observation outweighs the order of exits. A worker may fail long before its process ends, in
+/// a slow clean-up, and its peers fail because of that. So a worker comes first if its error file
+/// shows that it failed before the others exited. Error files count whole seconds; in doubt, the
+/// order of exits decides.
 fn earliest(failures: &[&Evidence]) -> usize {
     let first_exit = failures
         .iter()
@@ -63,8 +64,9 @@ fn earliest(failures: &[&Evidence]) -> usize {
         .map_or(first_exit, |(_, index)| index)
 }
 
-/// The latest moment that the worker's own record can mean, if the record can be true at all: a
-/// worker cannot have failed before it was started or after it had ended.
+/// Returns the latest time that the worker's own record can mean.
+/// `None` if the record cannot be true: a worker cannot have failed before it was started or after
+/// it had ended.
 fn recorded_by(evidence: &Evidence) -> Option<Wall> {
     let seconds = evidence.recorded_seconds()?;
     let possible =
@@ -77,7 +79,8 @@ mod tests {
     use super::*;
     use crate::group::evidence::ErrorFile;
 
-    /// A failure that was seen this many milliseconds after the start at second 1000.
+    /// Returns a failure seen this many milliseconds after the start.
+    /// The start is at second 1000.
     fn failure(exited_millis: i64, stopped: bool, recorded: Option<i64>) -> Evidence {
         let file = |seconds: i64| {
             let text = format!(r#"{{"message": "m", "timestamp": {seconds}}}"#);
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_first_failure_that_the_agent_did_not_cause() {
-        // The milliseconds of an exit, whether the agent caused it, and the seconds of its record.
+        // Each entry: milliseconds of an exit, whether the agent caused it, seconds of its record.
         type Exits<'a> = &'a [(i64, bool, Option<i64>)];
         let cases: &[(Exits<'_>, usize, &str)] = &[
             (&[], 0, "nothing"),

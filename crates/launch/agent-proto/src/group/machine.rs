@@ -1,4 +1,6 @@
-//! The machine that decides for the workers of one agent: join, start, watch, restart, finish.
+//! The machine that decides for the workers of one agent.
+//!
+//! The machine joins, starts, watches, restarts and finishes.
 
 mod peers;
 mod phase;
@@ -22,11 +24,12 @@ use rdzv_core::time::{Mono, Now};
 /// The default closing signal: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
 
-/// Time for a process to end after SIGKILL before it is given up. Only a process that hangs inside the
-/// kernel takes that long.
+/// Time after SIGKILL after which the group stops waiting for a process.
+/// Only a process that hangs inside the kernel takes that long.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
-/// The worker group of one agent. The drawing is in [the module](super).
+/// The worker group of one agent.
+/// [The module](super) has a diagram of its states.
 #[derive(Debug)]
 pub struct WorkerGroup {
     spec: GroupSpec,
@@ -44,13 +47,13 @@ pub struct WorkerGroup {
     exits: Vec<WorkerExit>,
     /// Workers of this attempt that were found to hang.
     unhealthy: Vec<LocalRank>,
-    /// Whether any worker has been started in this run.
+    /// `true` if any worker has been started in this run.
     ever_started: bool,
     outbox: Outbox<GroupOutput>,
 }
 
 impl WorkerGroup {
-    /// A group that has not begun.
+    /// Creates a group that has not begun.
     pub fn new(spec: GroupSpec) -> Self {
         Self {
             budget: RestartBudget::new(spec.restarts.max_restarts, spec.restarts_used),
@@ -68,7 +71,7 @@ impl WorkerGroup {
         }
     }
 
-    /// The state under torchelastic's name.
+    /// Returns the state under torchelastic's name.
     pub fn state(&self) -> GroupState {
         match self.phase {
             Phase::Stopping {
@@ -79,7 +82,8 @@ impl WorkerGroup {
         }
     }
 
-    /// The end of something that the group waits for; none while it works, or waits for other nodes to join.
+    /// Returns the event whose end the group waits for.
+    /// `None` while the group works, or waits for other nodes to join.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
             Phase::Stopping { until, killed, .. } => Awaited::Workers {
@@ -132,7 +136,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Workers hang. Those that have ended meanwhile do not hang any more.
+    /// Handles a report that workers hang, ignoring workers that have ended.
     fn hang(&mut self, now: Now, mut workers: Vec<LocalRank>, restartable: bool) {
         workers.retain(|worker| self.alive.contains(worker));
         if workers.is_empty() {
@@ -149,7 +153,7 @@ impl WorkerGroup {
         self.stop_workers(now, StopReason::WorkersFailed);
     }
 
-    /// Stops the workers with the whole grace.
+    /// Stops the workers with the whole shutdown timeout.
     fn stop_workers(&mut self, now: Now, why: StopReason) {
         self.stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
@@ -172,8 +176,9 @@ impl WorkerGroup {
         self.expire(now);
     }
 
-    /// The scheduler will take the node away: the workers are told, and have the time of the plan to end by
-    /// themselves. Another attempt is not made any more.
+    /// Reacts to the notice that the scheduler will take the node away.
+    /// The group notifies the workers, and they have the time of the plan to end on their own. No
+    /// further attempt follows.
     fn preempted(&mut self, now: Now, signal: i32) {
         let failure = self.finality();
         let why = StopReason::Preempted(signal);
@@ -210,7 +215,8 @@ impl WorkerGroup {
         }
     }
 
-    /// A further reason to stop while the group is being stopped: it may only get shorter.
+    /// Applies a further reason to stop while the group is being stopped.
+    /// The time left can only get shorter.
     fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
         let failure = self.finality();
         let Phase::Stopping {
@@ -225,7 +231,7 @@ impl WorkerGroup {
         };
         let is_told_to = matches!(again, StopReason::Signalled(_) | StopReason::KeeperLost);
         overrule(why, again, failure);
-        // Nodes that have ended take nothing from the time of those that have not.
+        // The end of other nodes does not shorten the time of nodes that are still ending.
         if killed || (*on_notice && !is_told_to) {
             return;
         }
@@ -239,7 +245,7 @@ impl WorkerGroup {
         self.expire(now);
     }
 
-    /// A reason to stop, with the closing signal and the whole shutdown timeout.
+    /// Stops with the closing signal and the whole shutdown timeout.
     fn close(&mut self, now: Now, why: StopReason) {
         self.request_stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
@@ -316,12 +322,12 @@ impl WorkerGroup {
         }
     }
 
-    /// Whether a failure leads to another attempt.
+    /// `true` if a failure leads to another attempt.
     fn may_restart(&self) -> bool {
         self.finality().is_none()
     }
 
-    /// The reason why a failure of a worker is final for the run, if it is.
+    /// Returns the reason why a failure of a worker is final for the run, if it is.
     fn finality(&self) -> Option<Finality> {
         let max_restarts = self.budget.most();
         if let Some(number) = self.beyond_help() {
@@ -335,14 +341,15 @@ impl WorkerGroup {
         }
     }
 
-    /// The end of a worker that no restart helps: its exit code, or minus the number of the signal.
+    /// Returns the exit of a worker that no restart helps.
+    /// It is an exit code, or minus the number of a signal.
     fn beyond_help(&self) -> Option<i32> {
         let own = self.exits.iter().filter(|ended| !ended.stopped_by_agent);
         own.map(|ended| ended.exit.as_number())
             .find(|number| self.spec.restarts.non_retryable.contains(number))
     }
 
-    /// Joins the next round, after the delay that the group was given.
+    /// Joins the next round after the configured delay.
     fn join_after_delay(&mut self, now: Now) {
         if self.spec.restarts.settle_delay.is_zero() {
             return self.join();
@@ -352,7 +359,7 @@ impl WorkerGroup {
         };
     }
 
-    /// The end of a run whose workers were stopped.
+    /// Ends a run whose workers were stopped.
     fn finish_stopped(&mut self, why: StopReason) {
         let finality = self.finality();
         let exits = std::mem::take(&mut self.exits);
@@ -365,7 +372,8 @@ impl WorkerGroup {
         self.finish(Ending::Succeeded { exits });
     }
 
-    /// The other nodes do not reach the exit barrier of this round any more.
+    /// Ends the run with success before the exit barrier.
+    /// The other nodes no longer reach the barrier of this round.
     fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
         self.finish(Ending::SucceededAlone { exits, reason });
@@ -419,7 +427,7 @@ impl WorkerGroup {
     }
 }
 
-/// From joining until all workers of an attempt run.
+/// Methods for the time from joining until all workers of an attempt run.
 impl WorkerGroup {
     fn join(&mut self) {
         self.round = None;
@@ -492,7 +500,7 @@ impl WorkerGroup {
                 self.start_next();
                 self.check_exits(now);
             }
-            // It was being started when the group was stopped.
+            // The worker was being started when the group was stopped.
             Phase::Stopping {
                 signal,
                 killed,
@@ -559,7 +567,7 @@ impl Machine for WorkerGroup {
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
             (GroupInput::TimePassed, _) => self.expire(now),
-            // An answer, or a report on workers, that a stop has made pointless.
+            // An answer or a report on workers that a stop has made pointless.
             (
                 GroupInput::Begin
                 | GroupInput::Joined(_)

@@ -1,12 +1,12 @@
-//! Changes of membership, as the sentences of the backends put them.
+//! Changes of membership, derived from the sentences of the backends.
 
 use super::types::MembershipCause;
 
-/// The change according to the sentence of a backend. A sentence that is not known may be about a
-/// loss.
+/// Returns the change that a backend's sentence describes.
+/// An unknown sentence may be about a loss.
 pub fn cause(reason: &str) -> MembershipCause {
-    // An agent of torchrun leaves a round to restart its workers; one that ends is lost, or closes
-    // the run.
+    // An agent of torchrun leaves a round to restart its workers. An agent that ends is lost, or
+    // closes the run.
     if reason.ends_with(" joins again") || reason.ends_with(" has left the round") {
         MembershipCause::Restarted
     } else if [" waits to join", " wait to join"]
@@ -19,7 +19,8 @@ pub fn cause(reason: &str) -> MembershipCause {
     }
 }
 
-/// The host of an agent. Agents are known by host, process id and a number: `node-b_4242_0`.
+/// Returns the host of an agent.
+/// The name of an agent consists of host, process id and a number: `node-b_4242_0`.
 pub fn host_of(agent: &str) -> &str {
     let mut parts = agent.rsplitn(3, '_');
     let numbers = [parts.next(), parts.next()];
@@ -32,7 +33,7 @@ pub fn host_of(agent: &str) -> &str {
     }
 }
 
-/// The sentence with the host of each agent in place of its whole name.
+/// Returns the sentence with each agent's full name shortened to its host.
 pub fn hosts(reason: &str) -> String {
     let word = |word: &str| {
         let agent = word.trim_end_matches([',', ';', ':']);
@@ -67,7 +68,7 @@ mod tests {
                 MembershipCause::Waiting,
             ),
             (
-                "nodes b_1_0, c_2_0 are gone (ended without a word)",
+                "nodes b_1_0, c_2_0 are lost (ended without a word)",
                 MembershipCause::Lost,
             ),
             ("node b_1_0 has left", MembershipCause::Lost),

@@ -6,32 +6,35 @@
 //!                    ▲                            │              │ one failed or hangs · signal ·
 //!                    │                            │              │ keeper lost
 //!                    │                spawn failed│              ▼
-//!                    │                            └─────────► stopping ── grace over: SIGKILL
+//!                    │                            └─────────► stopping ── timeout: SIGKILL
 //!                    │ restarts left                             │ no worker alive
 //!                    └──────────── STOPPED ◄──────────────── clearing ◄── all exited 0 (HEALTHY)
 //!                                                                │ nothing left behind
 //!                                        SUCCEEDED · FAILED ◄────┴── exit barrier (several agents)
 //! ```
 //!
-//! Between clearing and joining again the group waits for [`RestartOptions::settle_delay`], in
-//! STOPPED.
+//! Between clearing and joining again the group waits for [`RestartOptions::settle_delay`] in the
+//! state STOPPED.
 //!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
-//! joining, without using a restart; `machine::peers` has the other events of other nodes.
+//! joining. That uses no restart. `machine::peers` lists the other events of other nodes.
 //!
 //! * [`GroupSpec`] specifies the group, [`WorkerGroup`] is the machine that decides,
 //!   [`GroupInput`] and [`GroupOutput`] are its inputs and outputs.
 //! * [`environment`] turns ranks into each worker's environment and arguments.
-//! * [`policy`] holds the restart budget and the effect of repeated signals on the grace.
-//! * [`exit`] is what the kernel says of the end of a process. [`Evidence`] is what else is known,
-//!   [`diagnosis`] makes a [`Cause`] of both, and [`Failure`] is cause and evidence: it can be
-//!   reported and sent. [`first_failure()`] finds the one that came first, [`Finality`] is the
-//!   reason why no restart follows.
+//! * [`policy`] holds the restart budget, and shortens the shutdown timeout when signals repeat.
+//! * [`exit`] holds the ends of processes as the kernel reports them, and [`Evidence`] holds
+//!   everything else that is known. [`diagnosis`] determines a [`Cause`] from both.
+//! * [`Failure`] is cause and evidence; it can be reported and sent. [`first_failure()`] finds the
+//!   failure that came first. [`Finality`] is the reason why no restart follows.
 //! * [`barrier`] names the store keys that agents share.
 //!
-//! Invariants, cited by the tests: *INV-G1* restarts never exceed the budget; *INV-G2* after
-//! [`GroupOutput::Finish`] no worker is alive unless the kernel refused to end it, and that is
-//! reported; *INV-G3* the first failure is the one reported.
+//! Invariants, cited by the tests:
+//!
+//! * *INV-G1*: restarts never exceed the budget.
+//! * *INV-G2*: after [`GroupOutput::Finish`] no worker is alive. The exception is a worker that the
+//!   kernel did not end; the group reports it.
+//! * *INV-G3*: the group reports the first failure.
 
 mod awaited;
 pub mod barrier;

@@ -1,11 +1,12 @@
-//! The restart budget, and what signals to the agent mean for the workers' grace.
+//! The restart budget, and the effect of signals on the shutdown timeout.
 
 use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// Number of restarts that the job may still use, as far as this node knows: those of other nodes come
-/// out of it too. Other changes of membership never cost a restart.
+/// Number of restarts that the job may still use, as far as this node knows.
+/// Restarts of other nodes come out of the same budget. Other changes of membership never cost a
+/// restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartBudget {
     most: u32,
@@ -15,7 +16,8 @@ pub struct RestartBudget {
 }
 
 impl RestartBudget {
-    /// A budget of `most` restarts, of which this node has used some before.
+    /// Creates a budget of `most` restarts.
+    /// `used` is the number that this node has used before.
     pub fn new(most: u32, used: u32) -> Self {
         Self {
             most,
@@ -25,7 +27,7 @@ impl RestartBudget {
         }
     }
 
-    /// Takes one restart; false if none is left.
+    /// Takes one restart; `false` if none is left.
     pub fn take(&mut self) -> bool {
         let available = self.remaining() > 0;
         if available {
@@ -42,22 +44,23 @@ impl RestartBudget {
         self.most.saturating_sub(self.used + self.used_by_others)
     }
 
-    /// Another node has taken one.
+    /// Counts one restart that another node has taken.
     pub fn taken_elsewhere(&mut self) {
         self.used_by_others = self.used_by_others.saturating_add(1);
     }
 
-    /// Gives up the restarts that are left.
+    /// Forfeits the restarts that are left.
     pub fn forfeit(&mut self) {
         self.forfeited = true;
     }
 
-    /// Whether the restarts that were left have been given up.
+    /// `true` if the restarts that were left have been forfeited.
     pub fn is_forfeited(self) -> bool {
         self.forfeited
     }
 
-    /// Number of restarts that this node has taken: the restart count that its workers see.
+    /// Number of restarts that this node has taken.
+    /// Its workers see this number as their restart count.
     pub fn used(self) -> u32 {
         self.used
     }
@@ -68,21 +71,23 @@ impl RestartBudget {
     }
 }
 
-/// Grace of the workers once the keeper is gone: its killer wants the job to end at once, and
-/// everything has to be gone within a second.
+/// Shutdown timeout of the workers after the loss of the keeper.
+/// The killer of the keeper wants the job to end immediately: all processes have to end within a
+/// second.
 pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
-/// Time that the last failure of a budget waits for a change of membership that explains it, where
-/// the rendezvous notices at once that a node vanishes: workers fail because of that, and may do so
-/// before the agent is notified.
+/// Time that the last failure of a budget waits for an explanation.
+/// A change of membership may explain it: workers fail because a node vanishes, and may do so
+/// before the agent is notified. This value applies if the rendezvous notices the loss immediately.
 pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time that the exit barrier goes on after another node has ended the run: if that node came through
-/// the barrier itself, this one does too.
+/// Time that the exit barrier continues after another node has ended the run.
+/// If that node passed the barrier itself, this node passes it too within this time.
 pub const BARRIER_AFTER_CLOSE: Duration = Duration::from_secs(5);
 
-/// The same signal again within this time is the same request: a terminal and a parent that forwards,
-/// or a tool that signals a process and then its group.
+/// Time within which the same signal again counts as the same request.
+/// Two cases send a signal twice: a terminal with a parent that forwards, and a tool that signals a
+/// process and then its group.
 const SAME_REQUEST: Duration = Duration::from_millis(200);
 
 /// Counts the signals that ask the agent to stop.
@@ -93,11 +98,10 @@ pub struct StopRequests {
 }
 
 impl StopRequests {
-    /// Takes note of a signal; `None` if it repeats the last one at once, else how long the
-    /// workers have from here on at most.
+    /// Records a signal and returns the longest time that the workers still have.
     ///
-    /// The first request grants the whole grace, the second a quarter of it, any further one
-    /// nothing.
+    /// Returns `None` if the signal repeats the last one within [`SAME_REQUEST`]. The first request
+    /// grants the whole shutdown timeout, the second a quarter of it, and any further one nothing.
     pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
         if let Some((last, at)) = self.last
             && last == signal
@@ -131,7 +135,7 @@ mod tests {
         let mut budget = RestartBudget::new(2, 0);
         assert!(budget.take());
         budget.forfeit();
-        assert!(!budget.take(), "what is forfeited is gone");
+        assert!(!budget.take(), "forfeited restarts cannot be taken");
         assert_eq!(
             (budget.remaining(), budget.used(), budget.most()),
             (0, 1, 2)

@@ -8,7 +8,8 @@ use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleRank};
 /// A change among the nodes of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MembershipCause {
-    /// Nodes are gone, or this one was taken for gone: workers elsewhere may fail because of that.
+    /// Nodes are lost, or the other nodes took this one for lost.
+    /// Workers elsewhere may fail because of that.
     Lost,
     /// Workers of another node failed, and its agent has used a restart of the job.
     Restarted,
@@ -19,17 +20,17 @@ pub enum MembershipCause {
 /// Result of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// Its number, from 0 and the same for all agents.
+    /// Number of the round, from 0 and the same for all agents.
     pub number: u64,
-    /// This agent's number.
+    /// Rank of this agent.
     pub group_rank: GroupRank,
-    /// Number of agents that take part.
+    /// Number of participating agents.
     pub group_world_size: u32,
     /// Address of the workers' store.
     pub master: Master,
-    /// Longest time until this node is notified that another one has vanished. The last failure of
-    /// a budget waits this long for that explanation ([`EXPLAINED_WITHIN`](super::policy::EXPLAINED_WITHIN)
-    /// where the rendezvous gives no time).
+    /// Longest time until this node is notified that another node has vanished.
+    /// The last failure of a budget waits this long for that explanation, or for
+    /// [`EXPLAINED_WITHIN`](super::policy::EXPLAINED_WITHIN) if no round is known.
     pub losses_known_within: Duration,
 }
 
@@ -40,11 +41,12 @@ pub struct Master {
     pub addr: String,
     /// `MASTER_PORT`.
     pub port: u16,
-    /// Whether an agent hosts the store there; if not, the worker with rank 0 does.
+    /// `true` if an agent hosts the store there.
+    /// Otherwise the worker with rank 0 hosts it.
     pub hosted_by_agent: bool,
 }
 
-/// The ranks of one worker, and the sizes of the groups that they count in.
+/// The ranks of one worker, with the sizes of the groups that they count in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerRanks {
     /// Rank within the node.
@@ -53,14 +55,14 @@ pub struct WorkerRanks {
     pub rank: Rank,
     /// Number of workers in the job.
     pub world_size: u32,
-    /// Rank among its role.
+    /// Rank among the workers of the same role.
     pub role_rank: RoleRank,
-    /// Number of workers of its role.
+    /// Number of workers of the same role.
     pub role_world_size: u32,
 }
 
 impl WorkerRanks {
-    /// The ranks of the workers of one node.
+    /// Returns the ranks of the workers of one node.
     pub fn of_node(assignment: Assignment, local_world_size: u32) -> Vec<Self> {
         (0..local_world_size)
             .map(|local_rank| Self {
@@ -77,14 +79,14 @@ impl WorkerRanks {
 /// The states that torchelastic names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupState {
-    /// Unknown. Never occurs in our agent, which waits for the exit of each worker; other supervisors
-    /// may report it.
+    /// Unknown state, which our agent never reports.
+    /// It waits for the exit of each worker. Other supervisors may report this state.
     Unknown = 0,
     /// Not started yet, or between two attempts.
     Init = 1,
     /// All workers are running or have exited with 0.
     Healthy = 2,
-    /// Workers hang; the group is about to be stopped because of that.
+    /// Workers hang, and the group is about to be stopped because of that.
     Unhealthy = 4,
     /// Being stopped.
     Stopped = 8,
@@ -95,7 +97,7 @@ pub enum GroupState {
 }
 
 impl GroupState {
-    /// The name in torchelastic.
+    /// Returns the name in torchelastic.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "UNKNOWN",
@@ -108,14 +110,14 @@ impl GroupState {
         }
     }
 
-    /// The number that torchelastic's first agents used for it: one bit each, so that sets of states
-    /// can be written as sums.
+    /// Returns the number that torchelastic's first agents used for the state.
+    /// Each state is one bit, so a sum represents a set of states.
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// Whether workers are running in the sense of torchelastic: healthy or not, and not being
-    /// stopped.
+    /// `true` if workers are running in the sense of torchelastic.
+    /// They are, healthy or not, until the agent begins to stop them.
     pub fn is_running(self) -> bool {
         matches!(self, Self::Healthy | Self::Unhealthy)
     }
@@ -132,52 +134,55 @@ pub enum GroupInput {
     Assigned(Assignment),
     /// Answer to [`GroupOutput::Start`].
     Started(LocalRank),
-    /// The agent cannot do what it was asked for; the driver keeps the error. Answer to any output.
+    /// The agent cannot carry out an output; the driver keeps the error.
+    /// An answer to any output.
     Broken,
-    /// Answer to [`GroupOutput::Join`]: the job came to its end without this node.
+    /// Answer to [`GroupOutput::Join`]: the job ended without this node.
     NotNeeded,
     /// Workers ended, in this order.
     Exited(Vec<WorkerExit>),
-    /// Workers run and make no progress. The group is stopped, as after a failure.
+    /// Workers run and make no progress. The group stops them, as after a failure.
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
-        /// Whether another attempt may help, within the budget of restarts. Not where the kernel
-        /// holds a worker: it keeps what the next attempt would need, so that the remaining
-        /// restarts are forfeited and the run ends as failed.
+        /// `true` if another attempt may help, within the budget of restarts.
+        /// `false` if the kernel holds a worker, which keeps resources that the next attempt would
+        /// need. Then the remaining restarts are forfeited and the run ends as failed.
         restartable: bool,
     },
-    /// A round does not hold any more: nodes wait for the next one, or participants are gone.
+    /// A round no longer holds.
+    /// Nodes wait for the next round, or participants are lost.
     MembershipChanged {
         /// The number of that round.
         round: u64,
         /// The change.
         cause: MembershipCause,
-        /// The nodes, and the observation; one sentence.
+        /// One sentence that names the nodes and the observation.
         reason: String,
     },
-    /// Another node has failed for good.
+    /// Another node has failed and will not restart.
     PeerFailed {
         /// The node.
         node: String,
-        /// Its message.
+        /// Message of the node.
         reason: String,
     },
     /// Another node has ended the run for all nodes.
     RunClosed,
-    /// The store of the rendezvous is gone; the driver keeps the error.
+    /// The store of the rendezvous is lost; the driver keeps the error.
     RendezvousLost,
     /// The agent received a signal that ends the run.
     Signal(i32),
-    /// This signal, here or on another node, says that the scheduler will take the nodes away.
+    /// The scheduler will take the nodes away.
+    /// It reported that by this signal, here or on another node.
     Preempted(i32),
-    /// The keeper is gone.
+    /// The keeper has ended.
     KeeperLost,
     /// Answer to [`GroupOutput::ClearLeftovers`]: none of our processes is left.
     Cleared,
-    /// Answer to [`GroupOutput::ExitBarrier`], however it went.
+    /// Answer to [`GroupOutput::ExitBarrier`], on success and on failure.
     BarrierPassed,
-    /// A deadline may have come.
+    /// Time has passed, so a deadline may be due.
     TimePassed,
 }
 
@@ -186,10 +191,10 @@ pub enum GroupInput {
 pub struct StartRequest {
     /// Ranks of the worker.
     pub ranks: WorkerRanks,
-    /// Variables of these ranks (`RANK`, `MASTER_ADDR` and so on), in addition to the agent's
-    /// environment.
+    /// Variables of these ranks (`RANK`, `MASTER_ADDR` and so on).
+    /// The worker gets them in addition to the agent's environment.
     pub environment: Vec<(&'static str, String)>,
-    /// How many restarts have been used.
+    /// Number of restarts that have been used.
     pub restart_count: u32,
 }
 
@@ -201,7 +206,7 @@ pub enum GroupOutput {
         /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// Empty the workers' store, so that no worker finds what the last attempt left.
+    /// Empty the workers' store, so that no worker finds data of the last attempt.
     PurgeStore,
     /// Exchange ranks with the other agents of the round.
     Assign(Round),
@@ -216,44 +221,50 @@ pub enum GroupOutput {
     },
     /// Start one worker.
     Start(StartRequest),
-    /// Report that this worker failed: the first of its attempt.
+    /// Report this failure of a worker, the first one of its attempt.
     FirstFailure(WorkerExit),
     /// Report that these workers hang, which is the failure of this attempt.
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
-        /// Whether no restart follows: then it is announced to the other nodes as well.
+        /// `true` if no restart follows.
+        /// Then announce the failure to the other nodes as well.
         last: bool,
     },
-    /// The failure is final: announce it to the other nodes at once, before the clean-up here ends.
+    /// Announce this final failure to the other nodes.
+    /// Do so immediately, before the clean-up here ends.
     Announce(WorkerExit),
-    /// Send this signal to the process groups of these workers, also of those that have ended.
+    /// Send this signal to the process groups of these workers.
+    /// Workers that have ended are included.
     Signal {
         /// The workers.
         workers: Vec<LocalRank>,
         /// The signal.
         signal: i32,
     },
-    /// Tell these workers that their node will be taken away; those that handle this signal get it.
+    /// Notify these workers that their node will be taken away.
+    /// Send this signal to those that handle it.
     Notify {
         /// The workers.
         workers: Vec<LocalRank>,
         /// The signal.
         signal: i32,
     },
-    /// The grace is over: SIGKILL to the process groups of these workers.
+    /// Send SIGKILL to the process groups of these workers.
+    /// The shutdown timeout is over.
     Kill {
-        /// Which; none of them has ended.
+        /// The workers; none of them has ended.
         workers: Vec<LocalRank>,
     },
-    /// The kernel does not end these workers in spite of SIGKILL. They are given up.
+    /// Stop waiting for these workers, which SIGKILL did not end.
+    /// The kernel holds them.
     Abandon {
         /// The workers.
         workers: Vec<LocalRank>,
     },
     /// Kill and collect every process that the workers left behind.
     ClearLeftovers,
-    /// Leftovers do not end in spite of SIGKILL. They are given up.
+    /// Stop waiting for leftovers that do not end in spite of SIGKILL.
     AbandonLeftovers,
     /// The group failed and is restarted.
     Restarting {
@@ -264,14 +275,15 @@ pub enum GroupOutput {
         /// `--max-restarts`.
         most: u32,
     },
-    /// The workers are stopped, or the attempt given up, to take part in the next round.
+    /// Report that the node leaves this attempt to participate in the next round.
+    /// If workers run, the group stops them.
     Regrouping {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Wait for the other agents at the exit barrier.
     ExitBarrier {
-        /// Their number, this one included.
+        /// Number of agents, including this one.
         agents: u32,
     },
     /// The run is over. The last output.
@@ -286,52 +298,54 @@ pub enum Ending {
         /// All exits of the last attempt.
         exits: Vec<WorkerExit>,
     },
-    /// All workers exited with 0, and then the round was over before those of the other nodes had
-    /// done so: what is left of the run goes on without this node.
+    /// All workers exited with 0, but the round ended too early.
+    /// The workers of other nodes had not all succeeded. The rest of the run continues without this
+    /// node.
     SucceededAlone {
         /// All exits of the last attempt.
         exits: Vec<WorkerExit>,
-        /// Why the round was over.
+        /// Reason for the end of the round.
         reason: String,
     },
     /// Workers failed and no restart follows.
     Failed {
         /// All exits of the last attempt in the order in which they were seen.
         exits: Vec<WorkerExit>,
-        /// The workers that were found to hang, if that was the failure. Each of them has failed,
-        /// also if it exited with 0 after the closing signal, or not at all.
+        /// The workers that were found to hang, if that was the failure.
+        /// Each of them counts as failed, even if it exited with 0 after the closing signal or did
+        /// not exit at all.
         unhealthy: Vec<LocalRank>,
         /// The reason why no restart follows.
         finality: Finality,
     },
-    /// A signal to the agent.
+    /// The agent received a signal that ends the run.
     Signalled {
-        /// Its number: of the first, if there were several.
+        /// Number of the signal, or of the first one if there were several.
         signal: i32,
-        /// False if it came before the first worker was started.
+        /// `false` if the signal came before the first worker was started.
         workers_started: bool,
     },
     /// The scheduler takes the nodes away.
     Preempted {
-        /// The signal that said so.
+        /// The signal that reported it.
         signal: i32,
-        /// The ends of the workers of this attempt that were seen.
+        /// The exits of this attempt that were seen.
         exits: Vec<WorkerExit>,
     },
-    /// Another node failed for good.
+    /// Another node failed and did not restart.
     PeerFailed {
         /// The node.
         node: String,
-        /// Its message.
+        /// Message of the node.
         reason: String,
     },
     /// Another node ended the run without a reason.
     RunClosed,
-    /// The job came to its end without this node, which is no failure.
+    /// The job ended without this node. That is not a failure.
     NotNeeded,
     /// The keeper was killed.
     KeeperLost,
-    /// The agent could not go on; the driver has the error.
+    /// The agent cannot continue; the driver has the error.
     Broken,
     /// The workers' devices cannot be divided; the text is torchrun's.
     Devices(String),

@@ -1,7 +1,7 @@
 //! Heartbeats: one line per beat, and a limit for the silence after it.
 //!
-//! A worker writes lines to a named pipe of its own. The first word of a line names the phase that
-//! the worker enters with it, what follows is a note that is shown if it is the last one received:
+//! A worker writes lines to its own named pipe. The first word of a line names the phase that the
+//! worker enters. The rest is a note, which is shown if no further beat follows:
 //!
 //! ```text
 //! step 1200
@@ -9,7 +9,7 @@
 //! step 1201
 //! ```
 //!
-//! Until the next beat, the limit of that phase runs. Before its first beat a worker is in the
+//! The limit of that phase applies until the next beat. Before its first beat a worker is in the
 //! phase `init`.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use rdzv_core::escape::escape_bytes;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// The phase before the first beat.
+/// Phase before the first beat.
 pub const INIT: &str = "init";
 
-/// The phase of a worker that is not watched from now on.
+/// Phase of a worker that is no longer watched.
 pub const DONE: &str = "done";
 
-/// The phase of a beat that is an empty line.
+/// Phase of a beat that is an empty line.
 const UNNAMED: &str = "beat";
 
 /// Number of characters of a line that are kept.
@@ -39,9 +39,11 @@ pub struct HeartbeatLimits {
 }
 
 impl HeartbeatLimits {
-    /// Reads `30`, `init=600,step=30,checkpoint=300` or `30,init=600`: a number without a name
-    /// holds for all phases that are not named, `init` and `done` excepted, which have no limit
-    /// unless they are named. Seconds, with fractions; 0 is no limit.
+    /// Parses limits such as `30`, `init=600,step=30` or `30,init=600`.
+    ///
+    /// A number without a name applies to all phases that are not named. The exceptions are `init`
+    /// and `done`, which have no limit unless they are named. Limits are seconds, with fractions; 0
+    /// means no limit.
     ///
     /// # Errors
     ///
@@ -81,7 +83,7 @@ impl HeartbeatLimits {
         Ok(limits)
     }
 
-    /// The limit of a phase, if it has one.
+    /// Returns the limit of a phase, if it has one.
     pub fn of(&self, phase: &str) -> Option<Duration> {
         let limit = match self.phases.get(phase) {
             Some(limit) => Some(*limit),
@@ -92,18 +94,18 @@ impl HeartbeatLimits {
     }
 }
 
-/// A heartbeat that did not come.
+/// A missed heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missed {
     /// The worker.
     pub local_rank: LocalRank,
     /// The phase that the worker is in.
     pub phase: String,
-    /// The note of its last beat; often empty.
+    /// Note of the last beat; often empty.
     pub note: String,
-    /// Time of silence so far.
+    /// Time since the last beat.
     pub silent: Duration,
-    /// Its limit.
+    /// Limit of the phase.
     pub limit: Duration,
 }
 
@@ -113,7 +115,7 @@ struct Beat {
     phase: String,
     note: String,
     at: Mono,
-    /// Whether the silence after it was reported.
+    /// `true` if the silence after this beat was reported.
     missed: bool,
 }
 
@@ -125,7 +127,7 @@ pub struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Watches no worker yet.
+    /// Creates a watch without workers.
     pub fn new(limits: HeartbeatLimits) -> Self {
         Self {
             limits,
@@ -133,7 +135,7 @@ impl Heartbeats {
         }
     }
 
-    /// A worker was started: it is in the phase `init`.
+    /// Adds a worker that was started: it is in the phase `init`.
     pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
         let beat = Beat {
             phase: INIT.to_owned(),
@@ -144,17 +146,18 @@ impl Heartbeats {
         self.workers.insert(local_rank, beat);
     }
 
-    /// A worker has ended.
+    /// Removes a worker that has ended.
     pub fn ended(&mut self, local_rank: LocalRank) {
         self.workers.remove(&local_rank);
     }
 
-    /// All workers are gone.
+    /// Removes all workers.
     pub fn clear(&mut self) {
         self.workers.clear();
     }
 
-    /// A line came. Returns how long its worker was silent, if that was reported.
+    /// Handles a line of a worker.
+    /// Returns the time since its last beat, if that silence was reported.
     pub fn beat(&mut self, now: Mono, local_rank: LocalRank, line: &[u8]) -> Option<Duration> {
         let beat = self.workers.get_mut(&local_rank)?;
         let text: String = escape_bytes(line).chars().take(MOST_KEPT).collect();
@@ -172,7 +175,7 @@ impl Heartbeats {
         was_missed.then_some(silent)
     }
 
-    /// Time at which the next limit is over.
+    /// Returns the time at which the next limit is over.
     pub fn deadline(&self) -> Option<Mono> {
         self.workers
             .values()
@@ -181,7 +184,7 @@ impl Heartbeats {
             .min()
     }
 
-    /// The workers whose limit is over, each once per silence.
+    /// Returns the workers whose limit is over, each once per silence.
     pub fn missed(&mut self, now: Mono) -> Vec<Missed> {
         let mut missed = Vec::new();
         for (local_rank, beat) in &mut self.workers {

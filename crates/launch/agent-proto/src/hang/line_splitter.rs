@@ -1,18 +1,20 @@
 //! The bytes of a named pipe, cut into lines.
 
-/// The longest line that is taken, without its end: the kernel writes this much at once (`PIPE_BUF`).
+/// Longest accepted line, without its end.
+/// The kernel writes this much atomically (`PIPE_BUF`).
 pub const LONGEST_LINE: usize = 4096;
 
 /// A part of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its end.
+    /// A line without its line end.
     Whole(Vec<u8>),
-    /// A line longer than [`LONGEST_LINE`], which is dropped up to its end. Reported once for each.
+    /// A line longer than [`LONGEST_LINE`], dropped up to its end.
+    /// Reported once per line.
     TooLong,
 }
 
-/// Puts lines together from pieces. Holds at most one line.
+/// Assembles lines from pieces. Holds at most one line.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     begun: Vec<u8>,
@@ -20,7 +22,7 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Takes a piece and returns the lines that it completes, in their order.
+    /// Takes a piece and returns the lines that it completes, in order.
     pub fn feed(&mut self, piece: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         for part in piece.split_inclusive(|byte| *byte == b'\n') {

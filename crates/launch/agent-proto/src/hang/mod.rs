@@ -1,4 +1,4 @@
-//! Workers that hang: three ways to notice it, and the stacks that show where they are.
+//! Workers that hang: three ways to detect it, and stacks that locate it.
 //!
 //! ```text
 //!   messages of the worker                                  observations from outside
@@ -6,22 +6,22 @@
 //!   "kill me at 12:00:05"     "step", "checkpoint", …        CPU time, output, input
 //!        │ timers                  │ heartbeat                    │ progress
 //!        ▼                         ▼                              ▼
-//!   the timer has expired     the phase's limit is over     no worker of the group did anything
+//!   the timer has expired     the phase's limit is over     no worker of the group made progress
 //!        └─────────────────────────┴──────────────┬───────────────┘
 //!                                                 ▼ stacks
-//!                    where each worker is, and which one is not where the others are
+//!                    location of each worker, and the workers that differ from the others
 //! ```
 //!
-//! * [`timers`] is PyTorch's file-based watchdog: the same lines on the pipe, and the same choice
-//!   of the expired timer.
+//! * [`timers`] is PyTorch's file-based watchdog. The pipe carries the same lines, and the choice
+//!   of the expired timer is the same.
 //! * [`heartbeat`] is ours: beats that any language can send, with a limit per phase.
 //! * [`progress`] is ours: it needs no cooperation of the worker.
-//! * [`uninterruptible`] notices workers that stay in state D.
+//! * [`uninterruptible`] detects workers that stay in state D.
 //! * [`stacks`] compares the stacks of workers.
-//! * [`line_splitter`] cuts the bytes of a pipe into lines, whatever the other side sends.
+//! * [`line_splitter`] cuts the bytes of a pipe into lines. It accepts any bytes.
 //!
-//! All times are monotonic ones of the driver. Its clock is suspended while the workers are stopped
-//! (Ctrl-Z), so that this time is not counted as silence.
+//! All times are monotonic times of the driver. The driver suspends its clock while the workers are
+//! stopped (Ctrl-Z), so that this time does not count as silence.
 
 pub mod heartbeat;
 pub mod line_splitter;

@@ -1,19 +1,19 @@
 //! Progress of workers, as seen from outside.
 //!
-//! A worker makes progress if, between two checks, it
+//! A worker makes progress between two checks if one of these is true:
 //!
-//! * used the processor, or its children did: at least [`CPU_SHARE`] of one core and [`CPU_LEAST`];
-//!   for the worker itself also if that much has come together since its last progress;
-//! * wrote anything (a log line, say); its children: [`MOVED_LEAST`] bytes;
-//! * or read [`MOVED_LEAST`] bytes.
+//! * The worker or its children used the processor: at least [`CPU_SHARE`] of one core and
+//!   [`CPU_LEAST`]. For the worker itself, use since its last progress also adds up to that amount.
+//! * The worker wrote anything (a log line, say), or its children wrote [`MOVED_LEAST`] bytes.
+//! * The worker or its children read [`MOVED_LEAST`] bytes.
 //!
-//! The share is not zero because libraries keep threads that wake up for nothing: the loop of a
-//! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core, without
-//! writing or reading anything. The number of wake-ups therefore says nothing, and is not counted.
-//! A process that computes uses a whole core; on a badly overloaded machine, at least one check
-//! among many shows more than the share.
+//! The share is not zero because libraries keep threads that wake up for nothing. The loop of a
+//! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core. It
+//! neither wrote nor read anything. So the number of wake-ups shows nothing, and is not counted. A
+//! process that computes uses a whole core. On a badly overloaded machine, at least one check among
+//! many shows more than the share.
 //!
-//! The group hangs if *no* worker made progress for the limit: a worker that waits for a slow one
+//! The group hangs if *no* worker made progress for the limit. A worker that waits for a slow one
 //! in a collective looks like one that hangs, so only the group as a whole can hang.
 
 use std::collections::BTreeMap;
@@ -22,27 +22,27 @@ use std::time::Duration;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// The least share of one core that counts, in percent.
+/// Smallest share of one core that counts, in percent.
 pub const CPU_SHARE: u32 = 5;
 
-/// The least processor time that counts: the kernel counts in steps of 10 ms.
+/// Smallest processor time that counts: the kernel counts in steps of 10 ms.
 pub const CPU_LEAST: Duration = Duration::from_millis(30);
 
-/// The least number of bytes that count as reading, or as a child's writing.
+/// Smallest number of bytes that count as reading, or as a child's writing.
 pub const MOVED_LEAST: u64 = 64 * 1024;
 
 /// Bounds of the time between two checks.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Resources that one process, or several, have used since they began.
+/// Resources that processes have used since they began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Processor time.
     pub cpu: Duration,
-    /// Bytes read, from wherever.
+    /// Bytes read, from any source.
     pub read: u64,
-    /// Bytes written, to wherever.
+    /// Bytes written, to any destination.
     pub written: u64,
 }
 
@@ -66,7 +66,7 @@ pub enum ProgressChange {
         /// Time without progress.
         silent: Duration,
     },
-    /// After that was reported, a worker has made progress again.
+    /// A worker has made progress again, after the hang was reported.
     Resumed {
         /// Time without progress before that.
         silent: Duration,
@@ -78,7 +78,7 @@ pub enum ProgressChange {
 struct WorkerProgress {
     checked: Mono,
     own: Option<Usage>,
-    /// Its usage at its last progress that came from usage, and the time of that.
+    /// Usage of the worker at its last progress in usage, with the time.
     base: Option<(Mono, Usage)>,
     children: Option<Usage>,
     progress: Mono,
@@ -90,12 +90,12 @@ pub struct ProgressWatch {
     limit: Duration,
     workers: BTreeMap<LocalRank, WorkerProgress>,
     next_check: Mono,
-    /// Beginning of the time without progress, if that was reported.
+    /// Start of the time without progress, if that was reported.
     hangs_since: Option<Mono>,
 }
 
 impl ProgressWatch {
-    /// Reports a group without progress for `limit`.
+    /// Creates a watch that reports a group without progress for `limit`.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -105,12 +105,13 @@ impl ProgressWatch {
         }
     }
 
-    /// The time between two checks: a tenth of the limit, but 0.2 s at least and 5 s at most.
+    /// Returns the time between two checks.
+    /// It is a tenth of the limit, at least 0.2 s and at most 5 s.
     pub fn interval(&self) -> Duration {
         (self.limit / 10).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
     }
 
-    /// A worker was started, which is progress.
+    /// Adds a worker that was started, which is progress.
     pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
         if self.workers.is_empty() {
             self.next_check = now + self.interval();
@@ -126,7 +127,8 @@ impl ProgressWatch {
         self.workers.insert(local_rank, known);
     }
 
-    /// A worker has ended, which is progress of the group: what the others wait for may be over.
+    /// Removes a worker that has ended.
+    /// This is progress of the group: the other workers may have waited for it.
     pub fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         self.workers.remove(&local_rank);
         for known in self.workers.values_mut() {
@@ -134,19 +136,20 @@ impl ProgressWatch {
         }
     }
 
-    /// All workers are gone.
+    /// Removes all workers.
     pub fn clear(&mut self) {
         self.workers.clear();
         self.hangs_since = None;
     }
 
-    /// Time of the next check.
+    /// Returns the time of the next check.
     pub fn deadline(&self) -> Option<Mono> {
         (!self.workers.is_empty()).then_some(self.next_check)
     }
 
-    /// Takes the usage of a worker itself. False if that shows no progress, so that its children have
-    /// to be checked.
+    /// Takes the usage of a worker itself.
+    /// Returns `false` if that shows no progress. Then the caller has to check the worker's
+    /// children.
     pub fn own(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) -> bool {
         let Some(known) = self.workers.get_mut(&local_rank) else {
             return true;
@@ -157,8 +160,8 @@ impl ProgressWatch {
                 || read(before, usage)
                 || usage.written > before.written
         });
-        // Between frequent checks, a worker on a busy machine may get less than what counts each
-        // time.
+        // On a busy machine with frequent checks, a worker may get too little time for one check to
+        // count.
         let adds_up = |(since, before)| computed(before, usage, now.since(since));
         let progress = progress || known.base.is_some_and(adds_up);
         known.own = Some(usage);
@@ -173,7 +176,8 @@ impl ProgressWatch {
         progress
     }
 
-    /// Takes the usage of the children of a worker, if [`ProgressWatch::own`] asked for it.
+    /// Takes the usage of a worker's children.
+    /// Call it if [`ProgressWatch::own`] returned `false`.
     pub fn children(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) {
         let interval = self.interval();
         let Some(known) = self.workers.get_mut(&local_rank) else {
@@ -190,7 +194,7 @@ impl ProgressWatch {
         }
     }
 
-    /// Ends a check: returns what has changed, if anything.
+    /// Ends a check and returns the change, if there is one.
     pub fn check(&mut self, now: Mono) -> Option<ProgressChange> {
         self.next_check = now + self.interval();
         let last = self.workers.values().map(|known| known.progress).max()?;
@@ -226,7 +230,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// A group that is checked at every 5 s.
+    /// A group that is checked every 5 s.
     struct World {
         watch: ProgressWatch,
         now: Mono,
@@ -246,7 +250,7 @@ mod tests {
             }
         }
 
-        /// Lets the time of one look pass, in which each worker does something.
+        /// Passes the time of one check, during which each worker acts.
         fn look(&mut self, act: impl Fn(usize, &mut Usage, &mut Usage)) -> Option<ProgressChange> {
             self.now = self.now + self.watch.interval();
             for (rank, (own, children)) in self.usages.iter_mut().enumerate() {
@@ -268,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Usage of a waiting gloo process group in 5 s.
+    /// Adds the usage of a waiting gloo process group in 5 s.
     fn waits(_: usize, own: &mut Usage, _: &mut Usage) {
         own.cpu += Duration::from_millis(20);
     }
@@ -344,7 +348,7 @@ mod tests {
             });
             !found.is_empty()
         };
-        // Looks are 200 ms apart: a tenth of a core, and less than the share that counts.
+        // Checks are 200 ms apart: a tenth of a core, and less than the share that counts.
         assert!(!hangs_with(20));
         assert!(hangs_with(9));
     }

@@ -1,4 +1,4 @@
-//! Stacks of workers, and the workers whose stacks differ from those of the others.
+//! Stacks of workers, and the workers whose stacks differ from the others.
 
 use std::fmt::{self, Write};
 
@@ -10,11 +10,11 @@ const FRAMES_SHOWN: usize = 8;
 /// One call of Python code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// The function.
+    /// Name of the function.
     pub function: String,
-    /// The file that it is in.
+    /// Path of the file with the function.
     pub file: String,
-    /// The line that it is at.
+    /// Line number of the call.
     pub line: u32,
 }
 
@@ -28,12 +28,12 @@ impl fmt::Display for Frame {
 /// State of the main thread of a process in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KernelState {
-    /// The letter of its state: `R` running, `S` asleep, `D` asleep and not to be woken, `T`
-    /// stopped, `Z` ended.
+    /// Letter of the state.
+    /// `R` is running, `S` asleep, `D` in an uninterruptible sleep, `T` stopped, `Z` ended.
     pub state: Option<char>,
-    /// The kernel function that it sleeps in, where the kernel reports it.
+    /// Kernel function in which the thread sleeps, if the kernel reports it.
     pub wait_channel: Option<String>,
-    /// The system call that it is in: its name, or number where the name is not known.
+    /// System call of the thread: its name, or its number if the name is unknown.
     pub syscall: Option<String>,
 }
 
@@ -64,20 +64,21 @@ pub struct WorkerStack {
     pub local_rank: LocalRank,
     /// Rank in the job.
     pub rank: Rank,
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: u32,
-    /// The Python stack of its main thread, innermost call first; empty if it could not be had.
+    /// Python stack of the main thread, innermost call first.
+    /// Empty if it could not be read.
     pub frames: Vec<Frame>,
-    /// The reason that there is no Python stack, if reading one was tried.
+    /// Reason why there is no Python stack, if the agent tried to read one.
     pub without_frames: Option<String>,
-    /// Its main thread in the kernel.
+    /// State of the main thread in the kernel.
     pub kernel: KernelState,
-    /// Its other threads by name and where they sleep, and how many there are of each kind.
+    /// Other threads, by name and sleeping location, with the number of each kind.
     pub threads: Vec<(String, u32)>,
 }
 
 impl WorkerStack {
-    /// The stack in one line.
+    /// Returns the stack in one line.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         for (number, frame) in self.frames.iter().take(FRAMES_SHOWN).enumerate() {
@@ -95,7 +96,8 @@ impl WorkerStack {
         text
     }
 
-    /// The location as a noun: the innermost calls, else the system call.
+    /// Returns the location as a noun.
+    /// It is the innermost calls, or otherwise the system call.
     pub fn noun(&self) -> String {
         let calls: Vec<String> = self.frames.iter().take(3).map(Frame::to_string).collect();
         match (&self.kernel.syscall, &self.kernel.wait_channel) {
@@ -106,7 +108,8 @@ impl WorkerStack {
         }
     }
 
-    /// The shortest description: the innermost call, else what the kernel knows.
+    /// Returns the shortest description.
+    /// It is the innermost call, or otherwise the kernel state.
     pub fn innermost(&self) -> String {
         match self.frames.first() {
             Some(frame) => frame.to_string(),
@@ -114,8 +117,9 @@ impl WorkerStack {
         }
     }
 
-    /// Whether the worker is inside of PyTorch's collectives, or of a backward pass, which has some,
-    /// and not in code that is called from there (a hook, say).
+    /// `true` if the worker is in a collective or in a backward pass of PyTorch.
+    /// A backward pass contains collectives. Code that PyTorch calls from there (a hook, say) does
+    /// not count.
     fn in_collective(&self) -> bool {
         let mut library = self
             .frames
@@ -145,15 +149,15 @@ impl WorkerStack {
 pub struct Outliers {
     /// Indexes of their stacks.
     pub indexes: Vec<usize>,
-    /// One sentence about them.
+    /// One sentence about these workers.
     pub text: String,
 }
 
-/// The workers that may keep the group from making progress: the outliers, else all.
+/// Returns the workers that may keep the group from making progress.
 ///
-/// Where other nodes take part, all workers here may be waiting for one there that computes.
-/// Therefore only those count of which it is known that they wait in no collective; there may be
-/// none.
+/// These are the outliers, or all workers if there are none. If other nodes participate (`alone` is
+/// `false`), all workers here may be waiting for a worker that computes there. Then only workers
+/// count that are known to wait in no collective; there may be none.
 pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> Vec<usize> {
     let candidates = match odd {
         Some(odd) => odd.indexes.clone(),
@@ -169,8 +173,9 @@ pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> 
     }
 }
 
-/// Finds the outliers, if they are clear: more than half of all workers share one stack, or are in a
-/// collective and the outliers are not.
+/// Finds the outliers, if they are clear.
+/// They are clear if more than half of all workers share one stack. They are also clear if all
+/// others are in a collective and the outliers are not.
 pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
     let apart = |most: &dyn Fn(&WorkerStack) -> bool| -> Option<Vec<usize>> {
         let indexes: Vec<usize> = (0..stacks.len())
@@ -269,7 +274,8 @@ mod tests {
             "rank 2 is not where the others are: it is in save (train.py:9), the other 3 are in \
              all_reduce (distributed_c10d.py:2810)"
         );
-        // Of two, the one in the collective waits for the other, also if that is in a hook.
+        // Of two workers, the one in the collective waits for the other, even if that one is in a
+        // hook.
         let backward = ("run", "/lib/torch/autograd/graph.py", 1113);
         let hook = stack(1, &[("hook", "train.py", 5), backward], "clock_nanosleep");
         let odd = outliers(&[stack(0, &[backward], "futex"), hook]).unwrap();

@@ -6,13 +6,15 @@
 //! {"version": 1, "pid": 4242, "scope_id": "train.py#17", "expiration_time": 1790000123.5, "signal": 9}
 //! ```
 //!
-//! `expiration_time` is in seconds since the Unix epoch; a negative one takes the timer back. A
-//! `signal` of 0 or less never kills. The choice of the timer is PyTorch's: of those of a process
-//! that have expired, the first by time whose signal is positive, and then all timers of that
-//! process are forgotten. The consequence is ours: the process is a worker that fails.
+//! `expiration_time` is in seconds since the Unix epoch; a negative value releases the timer. A
+//! `signal` of 0 or less never kills.
 //!
-//! When a line arrives, its wall time is turned into a monotonic one, so that a clock that is set
-//! meanwhile neither kills nor spares anybody.
+//! The choice of the timer is PyTorch's. Of the expired timers of a process, the first by time with
+//! a positive signal counts. Then all timers of that process are forgotten. The consequence is
+//! ours: the process is a worker that fails.
+//!
+//! The wall time of a line is converted to a monotonic time when the line arrives. So setting the
+//! clock neither kills nor spares a worker.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,32 +24,33 @@ use serde::Deserialize;
 use rdzv_core::escape::escape;
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// Number of timers that are kept. A client that never releases what it acquires must not fill the agent.
+/// Maximum number of timers that are kept.
+/// Without it, a client that never releases its timers could fill the agent's memory.
 pub const MOST_TIMERS: usize = 10_000;
 
 /// One timer as its client sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileTimer {
-    /// The process that set it and that is killed for it.
+    /// Process that set the timer, and that is killed for it.
     pub pid: u32,
     /// Name of the timed section, given by the process; by default file and line.
     pub scope: String,
-    /// When it expires.
+    /// Expiry time.
     pub expires: Wall,
-    /// The signal that ends the process; 0 or less: none.
+    /// Signal that ends the process; 0 or less means none.
     pub signal: i32,
 }
 
-/// A line of the pipe, understood.
+/// A parsed line of the pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimerRequest {
     /// Set this timer; it replaces the one with the same process and scope.
     Acquire(FileTimer),
     /// Forget the timer of this process and scope.
     Release {
-        /// Its process.
+        /// Process of the timer.
         pid: u32,
-        /// Its scope.
+        /// Scope of the timer.
         scope: String,
     },
 }
@@ -61,7 +64,7 @@ struct Written {
 }
 
 impl TimerRequest {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
     ///
@@ -76,7 +79,7 @@ impl TimerRequest {
         Ok(Self::Acquire(FileTimer {
             pid,
             scope,
-            // Saturates: what is too far away for the type never comes.
+            // Saturates: a time too far away for the type never comes.
             #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
             expires: Wall::from_unix_micros((written.expiration_time * 1e6).round() as i64),
             signal: written.signal,
@@ -84,16 +87,16 @@ impl TimerRequest {
     }
 }
 
-/// A process of which a timer has expired.
+/// A process with an expired timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry {
     /// The process.
     pub pid: u32,
-    /// Its expired timers by time, up to the one that counts.
+    /// Expired timers of the process by time, up to the one that counts.
     pub examined: Vec<FileTimer>,
-    /// Whether the last of them asks for the process's end; if not, none does.
+    /// `true` if the last of these timers kills the process; otherwise none does.
     pub kills: bool,
-    /// Time since the last of them expired.
+    /// Time since the last of these timers expired.
     pub late: Duration,
 }
 
@@ -129,12 +132,12 @@ impl Timers {
         Ok(())
     }
 
-    /// Time at which the next timer expires.
+    /// Returns the time at which the next timer expires.
     pub fn deadline(&self) -> Option<Mono> {
         self.running.values().map(|(due, _)| *due).min()
     }
 
-    /// The processes with timers that have expired; all their timers are forgotten.
+    /// Returns the processes with expired timers, and forgets all their timers.
     pub fn expired(&mut self, now: Now) -> Vec<Expiry> {
         let mut by_process: BTreeMap<u32, Vec<(Mono, FileTimer)>> = BTreeMap::new();
         for (due, timer) in self.running.values().filter(|(due, _)| *due <= now.mono) {
@@ -166,7 +169,7 @@ impl Timers {
         self.running.retain(|(owner, _), _| *owner != pid);
     }
 
-    /// Forgets all timers: their processes are gone.
+    /// Forgets all timers, because their processes have ended.
     pub fn clear(&mut self) {
         self.running.clear();
     }

@@ -1,11 +1,13 @@
-//! Workers in an uninterruptible sleep: the state letters of `/proc/PID/stat` over time.
+//! Workers in an uninterruptible sleep.
 //!
-//! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver. It
-//! is common for moments. A worker that stays in it takes no signal, not even SIGKILL, and what it
-//! holds cannot be had by another attempt.
+//! They are found by their state letters in `/proc/PID/stat` over time.
 //!
-//! Only time between two checks counts, and of that no more than two intervals: an agent that was
-//! itself stopped has not seen what its workers did meanwhile.
+//! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver.
+//! Short sleeps of this kind are common. A worker that stays in it reacts to no signal, not even to
+//! SIGKILL. Another attempt cannot get the resources that the worker holds.
+//!
+//! Only time between two checks counts, and at most two intervals of it. An agent that was itself
+//! stopped has not seen the state of its workers during that time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// The letter of the uninterruptible sleep.
+/// Letter of the uninterruptible sleep.
 pub const UNINTERRUPTIBLE: char = 'D';
 
 /// Shortest interval between two checks.
@@ -22,9 +24,11 @@ const MOST_OFTEN: Duration = Duration::from_millis(20);
 /// Longest interval between two checks.
 const LEAST_OFTEN: Duration = Duration::from_secs(1);
 
-/// The limit that the value of
-/// [`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`](rdzv_core::env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)
-/// sets, in seconds; none if it is no number above 0, as in PyTorch.
+/// Parses the limit, in seconds, from the value of its environment variable.
+///
+/// The variable is
+/// [`TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`](rdzv_core::env::TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT).
+/// `None` if the value is not a number above 0, as in PyTorch.
 pub fn limit(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     if seconds <= 0.0 {
@@ -33,9 +37,10 @@ pub fn limit(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The state letter in the content of `/proc/PID/stat`; none if it is no such content.
+/// Returns the state letter in the content of `/proc/PID/stat`.
+/// `None` if the text has another form.
 pub fn state_letter(stat: &str) -> Option<char> {
-    // The name in brackets may hold anything, brackets too.
+    // The name in brackets may contain any characters, including brackets.
     let (_, after_name) = stat.rsplit_once(')')?;
     after_name.trim_start().chars().next()
 }
@@ -43,7 +48,8 @@ pub fn state_letter(stat: &str) -> Option<char> {
 /// A finding of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sighting {
-    /// This worker is in the uninterruptible sleep and was not at the check before.
+    /// This worker is in the uninterruptible sleep.
+    /// It was not at the previous check.
     First(LocalRank),
     /// This worker has been in it for this long, which is the limit or more.
     Stuck(LocalRank, Duration),
@@ -54,12 +60,12 @@ pub enum Sighting {
 pub struct UninterruptibleWatch {
     limit: Duration,
     checked: Option<Mono>,
-    /// Time that each worker in that sleep has been seen in it.
+    /// Time for which each worker has been seen in that sleep.
     held: BTreeMap<LocalRank, Duration>,
 }
 
 impl UninterruptibleWatch {
-    /// Nothing has been seen yet.
+    /// Creates a watch that has seen nothing yet.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -68,12 +74,12 @@ impl UninterruptibleWatch {
         }
     }
 
-    /// Time between two checks.
+    /// Returns the time between two checks.
     pub fn interval(&self) -> Duration {
         (self.limit / 4).clamp(MOST_OFTEN, LEAST_OFTEN)
     }
 
-    /// Takes note of the state letters of all workers that are running.
+    /// Records the state letters of all running workers, and returns the findings.
     pub fn check(&mut self, now: Mono, letters: &[(LocalRank, char)]) -> Vec<Sighting> {
         let step = self.checked.map_or(Duration::ZERO, |checked| {
             now.since(checked).min(self.interval() * 2)
@@ -101,7 +107,7 @@ impl UninterruptibleWatch {
         sightings
     }
 
-    /// Forgets all workers: another attempt begins.
+    /// Forgets all workers, because another attempt begins.
     pub fn forget(&mut self) {
         self.checked = None;
         self.held.clear();
@@ -114,10 +120,10 @@ mod tests {
 
     const WORKER: LocalRank = LocalRank(3);
 
-    /// The limit in seconds, a letter per second, and which checks find what.
+    /// Limit in seconds, one letter per second, and the expected findings by check.
     type Row<'a> = (u64, &'a str, &'a [(usize, Sighting)]);
 
-    /// Checks once per letter, a second apart, and returns which checks found what.
+    /// Checks once per letter, a second apart, and returns the findings by check.
     fn watched(limit: u64, letters: &str) -> Vec<(usize, Sighting)> {
         let mut watch = UninterruptibleWatch::new(Duration::from_secs(limit));
         let mut seen = Vec::new();

@@ -1,22 +1,22 @@
 //! The accelerators that a worker sees, in their order.
 //!
 //! Order matters: the device of a worker is the one whose index is its local rank. Without a list,
-//! devices are in the order of their PCI addresses. (CUDA puts faster ones first unless
-//! `CUDA_DEVICE_ORDER=PCI_BUS_ID`; on a machine with one kind of device that is the same.)
+//! devices are in the order of their PCI addresses. CUDA puts faster devices first unless
+//! `CUDA_DEVICE_ORDER=PCI_BUS_ID`. On a machine with one kind of device both orders are the same.
 
 /// The maker of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Vendor {
     /// Devices of the driver `nvidia`.
     Nvidia,
-    /// Devices of the driver `amdgpu`, as far as they can compute.
+    /// Devices of the driver `amdgpu`, if they can compute.
     Amd,
     /// Devices of the drivers `xe` and `i915` that are made for data centers.
     Intel,
 }
 
 impl Vendor {
-    /// Its name in messages.
+    /// Returns the name used in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nvidia => "NVIDIA",
@@ -29,44 +29,46 @@ impl Vendor {
 /// One accelerator of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// `dddd:bb:dd.f`, in lower-case hexadecimal digits.
+    /// PCI address `dddd:bb:dd.f`, in lower-case hexadecimal digits.
     pub address: String,
-    /// `GPU-…`, if the driver reports it.
+    /// UUID `GPU-…`, if the driver reports it.
     pub uuid: Option<String>,
 }
 
-/// All accelerators of this machine, each kind in the order of its PCI addresses.
+/// All accelerators of this machine, by vendor.
+/// Each list is in the order of the PCI addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Accelerators {
-    /// NVIDIA's.
+    /// Devices of NVIDIA.
     pub nvidia: Vec<Device>,
-    /// AMD's.
+    /// Devices of AMD.
     pub amd: Vec<Device>,
-    /// Intel's.
+    /// Devices of Intel.
     pub intel: Vec<Device>,
 }
 
-/// The values of the variables that restrict devices, as they are in the environment.
+/// The values of the environment variables that restrict devices.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VisibleLists {
-    /// `CUDA_VISIBLE_DEVICES`; AMD's runtime reads it as well.
+    /// Value of `CUDA_VISIBLE_DEVICES`; AMD's runtime reads it as well.
     pub cuda: Option<String>,
-    /// `HIP_VISIBLE_DEVICES`; an empty one is none.
+    /// Value of `HIP_VISIBLE_DEVICES`; an empty value counts as none.
     pub hip: Option<String>,
 }
 
 /// A device as a list names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visible<'d> {
-    /// This one.
+    /// A known device.
     Device(&'d Device),
-    /// One that only the driver's library could resolve: a UUID of a part of a device (`MIG-…`), or
-    /// one where the driver reports no UUIDs.
+    /// A device that only the driver's library could resolve.
+    /// It is a UUID of a part of a device (`MIG-…`), or the driver reports no UUIDs.
     Unresolved,
 }
 
 impl Accelerators {
-    /// The GPUs that count for `gpu`, and their maker: NVIDIA's where there is one, else AMD's.
+    /// Returns the GPUs that count for `gpu`, and their maker.
+    /// These are NVIDIA's if there is one, or otherwise AMD's.
     pub fn gpus(&self) -> (Vendor, &[Device]) {
         if self.nvidia.is_empty() {
             (Vendor::Amd, &self.amd)
@@ -75,7 +77,7 @@ impl Accelerators {
         }
     }
 
-    /// The GPUs that programs see.
+    /// Returns the GPUs that programs see.
     pub fn visible_gpus(&self, lists: &VisibleLists) -> Vec<Visible<'_>> {
         let (vendor, devices) = self.gpus();
         let hip = lists.hip.as_deref().filter(|list| !list.is_empty());
@@ -86,8 +88,8 @@ impl Accelerators {
         visible(devices, list)
     }
 
-    /// The current accelerator in the sense of `auto` and of binding: visible GPUs, else Intel's
-    /// devices; nothing if there are none.
+    /// Returns the current accelerators in the sense of `auto` and of binding.
+    /// These are the visible GPUs, or otherwise Intel's devices; `None` if there are none.
     pub fn current(&self, lists: &VisibleLists) -> Option<(Vendor, Vec<Visible<'_>>)> {
         let gpus = self.visible_gpus(lists);
         if !gpus.is_empty() {
@@ -98,11 +100,12 @@ impl Accelerators {
     }
 }
 
-/// Restricts devices as the driver's library does: the list counts up to its first entry that is no
-/// device, and one that names a device twice is worth nothing.
+/// Restricts devices as the driver's library does.
 ///
-/// An entry is an index, as far as it has digits (`0;1` is 0, as for PyTorch), or the beginning of
-/// a UUID. Without a list all devices are visible.
+/// The list counts up to its first entry that names no device. A list that names a device twice
+/// makes no device visible. An entry is the beginning of a UUID, or an index. Only the digits at
+/// the start of an index count (`0;1` is 0, as for PyTorch). Without a list all devices are
+/// visible.
 pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>> {
     let Some(list) = list else {
         return devices.iter().map(Visible::Device).collect();
@@ -121,12 +124,12 @@ pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>
         }
         seen.push(found);
     }
-    // Entries that nobody can check do not become more devices than there are.
+    // Entries that cannot be checked must not add up to more devices than there are.
     seen.truncate(devices.len());
     seen
 }
 
-/// The number that an entry begins with.
+/// Returns the number at the beginning of an entry.
 fn index(entry: &str) -> Option<usize> {
     let number = entry.strip_prefix('+').unwrap_or(entry);
     let end = number.find(|character: char| !character.is_ascii_digit());

@@ -1,9 +1,11 @@
-//! The processors that a worker is bound to with `--numa-binding`: the processors near its device.
+//! The processors near a worker's device, for `--numa-binding`.
 //!
-//! A worker's device is the visible one whose index is its local rank. The rules are
-//! PyTorch's, with one difference: nodes on which this process may use no processor (nodes that
-//! are possible but absent, or have memory only) are no candidates for `socket`, where PyTorch
-//! fails.
+//! The agent binds the worker to them.
+//!
+//! A worker's device is the visible one whose index is its local rank. The rules are PyTorch's,
+//! with one difference. PyTorch fails for `socket` if this process may use no processor of some
+//! node (a node that is possible but absent, or has memory only). Here such nodes are no
+//! candidates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,19 +17,19 @@ use super::CpuList;
 /// The mode of `--numa-binding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindingMode {
-    /// To all processors of the device's NUMA node.
+    /// Bind to all processors of the device's NUMA node.
     Node,
-    /// To all processors of the socket that node belongs to.
+    /// Bind to all processors of the socket of that node.
     Socket,
-    /// To a share of the node's cores that no other device's worker has.
+    /// Bind to a share of the node's cores that no other device's worker gets.
     Exclusive,
-    /// To the cores of the node that share one last-level cache, another one for each device as
-    /// long as there are enough.
+    /// Bind to the cores of the node that share one last-level cache.
+    /// Each device gets another cache while there are enough.
     CoreComplex,
 }
 
 impl BindingMode {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -37,7 +39,7 @@ impl BindingMode {
         }
     }
 
-    /// By its name on the command line.
+    /// Returns the mode with this name on the command line.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Node, Self::Socket, Self::Exclusive, Self::CoreComplex]
             .into_iter()
@@ -54,57 +56,57 @@ impl fmt::Display for BindingMode {
 /// Description of one processor; each part is needed by one mode only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processor {
-    /// The number of its socket. Negative where the machine does not say.
+    /// Number of the socket; negative if the machine does not report it.
     pub package: Option<i32>,
-    /// The processors of its core, itself among them.
+    /// Processors of the same core, including this one.
     pub core: CpuList,
-    /// The processors that share its cache of the highest level for data.
+    /// Processors that share the highest-level data cache with this one.
     pub cache: CpuList,
 }
 
-/// A machine as far as binding needs it.
+/// The part of a machine's topology that binding needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
-    /// The processors that this process may use.
+    /// Processors that this process may use.
     pub allowed: CpuList,
-    /// The processors of each NUMA node, whether this process may use them or not.
+    /// Processors of each NUMA node, whether this process may use them or not.
     pub nodes: BTreeMap<u32, CpuList>,
-    /// The processors, by number; those that may be used at least.
+    /// The processors by number, at least those that this process may use.
     pub processors: BTreeMap<u32, Processor>,
-    /// The NUMA node of each visible device, by the device's index. A machine that does not say is
-    /// one with a single node, 0.
+    /// NUMA node of each visible device, by the device's index.
+    /// On a machine that does not report nodes, there is a single node, 0.
     pub devices: Vec<u32>,
 }
 
 /// Processors that one worker is bound to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// The processors that it may use; never empty.
+    /// Processors that the worker may use; never empty.
     pub processors: CpuList,
-    /// The NUMA node of its device.
+    /// NUMA node of the worker's device.
     pub node: u32,
-    /// The reason, in a few words.
+    /// Reason, in a few words.
     pub reason: String,
 }
 
-/// The reason that a worker cannot be bound.
+/// The reason why a worker cannot be bound.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BindingError {
-    /// There is no device at all. (PyTorch's text.)
+    /// No device is present. The text is PyTorch's.
     #[error("No accelerator available for NUMA binding")]
     NoDevice,
-    /// More workers than devices.
+    /// There are more workers than devices.
     #[error(
         "local rank {local_rank} has no device to be bound to: {devices} devices are visible; \
          start at most as many workers, or leave out --numa-binding"
     )]
     TooFewDevices {
-        /// The first worker without one.
+        /// First worker without a device.
         local_rank: u32,
         /// Number of devices.
         devices: usize,
     },
-    /// The node of the device is not known to the kernel.
+    /// The kernel does not know the node of the device.
     #[error(
         "the processors of NUMA node {node}, at which device {device} is, are not known: the \
          kernel lists no such node"
@@ -112,10 +114,10 @@ pub enum BindingError {
     UnknownNode {
         /// The node.
         node: u32,
-        /// The device there.
+        /// The device at that node.
         device: u32,
     },
-    /// The affinity mask excludes all of them.
+    /// The affinity mask excludes all processors of the node.
     #[error(
         "this process may use no processor of NUMA node {node}, at which device {device} is: it is \
          restricted to the processors {allowed} (taskset, cgroup cpuset or the scheduler of the \
@@ -124,7 +126,7 @@ pub enum BindingError {
     NoneAllowed {
         /// The node.
         node: u32,
-        /// The device there.
+        /// The device at that node.
         device: u32,
         /// The affinity mask.
         allowed: CpuList,
@@ -144,20 +146,20 @@ pub enum BindingError {
         /// Number of devices at the node.
         devices: usize,
     },
-    /// The machine does not say what the mode needs to know.
+    /// The kernel does not report a fact that the mode needs.
     #[error(
         "the kernel does not say {fact} of processor {processor} (a virtual machine?): use \
          --numa-binding node"
     )]
     Unsaid {
-        /// `the socket`, `the core`, `the caches`.
+        /// Name of the fact: `the socket`, `the core` or `the caches`.
         fact: &'static str,
         /// The processor.
         processor: u32,
     },
 }
 
-/// The processors for the worker with this local rank.
+/// Returns the processors for the worker with this local rank.
 pub fn bind(
     mode: BindingMode,
     local_rank: u32,
@@ -216,7 +218,7 @@ pub fn bind(
             let (position, _) = position(device, node, topology);
             let groups = caches.len();
             let mut largest_first: Vec<(u32, BTreeSet<u32>)> = caches.into_iter().collect();
-            // Stable: those of equal size stay in the order of their lowest processor.
+            // The sort is stable: groups of equal size stay in the order of their lowest processor.
             largest_first.sort_by_key(|(_, group)| std::cmp::Reverse(group.len()));
             let (_, own) = largest_first.swap_remove(position % groups);
             let reason = format!("{at}, complex {} of {groups}", position % groups);
@@ -230,7 +232,7 @@ pub fn bind(
     })
 }
 
-/// The allowed processors of all nodes of the socket that `lowest` belongs to, and its number.
+/// Returns the allowed processors of the socket of `lowest`, and its number.
 fn of_socket(lowest: u32, topology: &Topology) -> Result<(CpuList, i32), BindingError> {
     let package = |processor: u32| {
         let found = topology.processors.get(&processor);
@@ -245,7 +247,7 @@ fn of_socket(lowest: u32, topology: &Topology) -> Result<(CpuList, i32), Binding
     let mut processors = CpuList::new();
     for listed in topology.nodes.values() {
         let allowed = listed.intersection(&topology.allowed);
-        // A node belongs to one socket, so any of its processors will do.
+        // A node belongs to one socket, so any of its processors serves to find the socket.
         let Some(lowest) = allowed.first() else {
             continue;
         };
@@ -256,8 +258,9 @@ fn of_socket(lowest: u32, topology: &Topology) -> Result<(CpuList, i32), Binding
     Ok((processors, socket))
 }
 
-/// Processors by what they share, in the order of the lowest processor that shares it (whether it
-/// may be used or not).
+/// Groups processors by what they share.
+/// The groups are in the order of the lowest processor that shares it, whether it may be used or
+/// not.
 fn grouped<'t>(
     allowed: &CpuList,
     topology: &'t Topology,
@@ -274,7 +277,7 @@ fn grouped<'t>(
     Ok(groups)
 }
 
-/// The index of a device among those of its node, and their number.
+/// Returns the index of a device among those of its node, and their number.
 fn position(device: u32, node: u32, topology: &Topology) -> (usize, usize) {
     let same = |(_, of): &(usize, &u32)| **of == node;
     let devices = topology.devices.iter().enumerate().filter(same);
@@ -283,8 +286,9 @@ fn position(device: u32, node: u32, topology: &Topology) -> (usize, usize) {
     (position, devices.count())
 }
 
-/// The part of `cores` for the device at `position` among `devices`: the first ones get one more
-/// where it does not divide. None if there is not one for each.
+/// Returns the part of `cores` for the device at `position` among `devices`.
+/// If the cores do not divide evenly, the first devices get one more. `None` if there is less than
+/// one core for each.
 fn share(position: usize, devices: usize, cores: usize) -> Option<std::ops::Range<usize>> {
     let (each, remainder) = (cores / devices, cores % devices);
     let start = position * each + position.min(remainder);

@@ -1,27 +1,27 @@
-//! The files with the limits of our own control groups: from `/proc/self/cgroup` and
-//! `/proc/self/mountinfo` to directories.
+//! The files with the limits of this process's control groups.
 //!
-//! A process is in one group of each hierarchy: the unified one (v2), and where v1 is still in use
-//! one per controller. The limits of a group's ancestors count, too. Of these only those that are
-//! mounted here can be seen; in a container with a namespace of its own that ends at the container.
+//! They are found with `/proc/self/cgroup` and `/proc/self/mountinfo`.
+//!
+//! A process is in one group of each hierarchy: the unified one (v2) and, where v1 is still in use,
+//! one per controller. The limits of a group's ancestors count, too. Only ancestors that are
+//! mounted here are visible. In a container with a separate namespace they end at the container.
 
 use std::path::{Component, Path, PathBuf};
 
-/// The files of a directory.
+/// The version of control groups, which determines the files of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
+    /// The files are `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
     V1,
-    /// `cpu.max`.
+    /// The file is `cpu.max`.
     V2,
 }
 
-/// The directories of the groups that this process is in as far as this controller goes: its own ones
-/// first, then each one's ancestors up to the mount point. The one of the unified hierarchy is among
-/// them whatever the controller.
+/// Returns the directories of this process's groups that concern a controller.
 ///
-/// `cgroup` and `mountinfo` are the texts of the files of those names in `/proc/self`. Lines that
-/// cannot be read are skipped.
+/// Each group's own directory is first, followed by its ancestors up to the mount point. The group
+/// of the unified hierarchy is always included. `cgroup` and `mountinfo` are the texts of the files
+/// of those names in `/proc/self`. Lines that cannot be read are skipped.
 pub fn directories(controller: &str, cgroup: &str, mountinfo: &str) -> Vec<(Version, PathBuf)> {
     let mounts: Vec<Mount> = mountinfo
         .lines()
@@ -50,8 +50,8 @@ pub fn directories(controller: &str, cgroup: &str, mountinfo: &str) -> Vec<(Vers
     directories
 }
 
-/// The value of one counter in a text of `name value` lines, such as `memory.events` and
-/// `/proc/vmstat`.
+/// Returns the value of one counter in a text of `name value` lines.
+/// Such texts are `memory.events` and `/proc/vmstat`.
 pub fn counter(text: &str, name: &str) -> Option<u64> {
     text.lines()
         .filter_map(|line| line.split_once(' '))
@@ -61,9 +61,9 @@ pub fn counter(text: &str, name: &str) -> Option<u64> {
 /// One line of `mountinfo` that is a hierarchy with the controller.
 struct Mount {
     version: Version,
-    /// The group of the hierarchy that is mounted.
+    /// Group of the hierarchy that is mounted.
     root: PathBuf,
-    /// The mount point.
+    /// Mount point.
     point: PathBuf,
 }
 
@@ -88,11 +88,12 @@ impl Mount {
         })
     }
 
-    /// The directory of the group with this path; the mount point if it is outside of what is mounted.
+    /// Returns the directory of the group with this path.
+    /// It is the mount point if the group is outside of the mounted part.
     fn directory_of(&self, path: &Path) -> PathBuf {
         let mut directory = self.point.clone();
         let is_name = |part: Component<'_>| matches!(part, Component::Normal(_));
-        // Part by part: joining nothing would leave a slash at the end.
+        // Part by part: joining an empty path would add a slash at the end.
         if let Ok(below) = path.strip_prefix(&self.root)
             && below.components().all(is_name)
         {
@@ -102,7 +103,7 @@ impl Mount {
     }
 }
 
-/// The kernel writes blanks, tabs, newlines and backslashes as `\040` and so on.
+/// Replaces `\040` and so on by the characters that the kernel escaped.
 fn unescaped(text: &str) -> PathBuf {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();

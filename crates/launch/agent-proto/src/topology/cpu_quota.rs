@@ -1,21 +1,21 @@
-//! The number of processors that a control group leaves.
+//! The number of processors that the limit of a control group allows.
 //!
-//! A group may use its quota of processor time in every period, on any processors. Two workers in a
-//! container with two processors' worth of time on a machine with 64 are right, 64 are not;
-//! torchrun counts 64.
+//! A group may use its quota of processor time in every period, on any processors. Suppose that a
+//! container may use the time of two processors on a machine with 64. Then two workers are right
+//! and 64 are not; torchrun counts 64.
 
 /// Processor time per period, both in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// Time that may be used.
+    /// Processor time that may be used per period.
     pub quota: u64,
-    /// In a period of this length; never 0.
+    /// Length of a period; never 0.
     pub period: u64,
 }
 
 impl Quota {
-    /// Reads `cpu.max` (cgroup v2): `200000 100000`, or `max 100000` for no limit. None also for
-    /// what cannot be read.
+    /// Parses `cpu.max` (cgroup v2), such as `200000 100000`.
+    /// `None` if there is no limit (`max 100000`), or if the text cannot be read.
     pub fn from_cpu_max(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let quota = words.next()?.parse().ok()?;
@@ -25,7 +25,8 @@ impl Quota {
         Self::new(quota, period)
     }
 
-    /// Reads `cpu.cfs_quota_us` (where -1 is no limit) and `cpu.cfs_period_us` (cgroup v1).
+    /// Parses `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup v1).
+    /// A quota of -1 means no limit.
     pub fn from_cfs(quota: &str, period: &str) -> Option<Self> {
         Self::new(quota.trim().parse().ok()?, period.trim().parse().ok()?)
     }
@@ -34,8 +35,8 @@ impl Quota {
         (quota > 0 && period > 0).then_some(Self { quota, period })
     }
 
-    /// Whole processors' worth, rounded up: a worker with half a processor is slow, but a group
-    /// with one and a half has use for two.
+    /// Returns the number of processors that the quota is worth, rounded up.
+    /// A worker with half a processor is slow, but a group with one and a half has use for two.
     pub fn processors(self) -> u32 {
         u32::try_from(self.quota.div_ceil(self.period)).unwrap_or(u32::MAX)
     }
@@ -46,12 +47,12 @@ impl Quota {
 pub struct CpuLimit {
     /// The limit.
     pub quota: Quota,
-    /// The file that says so.
+    /// Path of the file with the limit.
     pub file: String,
 }
 
 impl CpuLimit {
-    /// The tighter one; the first of two equal ones.
+    /// Returns the tightest limit, or the first of equal ones.
     pub fn tightest(limits: impl IntoIterator<Item = Self>) -> Option<Self> {
         limits.into_iter().reduce(|least, other| {
             let product = |quota: Quota, of: Quota| u128::from(quota.quota) * u128::from(of.period);

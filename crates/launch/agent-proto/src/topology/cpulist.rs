@@ -5,34 +5,35 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Numbers from here on are not taken for processors: no kernel has that many, and a text of a few
-/// bytes must not become a set of billions.
+/// Lowest number that is not accepted as a processor.
+/// No kernel has more processors, and a text of a few bytes must not become a set of billions.
 const MOST: u32 = 1 << 16;
 
 /// A set of processors, by the kernel's numbers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct CpuList(BTreeSet<u32>);
 
-/// Why a text is no list of processors.
+/// Reason why a text is not a list of processors.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "'{text}' is no list of processors such as 0-3,8: {part:?} is neither a number below 65536 nor a range of such"
 )]
 pub struct CpuListError {
-    /// The whole text, cut to a length that can be read.
+    /// The whole text, cut to a readable length.
     pub text: String,
     /// The part that cannot be read.
     pub part: String,
 }
 
 impl CpuList {
-    /// The empty set.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the kernel's form. Blanks and empty parts mean nothing, so an empty text is the empty
-    /// set (a NUMA node with memory only has it).
+    /// Parses the kernel's form.
+    /// Blanks and empty parts are ignored, so an empty text is the empty set. A NUMA node with
+    /// memory only has such a text.
     pub fn parse(text: &str) -> Result<Self, CpuListError> {
         let mut set = BTreeSet::new();
         for part in text
@@ -57,32 +58,32 @@ impl CpuList {
         Ok(Self(set))
     }
 
-    /// In ascending order.
+    /// Returns the processors in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// Number of processors.
+    /// Returns the number of processors.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// `true` if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The lowest.
+    /// Returns the lowest processor.
     pub fn first(&self) -> Option<u32> {
         self.0.first().copied()
     }
 
-    /// Whether this one is among them.
+    /// `true` if the set contains this processor.
     pub fn contains(&self, processor: u32) -> bool {
         self.0.contains(&processor)
     }
 
-    /// Those that are in both.
+    /// Returns the processors that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())

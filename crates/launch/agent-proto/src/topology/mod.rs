@@ -1,16 +1,17 @@
-//! Placement: which processors there are to use, which devices are visible, and which processors
-//! belong to which device.
+//! Placement: the available processors and the visible devices.
 //!
-//! Pure: the files of `/sys` and `/proc` are read by the agent's crate, and come in here as texts
-//! and numbers.
+//! This includes which processors belong to which device.
 //!
-//! | file | decides |
+//! This module does no I/O. The agent's crate reads the files of `/sys` and `/proc` and passes
+//! texts and numbers.
+//!
+//! | file | content |
 //! |---|---|
 //! | `cpulist` | sets of processors, and the kernel's text form of them (`0-3,8`) |
-//! | `binding` | what a worker is bound to with `--numa-binding` |
-//! | `accelerators` | which accelerators a worker sees: `CUDA_VISIBLE_DEVICES` and its kin |
-//! | `cgroup` | where the limits of our own control groups are written |
-//! | `cpu_quota` | what such a limit leaves of the processors |
+//! | `binding` | processors that a worker is bound to with `--numa-binding` |
+//! | `accelerators` | accelerators that a worker sees: `CUDA_VISIBLE_DEVICES` and similar lists |
+//! | `cgroup` | files with the limits of this process's control groups |
+//! | `cpu_quota` | number of processors that such a limit allows |
 
 pub mod accelerators;
 pub mod binding;

@@ -1,4 +1,4 @@
-//! Whatever workers write to the pipes of the watches: nothing panics, and nothing grows.
+//! Tests of arbitrary bytes on the pipes: no panic and no growth.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rdzv_agent_proto::hang::timers::{TimerRequest, Timers};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// A line that is nearly a request.
+/// Generates a line that is nearly a request.
 fn nearly_a_request() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![
         any::<i64>().prop_map(|number| number.to_string()),

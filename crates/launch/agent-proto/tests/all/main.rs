@@ -1,4 +1,4 @@
-//! The machines of the agent. One program, because each is linked with everything.
+//! Tests of the machines of the agent. They are one program to save link time.
 
 mod hang_bytes;
 mod placement;

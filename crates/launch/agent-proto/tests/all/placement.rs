@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use rdzv_agent_proto::topology::{BindingError, BindingMode, CpuList, Processor, Topology, bind};
 
-/// A machine: sockets of nodes of cores of threads, some processors not allowed, devices anywhere.
+/// A machine with sockets of nodes of cores of threads.
 ///
-/// Threads of a core are numbered as most machines do: all first threads, then all second ones.
+/// Some processors are not allowed, and devices are at any nodes. The threads of a core are
+/// numbered as on most machines: first all first threads, then all second ones.
 #[derive(Debug, Clone)]
 struct Shape {
     sockets: u32,

@@ -1,4 +1,4 @@
-//! Attempts: how they end, and what follows.
+//! Tests of the ends of attempts, and of the steps that follow.
 
 use crate::script::{spec, started, started_then, static_two_then};
 

@@ -1,4 +1,6 @@
-//! Workers that run and make no progress. `hang 0` can be restarted, `hang 0!` cannot.
+//! Tests of workers that run and make no progress.
+//!
+//! `hang 0` can be restarted, `hang 0!` cannot.
 
 use rdzv_agent_proto::group::GroupState;
 

@@ -1,4 +1,4 @@
-//! The worker group machine, driven by scripts.
+//! Tests of the worker group machine, driven by scripts.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod attempts;

@@ -1,5 +1,6 @@
-//! What a group may be given beyond torchelastic: a delay before the next attempt, and failures that
-//! no restart helps.
+//! Tests of the options that torchelastic does not have.
+//!
+//! They are a delay before the next attempt, and failures that no restart helps.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What news of other nodes does.
+//! Tests of the reactions to events at other nodes.
 
 use rdzv_agent_proto::group::WorkerGroup;
 
@@ -127,7 +127,8 @@ fn a_last_failure_is_not_explained_by_a_node_that_restarts_or_waits() {
     }
 }
 
-/// A node whose round 3 ends by that change, and whose worker fails in round 5; its budget is one restart.
+/// A node whose round 3 ends by that change, and whose worker fails in round 5.
+/// Its budget is one restart.
 fn regrouped_then(change: &str, between: &str, end: &str) -> WorkerGroup {
     of_two_then(
         1,
@@ -153,7 +154,7 @@ const ONE_LEFT: &str = "42 cleared -> restarting 0/1 | join 1\n…";
 #[test]
 fn a_restart_of_another_node_is_one_of_the_jobs() {
     let group = regrouped_then("restarted", "", NONE_LEFT);
-    assert_eq!(group.restart_count(), 0, "workers see those of their node");
+    assert_eq!(group.restart_count(), 0, "workers see the restarts of their own node");
     for change in ["changed", "waiting"] {
         regrouped_then(change, "", ONE_LEFT);
     }
@@ -161,14 +162,15 @@ fn a_restart_of_another_node_is_one_of_the_jobs() {
 
 #[test]
 fn a_restart_of_another_node_counts_once_however_far_this_one_is_in_the_round() {
-    // Before the round is known here, also if that is said twice; while ranks are agreed on.
+    // Before this node knows the round, also if the notice comes twice; and while it agrees on
+    // ranks.
     for between in [
         "22 restarted 4 ->\n23 restarted 4 ->\n25 joined 4 -> regroup: b came | join 0",
         "22 joined 4 -> assign\n23 restarted 4 -> regroup: b came | join 0",
     ] {
         regrouped_then("changed", between, NONE_LEFT);
     }
-    // Late, about the round that this node has left.
+    // A late notice about the round that this node has left.
     regrouped_then("changed", "22 restarted 3 ->", ONE_LEFT);
 }
 
@@ -181,7 +183,7 @@ fn a_last_failure_that_nothing_explains_is_announced_to_the_others() {
          12 cleared       ->
          1010 time        -> announce 1 | finish failed 1=7 0=0",
     );
-    // Also if a sibling does not end.
+    // The same holds if a sibling does not end.
     of_two_then(
         0,
         "10 exited 1=7    -> failure 1 | signal 15 to 0 1
@@ -274,7 +276,7 @@ fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
     );
 }
 
-/// The others are not told of the own failure in any of these: no line has an `announce`.
+/// In none of these cases does the node announce its own failure to the others.
 #[test]
 fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
     for (of_two, others) in [
@@ -282,7 +284,7 @@ fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
         (of_two_then, "dynamic"),
     ] {
         println!("{others}");
-        // While its workers are being stopped.
+        // A peer fails while the workers of this node are being stopped.
         let group = of_two(
             1,
             "10 exited 1=7           -> failure 1 | signal 15 to 0 1
@@ -291,7 +293,7 @@ fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
              13 cleared              -> finish peer b: code 7",
         );
         assert_eq!(group.restart_count(), 0);
-        // While what they left is being cleared.
+        // A peer fails while leftovers of the workers are being cleared.
         let group = of_two(
             1,
             "10 exited 1=7           -> failure 1 | signal 15 to 0 1
@@ -300,7 +302,7 @@ fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
              14 cleared              -> finish peer b: code 7",
         );
         assert_eq!(group.restart_count(), 0);
-        // A hang is a failure like others.
+        // A hang is a failure like any other.
         of_two(
             1,
             "10 hang 1               -> unhealthy 1 | signal 15 to 0 1
@@ -327,8 +329,8 @@ fn who_has_closed_the_run_may_say_why_after_a_failure_with_restarts_left() {
     ] {
         of_two_then(1, script);
     }
-    // Where nobody says why, the own failure is what users need to know, and a signal does not
-    // change that any more.
+    // If no peer gives a reason, users need to know this node's own failure. A later signal does
+    // not change that.
     of_two_then(
         1,
         "10 exited 1=7           -> failure 1 | signal 15 to 0 1
@@ -365,7 +367,7 @@ fn a_run_that_another_node_closed_ends_here_too() {
          11 exited 0=-15! 1=0!   -> clear
          12 cleared              -> finish closed",
     );
-    // Whoever closed it may say why a little later.
+    // The node that closed the run may give the reason a little later.
     of_two_then(
         5,
         "10 closed               -> signal 15 to 0 1

@@ -1,5 +1,6 @@
-//! The worker group under random fates: whatever happens and in whatever order, a run comes to an
-//! end, within its budget, with no worker alive, and it reports the failure that came first.
+//! Tests of the worker group under random events in random order.
+//!
+//! Every run ends, within its budget, with no worker alive. It reports the failure that came first.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,15 +16,15 @@ use rdzv_core::time::{Mono, Now, Wall};
 
 use crate::script::{parse, spec};
 
-/// The exit code that no restart helps.
+/// Exit code that no restart helps.
 const FINAL: i32 = 3;
 
-/// How long a group rests before another attempt, if it does.
+/// Delay of a group before another attempt, if it has one.
 const SETTLE_DELAY: Duration = Duration::from_millis(700);
 
 const WORKERS: u32 = 3;
 
-/// A shell without processes.
+/// A driver without processes.
 struct World {
     group: WorkerGroup,
     dynamic: bool,
@@ -32,18 +33,18 @@ struct World {
     alive: BTreeSet<LocalRank>,
     signalled: BTreeSet<LocalRank>,
     clearing: bool,
-    /// The number of the round that is formed next.
+    /// Number of the next round.
     rounds: u64,
     restarts: u32,
-    /// Restarts of other nodes that this one was told of.
+    /// Restarts of other nodes that this node was notified of.
     restarts_elsewhere: u32,
-    /// Whether another node ended the run.
+    /// `true` if another node ended the run.
     ended_by_others: bool,
-    /// Whether the kernel held a worker.
+    /// `true` if the kernel held a worker.
     forfeited: bool,
-    /// Whether a worker ended in this attempt as no restart helps.
+    /// `true` if a worker of this attempt failed so that no restart helps.
     beyond_help: bool,
-    /// Who hangs in this attempt.
+    /// Workers that hang in this attempt.
     unhealthy: Vec<LocalRank>,
     first_failure: Option<WorkerExit>,
     ending: Option<Ending>,
@@ -76,7 +77,7 @@ impl World {
         }
     }
 
-    /// Tells the machine, and all that follows at once from its answers.
+    /// Passes an input to the machine, and all answers that follow immediately.
     fn tell(&mut self, input: GroupInput) {
         self.answers.push_back(input);
         while let Some(input) = self.answers.pop_front() {
@@ -173,7 +174,7 @@ impl World {
         exit
     }
 
-    /// Something happens; which, is up to `fate`.
+    /// Lets an event happen that `fate` selects.
     fn happen(&mut self, fate: u8) {
         if self.ending.is_some() {
             return;
@@ -182,7 +183,7 @@ impl World {
         let dynamic = self.dynamic && fate >= 128;
         match fate % 16 {
             0..3 if dynamic => {
-                // Of this round, or a late notice of the one before.
+                // Of this round, or a late notice of the previous one.
                 let round = (self.rounds - 1).saturating_sub(u64::from(fate / 16 % 2));
                 let reason = "a node came".to_owned();
                 let cause = match fate % 16 {
@@ -252,7 +253,8 @@ impl World {
         }
     }
 
-    /// Nothing unusual happens any more: all that are alive exit well.
+    /// Ends the run without further unusual events.
+    /// All workers that are alive succeed.
     fn come_to_an_end(&mut self) {
         for _ in 0..20 {
             self.clear();
@@ -309,7 +311,7 @@ proptest! {
                     Finality::WorkersHeld => world.forfeited,
                     Finality::NotRetryable { .. } => world.beyond_help,
                 },
-                "no restart is given away: {finality:?}"
+                "no restart was lost: {finality:?}"
             );
         }
     }

@@ -1,8 +1,8 @@
 //! Scripts for the machine: `⟨milliseconds⟩ ⟨input⟩ -> ⟨output⟩ | ⟨output⟩ …`.
 //!
-//! Groups have two workers and a grace of eight seconds unless a script says otherwise. After each
-//! input all outputs are compared; after the last line the group has finished, unless the script
-//! ends with `…`.
+//! Unless a script specifies otherwise, groups have two workers and a shutdown timeout of eight
+//! seconds. After each input all outputs are compared. After the last line the group has finished,
+//! unless the script ends with `…`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use rdzv_core::machine::Machine;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// From the beginning until both workers run.
+/// Lines from the beginning until both workers run.
 const STARTED: &str = "
     0 begin      -> join 0
     0 joined     -> assign
@@ -88,7 +88,7 @@ pub(crate) fn started_then(max_restarts: u32, script: &str) -> WorkerGroup {
     started(spec(max_restarts), 1, script)
 }
 
-/// With two agents that find one another dynamically; the round has the number 3.
+/// Runs a script for two agents of a dynamic rendezvous; the round is number 3.
 pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
     let mut spec = spec(max_restarts);
     (spec.purge_store, spec.dynamic) = (false, true);
@@ -96,7 +96,7 @@ pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
     run(spec, 2, &format!("{started}{script}"))
 }
 
-/// With two agents of a static rendezvous.
+/// Runs a script for two agents of a static rendezvous.
 pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
     started(spec(max_restarts), 2, script)
 }
@@ -156,7 +156,8 @@ fn ranks(text: &str) -> Vec<LocalRank> {
         .collect()
 }
 
-/// `1=-9!`: local rank 1 was ended by signal 9, after the agent had signalled it.
+/// Parses an exit: `1=-9!` means that signal 9 ended local rank 1.
+/// The exclamation mark means that the agent had signalled the worker before.
 fn exit(text: &str) -> WorkerExit {
     let (rank, number) = text.split_once('=').unwrap();
     let number: i32 = number.trim_end_matches('!').parse().unwrap();
@@ -225,7 +226,7 @@ fn shown(output: &GroupOutput) -> String {
                     .iter()
                     .map(|exit| format!("{}={}", exit.local_rank, exit.exit.as_number()))
                     .collect();
-                // Most scripts are about a budget that is used up.
+                // Most scripts use up the budget.
                 let why = match finality {
                     Finality::BudgetUsed { .. } => String::new(),
                     other => format!(" ({})", other.kind()),

@@ -1,4 +1,6 @@
-//! What ends a run from outside: signals to the agent, the loss of the keeper.
+//! Tests of events that end a run from outside.
+//!
+//! Such events are signals to the agent and the loss of the keeper.
 
 use crate::script::{run, spec, started_then, static_two_then};
 

@@ -1,8 +1,8 @@
-//! From the beginning until the workers run.
+//! Tests of the time from the beginning until the workers run.
 
 use crate::script::{run, spec};
 
-/// Runs a script from the time on at which the first of two workers has been started.
+/// Runs a script that begins when the first of two workers has been started.
 fn first_started_then(max_restarts: u32, script: &str) {
     let started = "
         0 begin      -> join 0

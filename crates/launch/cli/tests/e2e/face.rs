@@ -197,7 +197,7 @@ fn a_program_that_is_not_there_is_said_without_an_errno() {
     let ended = rdzv(["run", "--no-python", "no-such-program"])
         .own_face()
         .expect(1);
-    ended.assert_stderr(": could not be started: there is no such program: 'no-such-program'\n");
+    ended.assert_stderr(": could not be started: No such file or directory: 'no-such-program'\n");
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn workers_that_do_not_end_are_stopped_after_the_grace_and_killed_after_the_next
     running.stdout.await_text("got TERM\n", 1);
     let ended = running.wait().expect(1);
     assert_eq!(ended.stdout, "ready\ngot USR1\ngot TERM\n");
-    let last = "not all workers of this node had ended by themselves";
+    let last = "not all workers of this node had ended on their own";
     ended.assert_stderr(last);
 }
 

@@ -85,7 +85,7 @@ fn what_is_not_there_is_said_without_an_errno() {
         ),
         (
             format!("{missing}: 'train'"),
-            "there is no such program: 'train'",
+            "No such file or directory: 'train'",
         ),
         (
             "/venv/bin/python3: can't open file '/job/train.py': [Errno 13] Permission denied"
@@ -136,7 +136,7 @@ fn a_failure_elsewhere_is_the_jobs() {
     assert_eq!(text(&verdict(&Failed::default(), None)), "");
 }
 
-/// A failure with everything that a summary can show.
+/// Returns failures and attempts with everything that a summary can show.
 fn whole() -> (Vec<Failure>, Vec<Attempt>) {
     let mut failures = boom_and_its_consequences();
     let cause = Cause::exception(

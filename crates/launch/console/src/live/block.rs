@@ -1,7 +1,8 @@
 //! Lines that stay together: tracebacks.
 //!
 //! A traceback is written line by line, and several workers usually write theirs at the same time.
-//! From its first line on, the lines of its stream are one block, for as long as they keep coming.
+//! From its first line on, the lines of its stream form one block, until no further line follows in
+//! time.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -12,16 +13,17 @@ use rdzv_core::time::Mono;
 /// Pause that ends a block whose last line may be its last.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Pause that ends a block which lacks the line with the exception.
+/// Pause that ends a block without the line of the exception.
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// Time after which a block ends in any case.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// A block that has grown to this many bytes ends.
+/// Number of bytes after which a block ends.
 const LARGEST: usize = 64 << 10;
 
-/// The first line of a traceback. Each line is searched for it, so that is prepared once.
+/// The first line of a traceback.
+/// Every line is searched for it, so the search is prepared once.
 static FIRST_LINE: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new("Traceback (most recent call last):"));
 
@@ -35,16 +37,17 @@ pub struct Blocks {
 struct Block {
     /// Lines, separated by `\n`.
     text: Vec<u8>,
-    /// Text before the first word of each line: `[rank0]: `, say.
+    /// Text before the first word of each line, such as `[rank0]: `.
     prefix: Vec<u8>,
     begun: Mono,
     last: Mono,
-    /// The line with the exception has come.
+    /// `true` if the line with the exception has arrived.
     is_whole: bool,
 }
 
 impl Blocks {
-    /// Takes a line, and emits what is complete: a line, or several with `\n` between them.
+    /// Takes a line, and emits complete text.
+    /// That is one line, or several with `\n` between them.
     pub fn push(&mut self, line: &[u8], now: Mono, emit: &mut dyn FnMut(&[u8])) {
         let Some(block) = &mut self.open else {
             match FIRST_LINE.find(line) {
@@ -73,7 +76,7 @@ impl Blocks {
         }
     }
 
-    /// Time at which the open block is complete if nothing more comes.
+    /// Returns the time at which the open block is complete without further lines.
     pub fn deadline(&self) -> Option<Mono> {
         let block = self.open.as_ref()?;
         Some(block.last + if block.is_whole { PAUSE } else { LONG_PAUSE })
@@ -93,7 +96,7 @@ impl Blocks {
         }
     }
 
-    /// Emits what is left.
+    /// Emits the rest.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&[u8])) {
         if let Some(block) = self.open.take() {
             emit(&block.text);
@@ -133,7 +136,7 @@ mod tests {
         assert!(push(&mut blocks, &["[rank0]: ValueError: 2"], now).is_empty());
         assert_eq!(blocks.deadline(), Some(now + PAUSE));
         let mut emitted = Vec::new();
-        blocks.pass(now, &mut |_| panic!("its pause is not over"));
+        blocks.pass(now, &mut |_| panic!("the pause of the block is not over"));
         blocks.pass(now + PAUSE, &mut |block| emitted.extend_from_slice(block));
         let whole = format!("{}\n[rank0]: ValueError: 2", lines.join("\n"));
         assert_eq!(String::from_utf8(emitted).unwrap(), whole);

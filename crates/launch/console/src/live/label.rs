@@ -3,7 +3,8 @@
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr;
 
-/// The colours of workers, in the order of their ranks. Not red, which is for errors.
+/// The colours of workers, in the order of their ranks.
+/// Red is reserved for errors.
 const COLORS: [AnsiColor; 6] = [
     AnsiColor::Cyan,
     AnsiColor::Green,
@@ -21,8 +22,9 @@ pub struct Label {
 }
 
 impl Label {
-    /// `text` with a space behind it. In the colour of this rank, bold without one (for several ranks), or
-    /// plain if colours are not wanted.
+    /// Creates a label with `text` and a space.
+    /// With `colours`, the label has the colour of its rank, or is bold for several ranks (`None`).
+    /// Without, it is plain.
     pub fn new(text: &str, rank: Option<u32>, colours: bool) -> Self {
         let style = match rank {
             _ if !colours => Style::new(),
@@ -35,18 +37,19 @@ impl Label {
         }
     }
 
-    /// Columns that it takes, with the space behind it.
+    /// Returns the number of columns of the label and its space.
     pub fn width(&self) -> usize {
         self.text.width() + 1
     }
 
-    /// Its text with colour, and the space behind it.
+    /// Returns the text with its colour, and the space.
     pub fn render(&self) -> String {
         format!("{}{}{} ", self.style, self.text, self.style.render_reset())
     }
 }
 
-/// Appends a block of lines (`\n` between them) to the output: each with the label and its end.
+/// Appends a block of lines (`\n` between them) to the output.
+/// Each line gets the label in front and a line end.
 pub fn labelled(label: &str, block: &[u8], output: &mut Vec<u8>) {
     for line in block.split(|byte| *byte == b'\n') {
         output.extend_from_slice(label.as_bytes());

@@ -1,5 +1,7 @@
-//! The live view of a run: the lines of all workers whole and labelled, and below them one row for each
-//! progress bar and one for the state of the run.
+//! The live view of a run.
+//!
+//! It shows the lines of all workers, whole and labelled. Below them is one row for each progress
+//! bar and one row for the state of the run.
 //!
 //! ```text
 //! [0] epoch 1: loss 0.71                                        lines: they scroll away
@@ -10,15 +12,15 @@
 //! running · 4 workers · 0:42                                    the status row
 //! ```
 //!
-//! | file | is |
+//! | file | content |
 //! |---|---|
 //! | `row` | one row of cells with their colours |
-//! | `screen` | one stream of a worker: bytes into finished lines and the row that it redraws |
+//! | `screen` | one stream of a worker: turns bytes into finished lines and the row that is redrawn |
 //! | `block` | lines that stay together: tracebacks |
 //! | `label` | the label of a worker's lines, and its colour |
-//! | `rows` | the rows of all workers, as many as there is room for |
+//! | `rows` | the rows of all workers, as many as fit |
 //! | `status` | the status row |
-//! | `part` | the parts of the status row, and what of them there is room for |
+//! | `part` | the parts of the status row, and the selection that fits |
 //! | `strip` | text without terminal sequences |
 //! | `region` | the bytes that put all this on a terminal |
 

@@ -1,4 +1,4 @@
-//! The parts of a status row, and what of them there is room for.
+//! The parts of a status row, and the selection that fits.
 
 use textwrap::core::display_width;
 
@@ -8,7 +8,7 @@ use crate::line::cut_words;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     text: String,
-    /// Whether it is there in every row.
+    /// `true` if the part is in every row.
     is_kept: bool,
 }
 
@@ -21,7 +21,7 @@ impl Part {
     }
 }
 
-/// The parts of a sentence. All but the first one are advice.
+/// Returns the parts of a sentence. All but the first are advice.
 pub(super) fn sentence<'a>(parts: impl Iterator<Item = &'a str>) -> Vec<Part> {
     let part = |(index, text): (usize, &str)| Part {
         text: text.to_owned(),
@@ -30,8 +30,9 @@ pub(super) fn sentence<'a>(parts: impl Iterator<Item = &'a str>) -> Vec<Part> {
     parts.enumerate().map(part).collect()
 }
 
-/// The row with as much of its parts as fits: names of nodes become fewer first, then the last advice goes. If that is
-/// not enough, the first part is cut behind a word.
+/// Returns the row with as many of its parts as fit.
+/// Names of nodes are left out first, then the last advice. If that is not enough, the first part
+/// is cut after a word.
 pub(super) fn fit(mut parts: Vec<Part>, width: usize) -> String {
     let first = parts
         .first()
@@ -62,8 +63,8 @@ fn joined(first: &str, parts: &[Part]) -> String {
     all.join(" \u{b7} ")
 }
 
-/// The text as it is, and with fewer and fewer of the names that stand in parentheses at its end: `(a, b, c)`,
-/// `(a, b, 1 more)`, `(a, 2 more)`, and none.
+/// Returns the text unchanged, and with ever fewer names.
+/// The names are in parentheses at its end: `(a, b, c)`, `(a, b, 1 more)`, `(a, 2 more)`, and none.
 fn with_fewer_names(text: &str) -> Vec<String> {
     let mut forms = vec![text.to_owned()];
     let listed = text

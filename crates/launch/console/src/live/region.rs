@@ -1,8 +1,9 @@
 //! The bytes that put lines and rows on a terminal.
 //!
-//! The rows stand below everything else, and the cursor at the beginning of the last one. New lines
-//! are written in their place, and they again below them, in one write and as one update of the
-//! screen (mode 2026, which a terminal without it ignores), so that nothing flickers.
+//! The rows are below everything else, and the cursor is at the beginning of the last one. New
+//! lines are written in their place, and the rows again below them. This happens in one write and
+//! as one update of the screen (mode 2026), so that nothing flickers. A terminal without that mode
+//! ignores it.
 
 use super::Row;
 
@@ -11,7 +12,7 @@ const END_UPDATE: &[u8] = b"\x1b[?2026l";
 const ERASE_LINE: &[u8] = b"\x1b[K";
 const ERASE_BELOW: &[u8] = b"\x1b[J";
 
-/// The rows that stand at the bottom of the terminal.
+/// The rows at the bottom of the terminal.
 #[derive(Debug, Default)]
 pub struct Region {
     rows: Vec<String>,
@@ -22,22 +23,23 @@ pub struct Region {
 }
 
 impl Region {
-    /// Whether there are rows on the terminal.
+    /// `true` if there are no rows on the terminal.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Whether these rows are on the terminal already.
+    /// `true` if these rows are on the terminal already.
     pub fn shows(&self, rows: &[String]) -> bool {
         self.rows == rows
     }
 
-    /// The terminal is this wide now. If it has become narrower, it has wrapped the rows.
+    /// Sets the width of the terminal. A narrower terminal has wrapped the rows.
     pub fn resize(&mut self, width: usize) {
         self.width = width;
     }
 
-    /// The bytes that write lines (each with its end) above these rows, in place of the rows of before.
+    /// Returns the bytes that write lines above these rows.
+    /// The lines have their ends; the rows replace the previous rows.
     pub fn draw(&mut self, lines: &[u8], rows: Vec<String>) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(lines.len() + 256);
         bytes.extend_from_slice(BEGIN_UPDATE);
@@ -58,7 +60,7 @@ impl Region {
         }
         if lines.is_empty() && rows.len() < self.rows.len() {
             if !rows.is_empty() {
-                // The last row stays, whatever stood below it goes.
+                // The last row stays, and anything below it is erased.
                 bytes.extend_from_slice(b"\r\n");
             }
             bytes.extend_from_slice(ERASE_BELOW);
@@ -75,14 +77,14 @@ impl Region {
         bytes
     }
 
-    /// The bytes that write lines above the rows as they are.
+    /// Returns the bytes that write lines above the unchanged rows.
     pub fn write(&mut self, lines: &[u8]) -> Vec<u8> {
         let rows = std::mem::take(&mut self.rows);
         self.rows.clone_from(&rows);
         self.draw(lines, rows)
     }
 
-    /// Leaves the rows where they are: what comes next begins below them.
+    /// Leaves the rows on the screen; further output begins below them.
     pub fn abandon(&mut self) {
         self.rows.clear();
         self.lengths.clear();
@@ -94,7 +96,7 @@ impl Region {
             0 => 1,
             width => length.div_ceil(width).max(1),
         };
-        // The cursor is at the beginning of the last row, which may be a part of a wrapped one.
+        // The cursor is at the beginning of the last row, which may be part of a wrapped one.
         let above: usize = match self.lengths.split_last() {
             Some((_, above)) => above.iter().map(wrapped).sum(),
             None => 0,
@@ -105,7 +107,7 @@ impl Region {
     }
 }
 
-/// Columns of a text with colours in it.
+/// Returns the number of columns of a text that contains colours.
 fn columns(text: &str) -> usize {
     let mut columns = 0;
     let mut rest = text;
@@ -125,7 +127,8 @@ mod tests {
         vt100::Parser::new(size(6), size(20), 0)
     }
 
-    /// The screen of a terminal of 20 columns and 6 rows, without the empty rows at its end.
+    /// Returns the screen of a terminal of 20 columns and 6 rows.
+    /// Empty rows at its end are left out.
     fn screen(parser: &vt100::Parser) -> Vec<String> {
         let mut rows: Vec<String> = parser.screen().rows(0, 20).collect();
         while rows.last().is_some_and(String::is_empty) {
@@ -138,7 +141,7 @@ mod tests {
         rows.iter().map(|row| (*row).to_owned()).collect()
     }
 
-    /// Feeds what a terminal in its usual mode would get.
+    /// Feeds the bytes that a terminal in its usual mode would get.
     fn feed(parser: &mut vt100::Parser, bytes: &[u8]) {
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         parser.process(text.replace('\n', "\r\n").as_bytes());

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use anstyle::{Effects, Style};
 use unicode_width::UnicodeWidthChar;
 
-/// A character at its place, and what is joined to it (accents, variation selectors).
+/// A character in its column, with the characters joined to it.
+/// Such characters are accents and variation selectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cell {
     /// NUL in the second half of a wide character.
@@ -28,7 +29,7 @@ impl Cell {
     }
 }
 
-/// Whether a space in this style looks like any other.
+/// `true` if a space in this style looks like a plain space.
 fn is_invisible(style: Style) -> bool {
     let drawn = [Effects::UNDERLINE, Effects::INVERT, Effects::STRIKETHROUGH];
     let effects = style.get_effects();
@@ -42,7 +43,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row of plain text.
+    /// Creates a row of plain text.
     pub fn plain(text: &str) -> Self {
         let mut row = Self::default();
         let mut column = 0;
@@ -52,17 +53,17 @@ impl Row {
         row
     }
 
-    /// Whether nothing is to be seen.
+    /// `true` if the row shows nothing.
     pub fn is_blank(&self) -> bool {
         self.cells.iter().all(Cell::is_blank)
     }
 
-    /// Number of columns up to the last cell that was written.
+    /// Returns the number of columns up to the last cell that was written.
     pub fn columns(&self) -> usize {
         self.cells.len()
     }
 
-    /// Puts a character into a column. The column behind it.
+    /// Puts a character into a column, and returns the next column.
     pub(super) fn put(&mut self, column: usize, character: char, style: Style) -> usize {
         let Some(width) = character.width() else {
             return column;
@@ -90,7 +91,7 @@ impl Row {
         column + width
     }
 
-    /// Of a wide character that is cut here, nothing stays.
+    /// Blanks both halves of a wide character that is cut here.
     fn split(&mut self, column: usize) {
         if column > 0
             && self
@@ -111,7 +112,7 @@ impl Row {
             .find(|cell| cell.character != '\0');
         if let Some(cell) = before {
             let mut joined = cell.joined.take().map_or_else(String::new, String::from);
-            // Any number of accents on one letter is no text.
+            // More than a few accents on one letter are not text.
             if joined.len() < 64 {
                 joined.push(character);
             }
@@ -133,8 +134,8 @@ impl Row {
         }
     }
 
-    /// The text of the first `width` columns, in its colours, without blanks at the end. After it, no
-    /// colour is set.
+    /// Returns the text of the first `width` columns, in its colours.
+    /// Blanks at the end are left out. After the text, no colour is set.
     pub fn text(&self, width: usize) -> String {
         let mut cells = &self.cells[..self.cells.len().min(width)];
         while let Some((last, rest)) = cells.split_last()
@@ -142,7 +143,7 @@ impl Row {
         {
             cells = rest;
         }
-        // Of a wide character at the edge only the first half would be left.
+        // Only the first half of a wide character would be left at the edge.
         if let Some(next) = self.cells.get(cells.len())
             && next.character == '\0'
         {

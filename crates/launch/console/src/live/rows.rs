@@ -1,18 +1,19 @@
-//! The rows of all workers at the bottom, as many as there is room for.
+//! The rows of all workers at the bottom, as many as fit.
 
 use super::{Label, Row};
 
 /// The row that one worker redraws.
 #[derive(Debug, Clone, Copy)]
 pub struct RankRow<'a> {
-    /// The index of the worker.
+    /// Index of the worker.
     pub worker: usize,
-    /// Its row.
+    /// Row of the worker.
     pub row: &'a Row,
 }
 
-/// Rows for the terminal, `most` of them at most and each of at most `width` columns: equal ones are one, and
-/// of those for which there is no room the number is said. `label` is that of some workers.
+/// Returns the rows that fit on the terminal.
+/// There are at most `most` rows of at most `width` columns. Equal rows are folded into one. The
+/// last row counts the workers whose rows do not fit. `label` returns the label of some workers.
 pub fn fold_rows(
     rows: &[RankRow<'_>],
     most: usize,

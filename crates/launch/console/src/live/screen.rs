@@ -1,13 +1,12 @@
-//! One stream of a worker: bytes into finished lines and the row that it redraws.
+//! One stream of a worker, as finished lines and a row that is redrawn.
 //!
-//! Of terminal sequences only those have an effect that lines and progress bars need: colours,
-//! `\r`, the cursor up and down and within its line, and erasing. Whatever else there is (titles,
-//! the alternate screen, absolute positions) is left out, so a worker cannot touch what is not its
-//! own.
+//! Only the terminal sequences that lines and progress bars need have an effect. They are colours,
+//! `\r`, the cursor up and down and within its line, and erasing. All others (titles, the alternate
+//! screen, absolute positions) are left out, so a worker can change only its own rows.
 //!
-//! A line is finished when the cursor has left it for good. After a plain line that is at once.
-//! Rows that were redrawn, and all rows while the cursor is hidden, may be gone back to; they wait
-//! until something else follows.
+//! A line is finished when the cursor cannot return to it. A plain line is finished immediately.
+//! The cursor may return to rows that were redrawn, and to all rows while it is hidden. Those rows
+//! wait until other text follows.
 
 use std::collections::VecDeque;
 
@@ -17,10 +16,10 @@ use vte::{Params, Parser, Perform};
 
 use super::row::Row;
 
-/// Rows that a worker can go back to.
+/// Number of rows to which a worker can return.
 const MOST_ROWS: usize = 24;
 
-/// A longer line is finished here, in columns.
+/// Column at which a longer line is finished.
 const LONGEST_LINE: usize = 16 << 10;
 
 /// The screen of one stream of a worker.
@@ -40,14 +39,14 @@ impl std::fmt::Debug for Screen {
 #[derive(Default)]
 struct State {
     rows: VecDeque<Tracked>,
-    /// Of the cursor; below the number of rows, unless there is none.
+    /// Row of the cursor; below the number of rows, unless there are no rows.
     row: usize,
     column: usize,
     style: Style,
     is_hidden: bool,
-    /// `\r` was the last that came, so what follows redraws the row.
+    /// `true` if the last character was `\r`, so the next text redraws the row.
     returned: bool,
-    /// The cursor has gone up since the last row was begun.
+    /// `true` if the cursor has gone up since the last row was begun.
     went_up: bool,
     finished: Vec<Row>,
 }
@@ -59,7 +58,8 @@ struct Tracked {
 }
 
 impl Screen {
-    /// Takes bytes, and emits the lines that they finish: clean text without its end, colours included.
+    /// Takes bytes, and emits the lines that they finish.
+    /// Lines are clean text without line ends, colours included.
     pub fn take(&mut self, mut bytes: &[u8], emit: &mut dyn FnMut(&[u8])) {
         while !bytes.is_empty() {
             let end = memchr(b'\n', bytes);
@@ -78,13 +78,13 @@ impl Screen {
         }
     }
 
-    /// Whether there are rows above the cursor that nothing is known to come back to: a bar that has ended.
+    /// `true` if a bar has ended: there are rows above the cursor that it has left.
     pub fn has_left_rows(&self) -> bool {
         let state = &self.state;
         state.row > 0 && !state.went_up && !state.is_hidden
     }
 
-    /// Finishes these rows.
+    /// Finishes the rows above the cursor.
     pub fn finish_left_rows(&mut self, emit: &mut dyn FnMut(&[u8])) {
         if self.has_left_rows() {
             self.state.finish_first(self.state.row);
@@ -94,7 +94,7 @@ impl Screen {
         }
     }
 
-    /// Emits what is left: nobody writes any more.
+    /// Emits the rest at the end of the stream.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&[u8])) {
         let is_blank = |last: &Tracked| last.row.is_blank();
         while self.state.rows.back().is_some_and(is_blank) {
@@ -106,7 +106,7 @@ impl Screen {
         self.state = State::default();
     }
 
-    /// The row that is to be seen of what is not finished, and whether it is one that is redrawn.
+    /// Returns the unfinished row to show, and whether it is one that is redrawn.
     pub fn row(&self) -> Option<(&Row, bool)> {
         let state = &self.state;
         let mut seen = state.rows.iter().filter(|tracked| !tracked.row.is_blank());
@@ -123,18 +123,18 @@ impl Screen {
     }
 }
 
-/// Whether a line has nothing but characters in it.
+/// `true` if a line contains only characters.
 fn is_simple(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     // 0xc2 begins the control characters of Latin 1.
     let is_text = |byte: u8| byte >= 0x20 && byte != 0x7f && byte != 0xc2;
-    // Without a way out in between, many bytes are looked at together.
+    // The loop has no early exit, so the compiler can check many bytes together.
     let all = line.iter().fold(true, |all, byte| all & is_text(*byte));
     all && std::str::from_utf8(line).is_ok()
 }
 
 impl State {
-    /// Whether the next line begins with nothing before it.
+    /// `true` if the next line begins with nothing before it.
     fn is_plain(&self) -> bool {
         self.column == 0
             && !self.is_hidden
@@ -164,7 +164,7 @@ impl State {
         self.release();
     }
 
-    /// Finishes the rows that the worker does not come back to.
+    /// Finishes the rows to which the worker does not return.
     fn release(&mut self) {
         let above = self.rows.iter().take(self.row).rev();
         let kept = match self.is_hidden {
@@ -183,7 +183,7 @@ impl State {
     fn carriage_return(&mut self) {
         self.column = 0;
         self.returned = true;
-        // The row below those of before is redrawn on its own: they were not of the same kind.
+        // A row below earlier rows is redrawn on its own, so the earlier rows were of another kind.
         if !self.went_up
             && !self.is_hidden
             && self.current().row.columns() > 0
@@ -274,7 +274,7 @@ impl State {
     }
 }
 
-/// The colour of `30..=37` and `90..=97`.
+/// Returns the colour of `30..=37` and `90..=97`.
 fn basic(number: u16) -> Option<Color> {
     let colors = [
         AnsiColor::Black,
@@ -380,7 +380,7 @@ impl Perform for State {
 mod tests {
     use super::*;
 
-    /// The lines that are finished, however the text is cut, and the row that is left.
+    /// Returns the finished lines and the remaining row, however the text is cut.
     fn shown(text: &str) -> (Vec<String>, Option<String>) {
         let shown = |cut: usize| {
             let (mut screen, mut lines) = (Screen::default(), Vec::new());
@@ -429,7 +429,7 @@ mod tests {
     fn what_is_not_a_workers_own_is_out_of_its_reach() {
         let text = "\u{1b}]0;title\u{7}a\u{1b}[2J\u{1b}[Hb\u{1b}[5;5Hc\u{1b}[?1049h\u{1b}c\u{9b}31md\u{7}\n";
         assert_eq!(lines(text), ["abc31md"]);
-        // It cannot go above its own rows either.
+        // The cursor cannot go above the worker's own rows either.
         assert_eq!(lines("first\n\u{1b}[5Asecond\n"), ["first", "second"]);
     }
 
@@ -440,7 +440,7 @@ mod tests {
         let ended = format!("{bar}\n");
         assert_eq!(shown(&ended), (vec![], Some("100%|####|".to_owned())));
         assert_eq!(lines(&format!("{ended}next\n")), ["100%|####|", "next"]);
-        // A second bar after it is the one to be seen.
+        // If a second bar follows, it is the one that is shown.
         let second = format!("{ended}\r  0%|\r 10%|");
         assert_eq!(
             shown(&second),
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_display_of_several_rows_is_redrawn_in_place() {
-        // As rich does it.
+        // This is rich's way to redraw.
         let mut text = "\u{1b}[?25l".to_owned();
         for step in 0..30 {
             if step > 0 {

@@ -1,4 +1,4 @@
-//! The status row: what is going on.
+//! The status row, which shows the current phase of the run.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use super::part::{Part, fit, sentence};
 use crate::quantity::{clock, count};
 use crate::stop::Stop;
 
-/// The state of a run, as its status row shows it.
+/// The state of a run for its status row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The phase that it is in.
+    /// Phase of the run.
     pub phase: Phase,
     /// Beginning of the run.
     pub began: Mono,
-    /// Number of workers of the job; 0 before that is known.
+    /// Number of workers of the job; 0 until it is known.
     pub workers: u32,
-    /// Number of nodes of the job; 0 before that is known.
+    /// Number of nodes of the job; 0 until it is known.
     pub nodes: u32,
-    /// Restarts that have been used.
+    /// Number of restarts that have been used.
     pub restarts: u32,
     /// Largest number of restarts.
     pub most_restarts: u32,
@@ -27,19 +27,21 @@ pub struct Status {
     pub awaited: Option<Awaited>,
 }
 
-/// Something that is awaited.
+/// Something that the run waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Awaited {
-    /// A sentence; its parts are separated by `; `, and those about the time that is left end with ` left`.
+    /// A sentence whose parts are separated by `; `.
+    /// Parts about the time that is left end with ` left`.
     pub text: String,
-    /// End of the waiting.
+    /// End of the wait.
     pub until: Option<Mono>,
 }
 
 impl Awaited {
-    /// The parts of a row: the most important first, with the time that is left now.
+    /// Returns the parts of a row, most important first.
+    /// One part is the time that is left now.
     fn parts(&self, now: Mono) -> Vec<Part> {
-        // The time that was left when that was said is not what is left now.
+        // The text has the time that was left when it was written, which is out of date.
         let is_time = |part: &&str| self.until.is_some() && part.ends_with(" left");
         let mut parts = sentence(self.text.split("; ").filter(|part| !is_time(part)));
         if let Some(until) = self.until {
@@ -53,31 +55,32 @@ impl Awaited {
 /// The phases of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Nodes, or the store, are waited for.
+    /// The run waits for nodes, or for the store.
     Waiting,
     /// Workers are being started.
     Starting,
     /// Workers run.
     Running,
-    /// A signal has told the run to stop.
+    /// A signal has requested the end of the run.
     Stopping {
-        /// Its number.
+        /// Number of the signal.
         signal: i32,
-        /// Number of requests so far.
+        /// Number of requests until now.
         requests: u32,
-        /// The ranks that have not ended.
+        /// Ranks that have not ended.
         left: Vec<u32>,
-        /// Time at which they are killed.
+        /// Time of SIGKILL.
         until: Mono,
     },
-    /// Workers that are still there are ended before the next attempt.
+    /// Workers that still run are ended before the next attempt.
     Restarting,
     /// The workers have ended.
     Finishing,
 }
 
 impl Status {
-    /// The row, in at most so many columns: names of nodes and advice give way to the times.
+    /// Returns the row in at most `width` columns.
+    /// Names of nodes and advice are left out before times.
     pub fn row(&self, now: Mono, width: usize) -> String {
         let mut parts = Vec::new();
         let mut phase = |text: &str| parts.push(Part::kept(text.to_owned()));
@@ -134,10 +137,9 @@ impl Status {
         matches!(self.phase, Phase::Stopping { .. })
     }
 
-    /// The next time at which the row has another text although nothing happens.
+    /// Returns the next time at which the row changes although no event occurs.
     ///
-    /// The clock of a run that goes on for long has larger steps, so that a row that nobody looks
-    /// at costs nothing.
+    /// The clock of a long run has larger steps, so that an unattended row costs nothing.
     pub fn changes_at(&self, now: Mono) -> Mono {
         let elapsed = now.since(self.began);
         let step = clock_step(elapsed);
@@ -149,7 +151,7 @@ impl Status {
         };
         let left = until.map_or(Duration::ZERO, |until| until.since(now));
         let second = Duration::from_secs(1);
-        // What is left is cut to whole seconds.
+        // The time that is left is cut to whole seconds.
         let countdown = (!left.is_zero()).then(|| {
             let within = Duration::from_nanos(u64::from(left.subsec_nanos()) + 1);
             now + within.min(second)
@@ -158,7 +160,7 @@ impl Status {
     }
 }
 
-/// The step of the clock that says for how long a run goes on.
+/// Returns the step of the clock that shows the duration of the run.
 fn clock_step(elapsed: Duration) -> Duration {
     Duration::from_secs(match elapsed.as_secs() {
         0..10 => 1,
@@ -270,7 +272,7 @@ waiting for nodes: 3 of 4 \u{b7} 14:56 left \u{b7} 0:04
 waiting for \u{2026} \u{b7} 14:56 left \u{b7} 0:04
 \u{2026} \u{b7} 14:56 left \u{b7} 0:04"
         );
-        // What is no list of names stays, as far as there is room.
+        // Text that is not a list of names stays, as far as it fits.
         assert_eq!(
             rows("no store has answered at 10.0.0.1:29400 (Connection refused); 15:00 left"),
             "\

@@ -2,7 +2,8 @@
 
 use vte::{Parser, Perform};
 
-/// The characters of some output, `\n`, `\r` and tabs included: what a pattern is looked for in.
+/// Returns the characters of some output, including `\n`, `\r` and tabs.
+/// A pattern is searched in this text.
 pub fn strip(bytes: &[u8]) -> String {
     let mut text = Text(String::with_capacity(bytes.len()));
     Parser::new().advance(&mut text, bytes);

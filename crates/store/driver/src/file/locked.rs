@@ -1,4 +1,4 @@
-//! One locked opening of the file: reading what is new, appending, removing.
+//! One locked opening of the file: reading new records, appending, removing.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -13,21 +13,21 @@ use rdzv_store_proto::journal::{self, Journal, Tail};
 use crate::deadline::Deadline;
 use crate::{StoreError, interrupt};
 
-/// Most bytes that are read from the file at a time.
+/// Maximum number of bytes per read of the file.
 const READ_AT_ONCE: u64 = 1 << 20;
 
-/// Flags of opening and locking the file.
+/// Mode of opening and locking the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// To read, with the shared lock.
+    /// Read, with the shared lock.
     Read,
-    /// To write, with the exclusive lock; the file is made if it is not there.
+    /// Write, with the exclusive lock; the file is created if it does not exist.
     Write,
-    /// To write, with the exclusive lock, if it is there.
+    /// Write, with the exclusive lock, if the file exists.
     WriteExisting,
 }
 
-/// Which file a path led to: device and inode.
+/// Identity of the file at a path: device and inode.
 pub(super) type Identity = (u64, u64);
 
 /// The state of the file as one store object knows it.
@@ -35,7 +35,7 @@ pub(super) type Identity = (u64, u64);
 pub(super) struct Seen {
     /// The file that was read; `None` if there was none.
     pub(super) identity: Option<Identity>,
-    /// Its content, as far as it was read.
+    /// Content of the file that was read until now.
     pub(super) journal: Journal,
 }
 
@@ -47,7 +47,8 @@ pub(super) struct LockedFile<'a> {
 }
 
 impl<'a> LockedFile<'a> {
-    /// Opens and locks the file; `None` if it is not there and `access` does not make it.
+    /// Opens and locks the file.
+    /// `None` if the file does not exist and `access` does not create it.
     pub(super) fn open(
         path: &'a Path,
         access: Access,
@@ -70,14 +71,14 @@ impl<'a> LockedFile<'a> {
             let file =
                 lock(file, shared, deadline).map_err(|source| failed(path, "lock", source))?;
             let locked = Self { path, file };
-            // The last one out may have removed the file while we waited for the lock.
+            // The last store object may have removed the file while we waited for the lock.
             if locked.metadata()?.nlink() > 0 {
                 return Ok(Some(locked));
             }
         }
     }
 
-    /// Reads what was appended since the last time.
+    /// Reads the records that were appended since the last call.
     pub(super) fn refresh(&self, seen: &mut Seen) -> Result<(), StoreError> {
         let metadata = self.metadata()?;
         let identity = Some((metadata.dev(), metadata.ino()));
@@ -110,7 +111,7 @@ impl<'a> LockedFile<'a> {
                 return Err(StoreError::Corrupt {
                     store: self.path.display().to_string(),
                     what: format!(
-                        "what stands at byte {} is no record of a store; nothing was changed",
+                        "the bytes at {} are no record of a store; nothing was changed",
                         seen.journal.offset()
                     ),
                 });
@@ -129,9 +130,9 @@ impl<'a> LockedFile<'a> {
         let record = journal::encode(raw_key, value)
             .map_err(|error| StoreError::Argument(error.to_string()))?;
         let end = seen.journal.offset();
-        // Bytes behind the last whole record were left by a writer that died: whoever writes holds
-        // the lock for the whole record, and we hold it now. Appending behind them would make them
-        // swallow our record.
+        // Bytes after the last whole record were left by a writer that died. A writer holds the
+        // lock for the whole record, and we hold the lock now. If we appended after those bytes,
+        // they would swallow our record.
         if self.metadata()?.len() > end {
             self.cut(end)?;
         }
@@ -143,7 +144,7 @@ impl<'a> LockedFile<'a> {
         Ok(())
     }
 
-    /// Removes the file, unless the path leads to another one by now.
+    /// Removes the file, unless the path leads to another file by now.
     pub(super) fn remove(&self) -> Result<(), StoreError> {
         let ours = self.metadata()?;
         match std::fs::metadata(self.path) {
@@ -178,9 +179,9 @@ fn failed(path: &Path, operation: &'static str, source: io::Error) -> StoreError
 
 /// Takes the lock, waiting for it until the deadline.
 ///
-/// flock has no timeout, and trying it again and again would starve among processes that queue for
-/// it. So if it is taken, a thread queues for it. On a timeout that thread stays behind until the
-/// holder lets go, gets the lock, finds nobody interested, and closes the file.
+/// flock has no timeout, and repeated attempts would starve among processes that queue for the
+/// lock. So a thread queues for it. If the wait times out, that thread stays until the holder
+/// releases the lock. Then it gets the lock, finds that no call waits for it, and closes the file.
 fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
     let tried = if shared {
         file.try_lock_shared()

@@ -1,18 +1,18 @@
-//! The store in one file, shared live with other processes, PyTorch's among them.
+//! The store in one file, shared with other processes, including PyTorch's.
 //!
-//! Each operation opens the file, locks it with flock, reads what was appended since the last time,
-//! acts, and closes it again; nothing is kept open. The format and its replay are
-//! [`rdzv_store_proto::journal`]. What differs from PyTorch, on the same file:
+//! Each operation opens the file, locks it with flock, reads the records that were appended since
+//! the last time, acts, and closes it again. No file stays open. [`rdzv_store_proto::journal`] has
+//! the format and its replay. PyTorch's store behaves differently on the same file:
 //!
-//! * a record is written with one write; a record that somebody else left torn is skipped by
-//!   readers and cut off by the next writer, where PyTorch reads permanently;
-//! * a waiter sleeps until the file changes (see `watch.rs`) instead of polling 100 times a second;
-//! * waiting for the lock ends with the timeout, with an error that says so;
-//! * the last one out removes the file while it holds the lock, and whoever was waiting for that
-//!   lock starts over with a new file;
-//! * `append`, `multi_set` and `multi_get` happen in one go;
-//! * a missing directory, or a file that is no store, is an error at once, and such a file is left
-//!   as it was.
+//! * A record is written with one write. Readers skip a torn record of another writer, and the next
+//!   writer cuts it off; PyTorch would read it without end.
+//! * A waiter sleeps until the file changes (see `watch.rs`). PyTorch polls 100 times a second.
+//! * Waiting for the lock ends with the timeout and with an error that names the lock.
+//! * The last store object removes the file while it holds the lock. Processes that were waiting
+//!   for that lock start over with a new file.
+//! * `append`, `multi_set` and `multi_get` are atomic.
+//! * A missing directory, or a file that is not a store, is an error immediately. Such a file is
+//!   not changed.
 
 mod locked;
 mod watch;
@@ -32,20 +32,21 @@ use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
 use crate::error::number_held;
 use crate::{Store, StoreError, interrupt};
 
-/// Least time that is allowed for getting the lock, however short the timeout: others hold it for
-/// microseconds all the time.
+/// Shortest time limit for getting the lock, however short the timeout.
+/// Other processes hold the lock for microseconds all the time.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most time that closing a store may spend on getting the lock.
+/// Longest time that closing a store may spend on getting the lock.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store in a file. Dropping the last of `world_size` objects removes the file.
+/// A store in a file.
+/// Dropping the last of `world_size` objects removes the file.
 pub struct FileStore {
     path: PathBuf,
     world_size: Option<u32>,
     timeout: SharedTimeout,
     seen: Mutex<Seen>,
-    /// Whether this object is part of the file's count of open ones, and has to be counted out.
+    /// `true` if the file's count of open objects includes this one.
     is_counted: bool,
 }
 
@@ -60,10 +61,10 @@ impl fmt::Debug for FileStore {
 }
 
 impl FileStore {
-    /// Opens the store at `path`; the file is made if there is none, its directory is not.
+    /// Opens the store at `path`; creates the file, but not its directory.
     ///
     /// With a `world_size`, the file is removed when no object is open on it any more and at least
-    /// that many have been closed; without one it stays. The timeout is 300 s
+    /// that many have been closed. If `world_size` is `None`, the file stays. The timeout is 300 s
     /// ([`Store::set_timeout`]).
     pub fn open(path: impl AsRef<Path>, world_size: Option<u32>) -> Result<Self, StoreError> {
         Self::open_with(path.as_ref(), world_size, DEFAULT_TIMEOUT)
@@ -91,13 +92,14 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits until a key holds something else than `known` (`None`: until it holds something), and
-    /// returns that; `None` if it is gone.
+    /// Waits until a key holds another value than `known`, and returns it.
+    /// A `known` of `None` means that the key does not exist. Returns `None` if the key has been
+    /// removed.
     pub fn wait_for_change(
         &self,
         key: &str,
@@ -110,7 +112,7 @@ impl FileStore {
         })
     }
 
-    /// Locks the file for writing, up to date; runs `act` on it.
+    /// Locks the file for writing, reads new records, and runs `act` on it.
     fn write<T>(
         &self,
         act: impl FnOnce(&LockedFile<'_>, &mut Seen) -> Result<T, StoreError>,
@@ -118,13 +120,13 @@ impl FileStore {
         let deadline = Deadline::after(self.timeout().max(LOCK_TIMEOUT));
         let file = LockedFile::open(&self.path, Access::Write, &deadline)?;
         let file = file.expect("an open that creates the file does not miss it");
-        // The mutex comes after the file's lock, never before: it is held for moments only.
+        // The mutex is taken after the file's lock, never before, and held only for moments.
         let mut seen = self.seen.lock();
         file.refresh(&mut seen)?;
         act(&file, &mut seen)
     }
 
-    /// Brings the known state up to date; runs `inspect` on it.
+    /// Reads new records, and runs `inspect` on the known state.
     fn read<T>(&self, inspect: impl FnOnce(&Seen) -> T) -> Result<T, StoreError> {
         let deadline = Deadline::after(self.timeout().max(LOCK_TIMEOUT));
         self.read_within(&deadline, inspect)
@@ -139,13 +141,15 @@ impl FileStore {
         let mut seen = self.seen.lock();
         match file {
             Some(file) => file.refresh(&mut seen)?,
-            // Somebody removed it: an empty store, until the next write makes a new one.
+            // Another process has removed the file. The store is empty until the next write creates
+            // a new file.
             None => *seen = Seen::default(),
         }
         Ok(inspect(&seen))
     }
 
-    /// Checks now and after every change until `take` yields something for the raw keys.
+    /// Checks now and after every change until `take` returns a value.
+    /// `take` gets the raw keys.
     fn wait_for<T>(
         &self,
         keys: &[&str],
@@ -181,16 +185,16 @@ impl FileStore {
             match &watch {
                 Some(watch) if watch.is_on(identity) => {
                     watch.wait(interrupt::slice(deadline.remaining()));
-                    // Whether a change ended the sleep is not known, so a check follows each.
+                    // The sleep may have ended without a change, so a check follows each.
                     interrupt::check("wait for", keys, deadline.elapsed())?;
                 }
-                // Check once more after the watch is set, for what came before it.
+                // Checks once more after the watch is set, for changes that came before it.
                 _ => watch = Some(Watch::set(&self.path, identity)),
             }
         }
     }
 
-    /// Adds to a counter, given by its raw key.
+    /// Adds to a counter with this raw key.
     fn count(&self, raw_key: &[u8], delta: i64) -> Result<i64, StoreError> {
         let key = String::from_utf8_lossy(raw_key.strip_prefix(b"/").unwrap_or(raw_key));
         self.write(|file, seen| {
@@ -200,7 +204,8 @@ impl FileStore {
         })
     }
 
-    /// Counts this object out, and removes the file if it was the last one.
+    /// Subtracts this object from the count of open ones.
+    /// Removes the file if it was the last one.
     fn close(&self) -> Result<(), StoreError> {
         let deadline = Deadline::after(self.timeout().clamp(LOCK_TIMEOUT, CLOSE_TIMEOUT));
         let Some(file) = LockedFile::open(&self.path, Access::WriteExisting, &deadline)? else {
@@ -281,7 +286,7 @@ impl Store for FileStore {
         })
     }
 
-    /// Always appends a record and returns true, as PyTorch does.
+    /// Always appends a record and returns `true`, as PyTorch does.
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
         let raw_key = journal::deletion_of(key);
         self.write(|file, seen| file.append(seen, &raw_key, b""))?;
@@ -313,14 +318,14 @@ impl Store for FileStore {
         })
     }
 
-    /// All values as they are at one moment, when all of them are there.
+    /// Returns all values of one moment, once all keys exist.
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         self.wait_for(keys, self.timeout(), |journal, raw| {
             raw.iter().map(|key| journal.get(key).cloned()).collect()
         })
     }
 
-    /// All values in one go; no reader sees some of them without the others.
+    /// Sets all values atomically: no reader sees only some of them.
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
         self.write(|file, seen| {
             pairs

@@ -1,9 +1,9 @@
 //! Sleeping until the file may have changed.
 //!
-//! The kernel tells (inotify) when somebody on this host writes to the file. It does not tell what
-//! another host does to a file on a network file system, and it may refuse (the number of watches
-//! per user is limited). So a sleep also ends after a while, and how long that while is depends on
-//! whether a notification can be relied on.
+//! The kernel reports (inotify) when a process on this host writes to the file. It does not report
+//! changes by another host on a network file system, and it may refuse a watch, because the number
+//! per user is limited. So a sleep also ends after a while. Its length depends on whether
+//! notifications are reliable.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,14 +14,14 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::locked::Identity;
 
-/// Interval of checks where notifications are reliable: a safety net, nothing else.
+/// Interval of checks with reliable notifications: only a safety net.
 const NOTIFIED: Duration = Duration::from_secs(1);
 
-/// Interval of checks where they are not: PyTorch's own.
+/// Interval of checks without reliable notifications: PyTorch's interval.
 const UNNOTIFIED: Duration = Duration::from_millis(10);
 
-/// File systems (their magic numbers) that only this host writes to: ext2-4, xfs, btrfs, tmpfs,
-/// ramfs, overlayfs, f2fs, zfs.
+/// Magic numbers of file systems that only this host writes to.
+/// They are ext2-4, xfs, btrfs, tmpfs, ramfs, overlayfs, f2fs, zfs.
 const LOCAL: [u64; 8] = [
     0xEF53,
     0x5846_5342,
@@ -42,7 +42,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches the file at `path`, which was seen to be `identity`.
+    /// Watches the file at `path`, whose last known identity is `identity`.
     pub(super) fn set(path: &Path, identity: Option<Identity>) -> Self {
         let inotify = identity.and_then(|_| watch_file(path).ok());
         let is_local = || {
@@ -61,7 +61,7 @@ impl Watch {
         }
     }
 
-    /// Whether this watches the file that was seen last.
+    /// `true` if this watches the file that was seen last.
     pub(super) fn is_on(&self, identity: Option<Identity>) -> bool {
         self.watched == identity
     }
@@ -75,10 +75,11 @@ impl Watch {
             .iter()
             .map(|inotify| PollFd::new(inotify, PollFlags::IN))
             .collect();
-        // An early end for whatever reason only means one check more.
+        // An early end, for any reason, only causes one more check.
         let woken = poll(&mut sources, Some(&span));
         if let (Ok(1..), Some(inotify)) = (woken, &self.inotify) {
-            // What happened does not matter, only that it is not reported again.
+            // The events themselves do not matter; reading them prevents that they are reported
+            // again.
             let mut events = [0_u8; 4096];
             while matches!(rustix::io::read(inotify, &mut events), Ok(1..)) {}
         }

@@ -5,7 +5,7 @@
 //! | set, append, queue_push, multi_set | one request, no reply |
 //! | get at a server of ours | one request, which is a wait if the key is absent |
 //! | get elsewhere, multi_get, queue_pop that blocks | a wait for the keys, then the request |
-//! | wait, barrier | one request, one byte in due time; cancelled on a timeout |
+//! | wait, barrier | one request, one byte when it is over; cancelled on a timeout |
 //! | all others | one request, one reply |
 
 use std::any::Any;
@@ -34,35 +34,36 @@ use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
 use crate::{Breaker, Store, StoreError, address_for_others, interrupt};
 
-/// The wire key that every client of a job adds 1 to when it joins. The only one without a slash.
+/// The wire key to which every client of a job adds 1 when it joins.
+/// It is the only key without a slash.
 const INIT_KEY: &[u8] = b"init/";
 
-/// A client of a TCP store server: ours, or PyTorch's from 2.5 on.
+/// A client of a TCP store server: ours, or PyTorch's since 2.5.
 ///
-/// One object is one connection, and a wait in one thread keeps other threads' calls on the same
-/// object waiting; [`Store::try_clone`] makes another connection. `set`, `append`, `multi_set` and
-/// `queue_push` have no answer on the wire, so a failure of theirs is reported by the next call.
-/// After the connection has failed once, every call fails.
+/// One object is one connection. A wait in one thread blocks other threads' calls on the same
+/// object; [`Store::try_clone`] makes another connection. `set`, `append`, `multi_set` and
+/// `queue_push` have no answer on the wire, so the next call reports their failure. After the
+/// connection has failed once, every call fails.
 pub struct TcpStore {
     pub(super) link: LimitedMutex<Connected>,
     pub(super) socket: Arc<TcpStream>,
-    /// The server knows the requests that only ours have.
+    /// `true` if the server knows the requests that only our servers have.
     is_native: bool,
     peer: SocketAddr,
     timeout: SharedTimeout,
     origin: Origin,
 }
 
-/// The part of a client that other clients of the same server, made with it, have too.
+/// The part of a client that its clones share.
 #[derive(Clone)]
 struct Origin {
-    /// The endpoint as it was asked for.
+    /// The endpoint as requested.
     endpoint: Endpoint,
     max_reply_bytes: usize,
     credentials: Credentials,
-    /// Kept for as long as any store object that was made with it.
+    /// Kept while any store object that was made with it exists.
     server: Option<Arc<TcpStoreServer>>,
-    /// The same, of [`TcpStore::holding`].
+    /// Value of [`TcpStore::holding`], kept for the same time.
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -75,9 +76,9 @@ impl fmt::Debug for TcpStore {
 impl TcpStore {
     /// Connects, within `options.timeout` in all.
     ///
-    /// In order: a master starts the server; the connection is tried until the server answers; with
-    /// a world size and `wait_for_workers`, this client counts itself in, and the master waits
-    /// until all have done so.
+    /// A master first starts the server. Then the client tries to connect until the server answers.
+    /// With a world size and `wait_for_workers`, this client adds itself to the count of clients,
+    /// and the master waits until all have done so.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {
@@ -111,7 +112,8 @@ impl TcpStore {
         Ok(store)
     }
 
-    /// A client of the server at `endpoint`, which may differ from the one that was asked for.
+    /// Connects to the server at `endpoint`.
+    /// The requested endpoint may be another one.
     fn reach(
         endpoint: &Endpoint,
         origin: Origin,
@@ -132,18 +134,19 @@ impl TcpStore {
         })
     }
 
-    /// Keeps `held` for as long as any store object that is made with this one: what the server needs, such as the
-    /// rendezvous in which the workers have learnt of it.
+    /// Keeps `held` while any store object that is made with this one exists.
+    /// `held` is something that the server needs, such as the rendezvous through which the workers
+    /// learnt its address.
     #[must_use]
     pub fn holding(mut self, held: Arc<dyn Any + Send + Sync>) -> Self {
         self.origin.held = Some(held);
         self
     }
 
-    /// Counts this client in; the owner of the server waits for the others.
+    /// Adds this client to the count; the owner of the server waits for the others.
     ///
     /// The others add to the key, as PyTorch's clients do. The owner's server is one of ours, so
-    /// the owner may enter a barrier under it, which ends when they have.
+    /// the owner can enter a barrier with that key, which ends when all have come.
     fn join(&self, world_size: i64, deadline: &Deadline) -> Result<(), StoreError> {
         if self.origin.server.is_none() {
             return self.add_raw(INIT_KEY, 1).map(drop);
@@ -173,13 +176,14 @@ impl TcpStore {
                     self.origin.endpoint,
                 );
             }
-            // It is counted again when it enters again.
+            // The next entry into the barrier counts this client again.
             self.add_raw(INIT_KEY, -1)?;
         }
     }
 
-    /// Counts the caller under a key and waits until `world_size` have been. If the time is over first, returns the
-    /// number of those that had come, and the duration of the wait.
+    /// Counts the caller under a key and waits for `world_size` callers.
+    /// If the time is over first, returns the number of callers that had come, and the duration of
+    /// the wait.
     fn enter_barrier(
         &self,
         wire_key: &[u8],
@@ -195,7 +199,7 @@ impl TcpStore {
             Ended::Answered(_) => return Ok(None),
             Ended::TimedOut(elapsed) => elapsed,
         };
-        // The key is there: we were counted under it.
+        // The key exists, because this client was counted under it.
         let get = |out: &mut Vec<u8>| request::get(out, wire_key);
         let counted =
             match connected.ask("get", wire_key, get, Shape::Bytes, LEAST_REPLY_TIMEOUT)? {
@@ -205,7 +209,7 @@ impl TcpStore {
         Ok(Some((counted.unwrap_or(0), elapsed)))
     }
 
-    /// A second client of the same server, as [`Store::try_clone`] makes it.
+    /// Creates a second client of the same server, as [`Store::try_clone`] does.
     ///
     /// # Errors
     ///
@@ -221,27 +225,27 @@ impl TcpStore {
         Self::reach(&numeric, self.origin.clone(), &deadline, timeout, true)
     }
 
-    /// The server, if this process hosts it.
+    /// Returns the server, if this process hosts it.
     pub fn server(&self) -> Option<&Arc<TcpStoreServer>> {
         self.origin.server.as_ref()
     }
 
-    /// The host as it was asked for.
+    /// Returns the host as requested.
     pub fn host(&self) -> &str {
         &self.origin.endpoint.host
     }
 
-    /// The numeric address of the server.
+    /// Returns the numeric address of the server.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// The address of this host that the connection comes from.
+    /// Returns the local address of the connection.
     pub fn local_address(&self) -> Option<IpAddr> {
         Some(self.socket.local_addr().ok()?.ip())
     }
 
-    /// The port of the server.
+    /// Returns the port of the server.
     pub fn port(&self) -> u16 {
         self.origin.endpoint.port
     }
@@ -250,7 +254,7 @@ impl TcpStore {
         self.timeout().max(LEAST_REPLY_TIMEOUT)
     }
 
-    /// The connection, which another thread may hold for as long as it waits.
+    /// Locks the connection, which another thread may hold while it waits.
     fn lock(
         &self,
         operation: &'static str,
@@ -262,7 +266,7 @@ impl TcpStore {
         }
     }
 
-    /// One request with an answer that is due at once.
+    /// Sends a request and returns its immediate answer.
     fn ask(
         &self,
         operation: &'static str,
@@ -274,7 +278,7 @@ impl TcpStore {
         connected.ask(operation, key, write, shape, self.reply_timeout())
     }
 
-    /// One request without an answer; `value` follows it.
+    /// Sends a request without an answer; `value` follows it.
     fn send(
         &self,
         operation: &'static str,
@@ -297,7 +301,7 @@ impl TcpStore {
         Ok(())
     }
 
-    /// Waits for keys, then asks for something.
+    /// Waits for keys, then sends the request `then`.
     fn wait_then(
         &self,
         operation: &'static str,
@@ -504,7 +508,7 @@ impl Store for TcpStore {
         self.count(MEASURE, &key, |out| request::queue_len(out, &key))
     }
 
-    /// A request of its own, counted by the server under the key itself.
+    /// Sends one request; the server counts under the key itself.
     fn barrier(
         &self,
         key: &str,
@@ -535,7 +539,7 @@ impl Store for TcpStore {
     fn breaker(&self) -> Option<Breaker> {
         let socket = Arc::clone(&self.socket);
         Some(Arc::new(move || {
-            // It fails only if the connection is gone already.
+            // The call fails only if the connection has ended already.
             let _ = socket.shutdown(Shutdown::Both);
         }))
     }
@@ -550,7 +554,7 @@ impl Store for TcpStore {
     }
 }
 
-/// The name of an API key on the wire.
+/// Returns the name of an API key on the wire.
 pub(super) fn wire_key(key: &str) -> Vec<u8> {
     [b"/", key.as_bytes()].concat()
 }

@@ -1,4 +1,6 @@
-//! Finding the server, reaching it, and making sure that it is a store, all within one deadline.
+//! Connecting to the server and checking that it is a store.
+//!
+//! All steps share one deadline.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,35 +23,37 @@ use crate::StoreError;
 use crate::deadline::Deadline;
 use crate::resolve::resolve;
 
-/// First pause between two tries. PyTorch begins with half a second; a server on the same
-/// host is there within milliseconds.
+/// First pause between two attempts.
+/// PyTorch begins with half a second; a server on the same host is ready within milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 
-/// Longest pause between two tries, about.
+/// Approximate longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Most time for one address, so that one that swallows everything does not keep us from the next.
+/// Longest time for one address.
+/// Without it, an address that drops everything would prevent attempts at the next one.
 const MOST_PER_ADDRESS: Duration = Duration::from_secs(10);
 
-/// Bytes of an answer that are read to find out what answered.
+/// Number of bytes of an answer that are read to identify the peer.
 const SHOWN: usize = 64;
 
 const SAID_NOTHING: &str = "it accepted the connection and said nothing";
 
-/// Even with no time left, each try gets this much.
+/// Shortest time of an attempt, even if no time is left.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// After so much silence, the peer is asked in HTTP what it is: a server of HTTP waits for the end of
-/// a request, and so would stay silent for ever. A store of a healthy job answers in milliseconds.
+/// Time of silence after which the client sends a request in HTTP.
+/// A server of HTTP waits for the end of a request, and would otherwise stay silent without a
+/// limit. A store of a healthy job answers in milliseconds.
 const ASK_IN_HTTP: Duration = Duration::from_secs(1);
 
-/// Time for the peer to answer that.
+/// Time for the peer to answer that request.
 const HTTP_ANSWER: Duration = Duration::from_secs(1);
 
 /// Connects to the store at `endpoint`, before the deadline.
 ///
-/// Without `wait_for_server` it tries once. The second value is `true` for a server of ours, which knows [`request::get_when_there`], and
-/// `false` for PyTorch's or an earlier one of ours.
+/// Tries once if `wait_for_server` is `false`. The second value is `true` for a server of ours that
+/// knows [`request::get_when_there`], and `false` for PyTorch's or an earlier one of ours.
 pub(super) fn connect(
     endpoint: &Endpoint,
     deadline: &Deadline,
@@ -75,7 +79,7 @@ pub(super) fn connect(
             return Err(failed.into_error(attempts, deadline));
         }
         if !wait_for_server || deadline.has_passed() {
-            // The last try has no time to hear more than nothing.
+            // The last attempt has too little time to receive an answer.
             let last = match &failed.reason {
                 Reason::Silent(found) if found == SAID_NOTHING => before.unwrap_or(failed),
                 _ => failed,
@@ -84,7 +88,7 @@ pub(super) fn connect(
         }
         silence.report(&failed.peer, &failed.reason.to_string());
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
-        // The last try comes right at the deadline.
+        // The last attempt comes right at the deadline.
         let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
         tracing::debug!(peer = %failed.peer, reason = %failed.reason, ?pause, "no store yet");
         thread::sleep(pause);
@@ -92,7 +96,7 @@ pub(super) fn connect(
     }
 }
 
-/// Steps taken about a peer that is not there or does not answer.
+/// Reactions to a peer that does not exist or does not answer.
 struct Silence<'a> {
     deadline: &'a Deadline,
     asked: bool,
@@ -100,7 +104,7 @@ struct Silence<'a> {
 }
 
 impl Silence<'_> {
-    /// Time to wait for an answer before [`Silence::act`] has something to do.
+    /// Returns the time to wait for an answer before the next [`Silence::act`].
     fn next(&self, connected: Instant) -> Duration {
         match self.asked {
             false => ASK_IN_HTTP.saturating_sub(connected.elapsed()),
@@ -108,7 +112,8 @@ impl Silence<'_> {
         }
     }
 
-    /// The peer has not answered so far. The error says what it is, if it could be found out.
+    /// Reacts to a peer that has not answered yet.
+    /// The error names the kind of the peer, if it could be found out.
     fn act(&mut self, connected: Instant, address: SocketAddr) -> Result<(), Reason> {
         if !self.asked && connected.elapsed() >= ASK_IN_HTTP {
             self.asked = true;
@@ -142,7 +147,7 @@ impl Silence<'_> {
     }
 }
 
-/// The peer's answer to a request of HTTP, on a connection of its own.
+/// Returns the peer's answer to a request of HTTP, on a separate connection.
 fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, HTTP_ANSWER)?;
     stream.set_write_timeout(Some(HTTP_ANSWER))?;
@@ -166,9 +171,9 @@ fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
     Ok(answer[..length].to_vec())
 }
 
-/// Why one try failed.
+/// Reason why one attempt failed.
 struct Failed {
-    /// As asked for, with the numeric address if there was one.
+    /// Requested endpoint, with the numeric address if there was one.
     peer: String,
     reason: Reason,
 }
@@ -176,13 +181,13 @@ struct Failed {
 #[derive(Debug, Error)]
 #[error("{0}")]
 enum Reason {
-    /// No connection.
+    /// There is no connection.
     Unreachable(io::Error),
-    /// A connection on which no answer came.
+    /// No answer came on a connection.
     Silent(String),
-    /// Somebody answered something else.
+    /// The peer answered in another protocol.
     OtherProtocol(String),
-    /// One side does not accept what the other one proves.
+    /// One side does not accept the other side's proof.
     Refused(String),
 }
 
@@ -244,7 +249,7 @@ fn try_once(
             format!("{name} ({address})")
         };
         match TcpStream::connect_timeout(&address, share) {
-            // There was a connection, or it would have been refused.
+            // A connection existed, because otherwise it would have been refused.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 failed.reason = broke(&error);
                 return Err(failed);
@@ -263,7 +268,7 @@ fn try_once(
     Err(failed)
 }
 
-/// The host's addresses, IPv6 first.
+/// Returns the host's addresses, IPv6 first.
 fn addresses(endpoint: &Endpoint, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
     let mut addresses = resolve(&endpoint.host, endpoint.port, within)?;
     addresses.sort_by_key(SocketAddr::is_ipv4);
@@ -275,7 +280,8 @@ fn broke(error: &io::Error) -> Reason {
     Reason::Silent(format!("the connection broke before it answered: {error}"))
 }
 
-/// Proves what there is to prove, and exchanges the preamble. The second value is as for [`connect`].
+/// Proves membership if required, and exchanges the preamble.
+/// The second value is as for [`connect`].
 fn handshake(
     stream: TcpStream,
     address: SocketAddr,
@@ -300,7 +306,7 @@ fn handshake(
     let native = NATIVE_ANSWER.to_le_bytes();
     let mut answer = [0; SHOWN];
     let mut length = 0;
-    // Until it is complete, or not the right one.
+    // Read until the answer is complete, or is not the right one.
     while length < echo.len()
         && [echo, native]
             .iter()
@@ -328,7 +334,7 @@ fn handshake(
                     }
                     silence.act(connected, address)?;
                 }
-                // The peer looks at our certificate after its own part of the handshake.
+                // The peer checks our certificate after its own part of the handshake.
                 io::ErrorKind::InvalidData => {
                     return Err(Reason::Refused(format!("TLS failed: {error}")));
                 }
@@ -358,14 +364,14 @@ fn handshake(
     )))
 }
 
-/// The first bytes of an answer, as errors show them.
+/// Returns the first bytes of an answer, as errors show them.
 fn shown(answer: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(answer).trim_end())
 }
 
-/// Sets the connection up.
+/// Sets the options of the connection.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // A host that vanishes without a word is noticed in two minutes instead of never.
+    // The loss of a silent host is detected within two minutes instead of never.
     Ok(KeepAlive::default().set(stream)?)
 }

@@ -1,5 +1,6 @@
-//! Operations on one connection, and the errors that they end in: which operation, which key, which
-//! server, how long, and what has probably happened.
+//! Operations on one connection, and the errors that they end in.
+//!
+//! An error names the operation, the key, the server, the duration and the probable cause.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use rdzv_store_proto::wire::request;
 use super::link::{Broken, Link};
 use crate::StoreError;
 
-/// Least time that a server gets for an answer that is due at once, however short the timeout.
+/// Shortest time limit for an immediate answer, however short the timeout.
 pub(super) const LEAST_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After a wait for several keys has timed out: how many are checked one by one for the error.
+/// Number of keys that are checked one by one for the error of a wait.
 const MOST_EXAMINED: usize = 64;
 
-/// The operations that a server may have reasons to refuse, as they are called in errors.
+/// The names in errors of the operations that a server may refuse.
 pub(super) const ADD: &str = "add to";
 pub(super) const BARRIER: &str = "pass the barrier with";
 pub(super) const PUSH: &str = "push to the queue";
@@ -37,14 +38,15 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct Connected {
     link: Link,
-    /// An earlier request that the server may have refused by closing the connection.
+    /// An earlier request that the server may have refused.
+    /// A server refuses a request by closing the connection.
     suspicion: Option<String>,
     /// The error that ended the use of the connection.
     death: Option<String>,
 }
 
 impl Connected {
-    /// A connection on which nothing has happened yet.
+    /// Takes over a connection that has not been used yet.
     pub(super) fn new(link: Link) -> Self {
         Self {
             link,
@@ -53,12 +55,12 @@ impl Connected {
         }
     }
 
-    /// The numeric address of the server.
+    /// Returns the numeric address of the server.
     pub(super) fn peer(&self) -> SocketAddr {
         self.link.peer()
     }
 
-    /// Performs one operation; a failure becomes an error that names the operation and the key.
+    /// Performs one operation. An error names the operation and the key.
     pub(super) fn perform(
         &mut self,
         operation: &'static str,
@@ -72,8 +74,8 @@ impl Connected {
         self.conclude(operation, key, started, ended)
     }
 
-    /// Sends the request of a wait. Its end is waited for on the socket, and read by
-    /// [`finish`](Self::finish).
+    /// Sends the request of a wait.
+    /// The caller waits on the socket for the end, and [`finish`](Self::finish) reads it.
     pub(super) fn begin(
         &mut self,
         operation: &'static str,
@@ -156,7 +158,7 @@ impl Connected {
         Err(error)
     }
 
-    /// One request with an answer that is due at once.
+    /// Sends a request and returns its immediate answer.
     pub(super) fn ask(
         &mut self,
         operation: &'static str,
@@ -178,7 +180,7 @@ impl Connected {
         }
     }
 
-    /// One request that is answered with a number.
+    /// Sends a request that is answered with a number.
     pub(super) fn ask_number(
         &mut self,
         operation: &'static str,
@@ -202,8 +204,8 @@ impl Connected {
         }
     }
 
-    /// Which of the keys are not there now. Only for the text of an error, so a failure to find out
-    /// counts as missing.
+    /// Returns the keys that do not exist now.
+    /// The result is only used in the text of an error, so a failed check counts as missing.
     fn missing(&mut self, keys: &[Vec<u8>]) -> Vec<String> {
         let [_, _, ..] = keys else {
             return keys.iter().map(|key| text(key)).collect();
@@ -225,8 +227,8 @@ impl Connected {
         missing
     }
 
-    /// Remembers a request that is over the limits of PyTorch's server, which answers it by
-    /// closing the connection.
+    /// Remembers a request that exceeds the limits of PyTorch's server.
+    /// That server closes the connection instead of answering it.
     pub(super) fn suspect(&mut self, operation: &'static str, key: &[u8], value_length: usize) {
         let limits = Limits::default();
         if key.len() > limits.max_key_bytes || value_length > limits.max_value_bytes {
@@ -256,7 +258,7 @@ impl Connected {
         cause.to_owned()
     }
 
-    /// The server sent what cannot be.
+    /// Returns the error for invalid data of the server.
     pub(super) fn corrupt(&self, what: String) -> StoreError {
         StoreError::Corrupt {
             store: self.link.peer().to_string(),
@@ -265,12 +267,12 @@ impl Connected {
     }
 }
 
-/// A key as errors show it.
+/// Returns a key as errors show it.
 pub(super) fn text(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }
 
-/// The request that `write` writes.
+/// Returns the request that `write` writes.
 pub(super) fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut request = Vec::new();
     write(&mut request);

@@ -1,7 +1,9 @@
-//! One blocking connection: carries the bytes of a [`ClientMachine`], and its deadlines.
+//! One blocking connection that carries the bytes of a [`ClientMachine`].
+//!
+//! It also applies the machine's deadlines.
 //!
 //! A request with an answer costs two system calls, one write and one read. The deadlines are
-//! socket timeouts, and those are only set again when they would end too late.
+//! socket timeouts, which are set again only if they would end too late.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,7 +19,7 @@ use rustix::buffer::spare_capacity;
 
 use crate::interrupt;
 
-/// Bytes read at a time, large values aside.
+/// Number of bytes read at a time, except for large values.
 const READ_AT_ONCE: usize = 16 << 10;
 
 /// Longest time between two reads of the clock when there is no deadline.
@@ -27,7 +29,7 @@ const NO_END: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub(super) struct Link {
     stream: Arc<TcpStream>,
-    /// Its bytes are encrypted.
+    /// TLS session of the connection; `None` if its bytes are not encrypted.
     tls: Option<Box<Session<TcpStream>>>,
     peer: SocketAddr,
     machine: ClientMachine,
@@ -36,11 +38,11 @@ pub(super) struct Link {
     buffer: Box<[u8]>,
     receive_timeout: Option<Duration>,
     send_timeout: Option<Duration>,
-    /// The error of the socket when it broke.
+    /// Error of the socket when it broke.
     broken: Option<io::Error>,
 }
 
-/// Why an operation failed, and what the socket said about it.
+/// Reason why an operation failed, and the error of the socket.
 #[derive(Debug)]
 pub(super) struct Broken {
     pub(super) failure: Failure,
@@ -71,23 +73,24 @@ impl Link {
         })
     }
 
-    /// The numeric address of the server.
+    /// Returns the numeric address of the server.
     pub(super) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// The socket, for others to inspect or shut down.
+    /// Returns the socket, which others may inspect or shut down.
     pub(super) fn socket(&self) -> Arc<TcpStream> {
         Arc::clone(&self.stream)
     }
 
-    /// Whether the connection can still be used.
+    /// `true` if the connection can still be used.
     pub(super) fn is_alive(&self) -> bool {
         self.machine.death().is_none()
     }
 
-    /// Performs one operation. `payload` is sent right behind its first request; a reply that is
-    /// due at once may take `reply_timeout`.
+    /// Performs one operation.
+    /// `payload` is sent right after its first request. An immediate reply may take
+    /// `reply_timeout`.
     pub(super) fn perform(
         &mut self,
         operation: Operation,
@@ -100,8 +103,9 @@ impl Link {
         }
     }
 
-    /// Sends the request of an operation, `payload` right behind it. [`finish`](Self::finish) reads
-    /// the answer. Returns the result if the operation has ended already.
+    /// Sends the request of an operation, with `payload` right after it.
+    /// [`finish`](Self::finish) reads the answer. Returns the result if the operation has ended
+    /// already.
     pub(super) fn begin(
         &mut self,
         operation: Operation,
@@ -116,7 +120,8 @@ impl Link {
         self.drain(payload, reply_timeout)
     }
 
-    /// Reads the answer of the operation that was begun, when it is there or its time is over.
+    /// Reads the answer of the current operation.
+    /// Returns when the answer arrives or the time is over.
     pub(super) fn finish(&mut self, reply_timeout: Duration) -> Result<Option<Reply>, Broken> {
         loop {
             self.receive();
@@ -126,8 +131,8 @@ impl Link {
         }
     }
 
-    /// Does what the machine asks for, `payload` behind its first request. The end of the operation, if it
-    /// has come.
+    /// Carries out the machine's outputs, with `payload` after its first request.
+    /// Returns the end of the operation, if it has come.
     fn drain(
         &mut self,
         mut payload: &[u8],
@@ -160,7 +165,8 @@ impl Link {
         }
     }
 
-    /// Waits for bytes or for the machine's deadline, and hands over whichever comes.
+    /// Waits for bytes or for the machine's deadline.
+    /// Passes the first of them to the machine.
     fn receive(&mut self) {
         let remaining = match self.machine.deadline() {
             Some(deadline) => deadline.since(self.now().mono),
@@ -194,8 +200,9 @@ impl Link {
         }
     }
 
-    /// Reads once. Returns the number of bytes, and `true` if they are in the space of the machine, `false` if
-    /// they are in the buffer.
+    /// Reads once and returns the number of bytes.
+    /// The second value is `true` if the bytes are in the space of the machine, and `false` if they
+    /// are in the buffer.
     fn read_within(&mut self, remaining: Duration) -> io::Result<(usize, bool)> {
         if ends_too_late(self.receive_timeout, remaining) {
             self.stream.set_read_timeout(Some(remaining))?;
@@ -268,7 +275,8 @@ impl Link {
 
     fn broken(&mut self, failure: Failure) -> Broken {
         if matches!(failure, Failure::NoStore(_)) {
-            // The connection is of no use any more, and the peer may go on sending for ever.
+            // The connection cannot be used any more, and the peer may continue to send without a
+            // limit.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
         let source = self.broken.take().unwrap_or_else(|| match &failure {
@@ -285,8 +293,8 @@ impl Link {
     }
 }
 
-/// Whether a socket timeout set earlier would end noticeably later than it should now. Ending early
-/// is no harm: the machine is asked, and the rest is waited for.
+/// `true` if an earlier socket timeout would end noticeably too late.
+/// An early end does no harm: the machine receives a tick, and the wait continues.
 fn ends_too_late(set: Option<Duration>, remaining: Duration) -> bool {
     let tolerance = remaining / 256 + Duration::from_millis(1);
     set.is_none_or(|set| set > remaining.saturating_add(tolerance))

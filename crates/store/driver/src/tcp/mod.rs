@@ -1,10 +1,10 @@
 //! The store over TCP: the c10d protocol that PyTorch speaks.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `client` | [`TcpStore`]: making one, and the calls of the store API |
+//! | `client` | [`TcpStore`]: construction, and the calls of the store API |
 //! | `options` | the options of a client; the server that a master starts, or shares |
-//! | `connect` | finding the server, reaching it, making sure that it is a store |
+//! | `connect` | connecting to the server, and checking that it is a store |
 //! | `connected` | operations on one connection, and the errors that they end in |
 //! | `link` | one blocking connection that carries a client machine |
 //! | `server` | [`TcpStoreServer`]: one thread that serves all connections |

@@ -1,4 +1,4 @@
-//! The options of a TCP store client, and the server that a master starts with them.
+//! The options of a TCP store client, and the server that a master starts.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -15,7 +15,8 @@ use super::server::{Admission, ServerOptions, TcpStoreServer, TorchClients};
 use crate::StoreError;
 use crate::deadline::DEFAULT_TIMEOUT;
 
-/// The shared servers of this process, by port. The table does not keep them alive.
+/// The shared servers of this process, by port.
+/// The table does not keep them alive.
 static SHARED: LazyLock<Mutex<HashMap<u16, Weak<TcpStoreServer>>>> = LazyLock::new(Mutex::default);
 
 /// Options of [`TcpStore::connect`](crate::TcpStore::connect).
@@ -23,47 +24,53 @@ static SHARED: LazyLock<Mutex<HashMap<u16, Weak<TcpStoreServer>>>> = LazyLock::n
 pub struct TcpStoreOptions {
     /// Name or address of the server's host; an IPv6 address without brackets.
     pub host: String,
-    /// Its port. A master may give 0: the system chooses.
+    /// Port of the server. For a master, 0 lets the system choose.
     pub port: u16,
     /// Number of clients of the job; `None` if it is not known.
     pub world_size: Option<u32>,
-    /// Whether to start the server, in this process. It ends when the last store object of this
-    /// process that belongs to it is dropped. Default false.
+    /// `true` to start the server in this process; default `false`.
+    /// The server ends when the last store object of this process that belongs to it is dropped.
     pub is_master: bool,
-    /// Limit of everything that `connect` does, and of later waits. Default 300 s.
+    /// Limit of everything that `connect` does, and of later waits; default 300 s.
     pub timeout: Duration,
-    /// Whether to go on trying while no server is there, until `timeout`. Default true.
+    /// `true` to retry until `timeout` while there is no server; default `true`.
     pub wait_for_server: bool,
-    /// Whether to take part in the count of clients that have joined, if `world_size` is known;
-    /// the master waits until all have. Default true.
+    /// `true` to count the clients that have joined, if `world_size` is known.
+    /// The master waits until all have joined. Default `true`.
     pub wait_for_workers: bool,
-    /// Whether masters of this process that give the same port share one server. Only servers
-    /// that were started with this are shared. Default false.
+    /// `true` if masters of this process with the same port share one server.
+    /// Only servers that were started with this option are shared. Default `false`.
     pub multi_tenant: bool,
-    /// Most memory for one reply of the server; a longer one ends the use of the connection. Default
-    /// 64 MiB.
+    /// Maximum memory for one reply of the server; default 64 MiB.
+    /// A longer reply ends the use of the connection.
     pub max_reply_bytes: usize,
-    /// Master: a socket that is bound already. `port` must be its port, or 0.
+    /// Master: a bound socket. `port` must be its port, or 0.
     pub listener: Option<TcpListener>,
-    /// Master: the only address to listen on; `None` is every address of this host.
+    /// Master: the only address to listen on.
+    /// `None` means every address of this host.
     pub bind: Option<String>,
-    /// The credentials that this client shows to the server, and demands of it. Default: none.
+    /// Credentials that this client shows, and that it requires from the server.
+    /// Default: none.
     pub credentials: Credentials,
-    /// Master: the clients that need not prove the same. Default [`TorchClients::Job`].
+    /// Master: the clients that need no such proof; default [`TorchClients::Job`].
     pub torch_clients: TorchClients,
-    /// Master: the keys that those clients cannot reach; see [`Admission::agent_prefix`].
+    /// Master: the keys that those clients cannot reach.
+    /// See [`Admission::agent_prefix`].
     pub agent_prefix: Option<Vec<u8>>,
-    /// Master: the bounds of the server.
+    /// Master: the limits of the server.
     pub limits: Limits,
-    /// Master: an agent may be hosting the store at this port for all workers
-    /// (`TORCHELASTIC_USE_AGENT_STORE`), so if the port is taken, go on as a client. Default false.
+    /// Master: `true` if an agent may host the store at this port for all workers.
+    /// That is `TORCHELASTIC_USE_AGENT_STORE`. Then a port in use makes this process a client.
+    /// Default `false`.
     pub agent_hosts: bool,
-    /// Master: answers requests that a store does not know. A server that is shared keeps its own.
+    /// Master: answers requests that a store does not know.
+    /// A shared server keeps its own extension.
     pub extension: Option<Box<dyn Extension>>,
 }
 
 impl TcpStoreOptions {
-    /// A client of the server at `host` and `port`, with the defaults above and no world size.
+    /// Creates options for a client of the server at `host` and `port`.
+    /// They have the defaults above and no world size.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self {
             host: host.into(),
@@ -86,10 +93,10 @@ impl TcpStoreOptions {
         }
     }
 
-    /// Starts the server, or finds the one to share. `None`: the agent hosts it.
+    /// Starts the server, or finds the shared one. `None` if the agent hosts it.
     pub(super) fn host(&mut self) -> Result<Option<Arc<TcpStoreServer>>, StoreError> {
-        // Held while the server starts, so that of two masters at a time one starts it and both
-        // share it.
+        // The lock is held while the server starts. So of two concurrent masters one starts the
+        // server and both share it.
         let mut shared = self.multi_tenant.then(|| SHARED.lock());
         if let Some(shared) = &mut shared {
             shared.retain(|_, server| server.strong_count() > 0);

@@ -1,4 +1,6 @@
-//! A wait that no thread blocks in: its socket is watched, beside those of others.
+//! A wait that blocks no thread.
+//!
+//! The caller watches its socket together with others.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -10,10 +12,10 @@ use super::client::{TcpStore, wire_key};
 use super::connected::{Ended, written};
 use crate::{Store, StoreError};
 
-/// The operation, as errors call it.
+/// The name of the operation in errors.
 const OPERATION: &str = "wait for";
 
-/// A wait for keys on a connection of its own. Dropping it ends the wait.
+/// A wait for keys on a separate connection. Dropping it ends the wait.
 #[derive(Debug)]
 pub struct PendingWait {
     store: TcpStore,
@@ -38,7 +40,7 @@ impl TcpStore {
 }
 
 impl PendingWait {
-    /// Begins a wait on a connection that nobody else uses.
+    /// Begins a wait on a connection without other users.
     pub fn on(
         store: TcpStore,
         keys: &[&str],
@@ -65,12 +67,14 @@ impl PendingWait {
         })
     }
 
-    /// When the wait ends without success, if that is known to the clock.
+    /// Returns the time at which the wait fails.
+    /// `None` if the clock cannot express it.
     pub fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Ends the wait, once its descriptor is readable or its time is over, and gives the connection back.
+    /// Ends the wait and returns the connection.
+    /// Call it once the descriptor is readable or the time is over.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! One rule for all stores of a process: their bounds, and the proof of membership.
+//! One policy for all stores of a process: limits and proof of membership.
 
 use std::net::ToSocketAddrs;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::options::TcpStoreOptions;
 use super::server::{Admission, ServerOptions, TorchClients};
 use crate::StoreError;
 
-/// The rule by which a process hosts stores for its job, and reaches those of others.
+/// The policy by which a process hosts stores, and reaches those of others.
 #[derive(Debug, Clone, Default)]
 pub struct StorePolicy {
-    /// The bounds of the stores that it hosts.
+    /// Limits of the stores that the process hosts.
     pub limits: Limits,
-    /// The credentials that it shows, and demands of others.
+    /// Credentials that the process shows, and requires from others.
     pub credentials: Credentials,
-    /// The clients of its stores that need not prove anything.
+    /// Clients of its stores that need no proof.
     pub torch_clients: TorchClients,
 }
 
 impl StorePolicy {
-    /// The options of a server at this port.
+    /// Returns the options of a server at this port.
     pub fn server(&self, host: Option<String>, port: u16) -> ServerOptions {
         ServerOptions {
             host,
@@ -38,7 +38,7 @@ impl StorePolicy {
         }
     }
 
-    /// The options of a client of the store at `host` and `port`.
+    /// Returns the options of a client of the store at `host` and `port`.
     pub fn client(&self, host: impl Into<String>, port: u16) -> TcpStoreOptions {
         TcpStoreOptions {
             credentials: self.credentials.clone(),
@@ -48,9 +48,11 @@ impl StorePolicy {
         }
     }
 
-    /// Has the workers' store at `host` and `port` know this node's addresses, so that it admits the workers
-    /// here, which prove nothing. Nothing is done if there are no credentials, or if workers are not
-    /// admitted by their address.
+    /// Makes this node's addresses known to a workers' store.
+    ///
+    /// Then the store at `host` and `port` admits the workers of this node, which have no proof.
+    /// Nothing is done if there are no credentials, or if workers are not admitted by their
+    /// address.
     ///
     /// # Errors
     ///
@@ -71,7 +73,8 @@ impl StorePolicy {
             })
         };
         let first = reach(host)?.peer();
-        // Workers may take another one of its addresses, and then come from another one of ours.
+        // Workers may use another address of the store, and then come from another address of this
+        // node.
         let others = (host, port).to_socket_addrs().into_iter().flatten();
         for other in others.filter(|other| *other != first) {
             if let Err(error) = reach(&other.ip().to_string()) {

@@ -245,7 +245,7 @@ fn an_expired_certificate_is_refused_with_the_reason() {
     assert_refused(
         server.port(),
         &certified(&authority, "c"),
-        "certificate is no good",
+        "certificate is invalid",
     );
 }
 

@@ -4,11 +4,11 @@ use super::exception;
 use crate::group::cause::{Cause, one_line};
 use crate::group::exit::Exit;
 
-/// The cause that a worker reported before it ended, if it did.
+/// Returns the cause that a worker reported before it ended, if it did.
 ///
-/// The last recognised line counts, with one exception: what follows a Python traceback as its last
-/// line (`Class: text`) is found from the traceback's head on, because anything may be printed
-/// after it (by exit handlers, or by threads).
+/// The last recognised line counts, with one exception. The last line of a Python traceback
+/// (`Class: text`) is searched from the traceback's head on, because exit handlers and threads may
+/// print more lines after it.
 pub(super) fn last_words(lines: &[String], exit: Exit) -> Option<Cause> {
     if let Some((_, last)) = traceback(lines) {
         return Some(exception(unprefixed(&lines[last]).trim()));
@@ -20,10 +20,11 @@ pub(super) fn last_words(lines: &[String], exit: Exit) -> Option<Cause> {
         .find_map(|(index, line)| recognised(line, lines.get(index + 1), exit))
 }
 
-/// The first line of the last Python traceback, and the line with the exception: the first one behind
-/// the head that is not indented.
+/// Finds the last Python traceback.
+/// Returns the indexes of its first line and of the line with the exception. The latter is the
+/// first line after the head that is not indented and names a class.
 pub(super) fn traceback(lines: &[String]) -> Option<(usize, usize)> {
-    // A line behind a bar belongs to the exceptions in a group, whose own traceback is further up.
+    // A line with a bar belongs to one exception of a group, whose own traceback is further up.
     let head = lines.iter().rposition(|line| {
         let line = line.trim();
         line.ends_with("Traceback (most recent call last):") && !line.starts_with('|')
@@ -35,8 +36,8 @@ pub(super) fn traceback(lines: &[String]) -> Option<(usize, usize)> {
     Some((head, head + 1 + last))
 }
 
-/// A line without what is put before all lines of a traceback: by PyTorch (`[rank0]: `), and by
-/// Python for a group of exceptions.
+/// Returns a line without the prefix that all lines of a traceback have.
+/// PyTorch adds such a prefix (`[rank0]: `), and Python does for a group of exceptions.
 fn unprefixed(line: &str) -> &str {
     let after_rank = line
         .strip_prefix("[rank")
@@ -46,13 +47,13 @@ fn unprefixed(line: &str) -> &str {
     after_rank.strip_prefix("  | ").unwrap_or(after_rank)
 }
 
-/// The last line that says something.
+/// Returns the last line that contains a letter or a digit.
 pub(super) fn last_line(lines: &[String]) -> Option<String> {
     let said = |line: &&String| line.chars().any(char::is_alphanumeric);
     lines.iter().rfind(said).map(|line| one_line(line))
 }
 
-/// Whether a line begins with a dotted name, as a Python exception does.
+/// `true` if a line begins with a dotted name, as a Python exception does.
 fn names_a_class(line: &str) -> bool {
     let name = line.split([':', ' ']).next().unwrap_or_default();
     !name.is_empty()
@@ -64,7 +65,7 @@ fn names_a_class(line: &str) -> bool {
 
 fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
     let line = line.trim();
-    // Python: a script that is not there, or no module of that name.
+    // Python: the script does not exist, or no module has that name.
     let no_script = exit == Exit::Code(2) && line.contains("can't open file");
     let no_module = line.contains(": No module named ") && !line.contains("Error");
     if no_script || no_module {
@@ -77,14 +78,15 @@ fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
             text: one_line(line),
         });
     }
-    // Rust: the message stands on the line behind the place since 1.73, before on the same.
+    // Rust: since 1.73 the message is on the line after the source location, before on the same
+    // line.
     if line.starts_with("thread '") && line.contains(" panicked at ") {
         let message = next
             .filter(|_| line.ends_with(':'))
             .map_or(String::new(), |next| format!(" {next}"));
         return Some(Cause::exception(&format!("{line}{message}")));
     }
-    // C++: an uncaught exception; its text is on the line behind.
+    // C++: an uncaught exception; its text is on the next line.
     if line.starts_with("terminate called") {
         let what = next
             .and_then(|next| next.trim().strip_prefix("what():"))
@@ -96,7 +98,7 @@ fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
     fatal.then(|| Cause::exception(line))
 }
 
-/// Beginnings of lines by which programs and libraries say that they cannot go on.
+/// Beginnings of lines with which programs and libraries report a fatal error.
 const FATAL: &[&str] = &[
     "Fatal Python error:",
     "malloc(): ",

@@ -1,4 +1,4 @@
-//! The JSON of a failure: its keys, their order and their forms are published.
+//! The JSON of a failure; its keys, their order and their forms are published.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use rdzv_core::escape::{escape, escape_lines};
 use rdzv_core::rank::{GroupRank, LocalRank, Rank};
 use rdzv_core::time::Wall;
 
-/// A failure as it is written down.
+/// The serialized form of a failure.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Record {
@@ -18,9 +18,9 @@ pub(super) struct Record {
     rank: Option<u32>,
     local_rank: Option<u32>,
     pid: Option<u32>,
-    /// Negative: minus the signal that ended it.
+    /// Exit code; a negative number is minus the signal that ended the worker.
     exit_code: Option<i32>,
-    /// RFC 3339 with microseconds.
+    /// Time of the failure, RFC 3339 with microseconds.
     time: String,
     cause: CauseRecord,
     traceback: Option<String>,
@@ -35,14 +35,14 @@ struct CauseRecord {
     text: String,
 }
 
-/// A time as RFC 3339 in UTC, with microseconds: the form of reports and events.
+/// Formats a time as RFC 3339 in UTC with microseconds, for reports and events.
 pub fn rfc3339(at: Wall) -> String {
     let at = Timestamp::from_microsecond(at.unix_micros()).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{at:.6}")
 }
 
 impl Record {
-    /// Leaves out half of its longest part; false if nothing is left to leave out.
+    /// Halves the longest part; `false` if nothing is left to shorten.
     pub(super) fn shorten(&mut self) -> bool {
         let tail: usize = self.stderr_tail.iter().map(String::len).sum();
         let traceback = self.traceback.as_ref().map_or(0, String::len);
@@ -84,7 +84,7 @@ impl From<Failure> for Record {
     }
 }
 
-/// Another node's words: escaped, as that is where they enter.
+/// A record from another node: all texts are escaped here, where they enter.
 impl From<Record> for Failure {
     fn from(record: Record) -> Self {
         let seen = record.time.parse().ok();

@@ -7,13 +7,13 @@
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
 //!
-//! Finality is determined before the end of the others is recorded, because that makes every
-//! failure final. A peer that gives the reason after the run was closed counts as if it had done so
-//! at once.
+//! The group determines finality before it records the end of the others, because that end makes
+//! every failure final. A peer that gives its reason after the run was closed counts as if it had
+//! given the reason immediately.
 //!
-//! The restarts of the job are one budget on all nodes: one that another node has used, for a
-//! failure there, is not left here either. No other change of membership costs a restart, nor does
-//! joining again.
+//! All nodes share one budget of restarts. A restart that another node has used for a failure there
+//! is no longer available here. No other change of membership costs a restart, and joining again
+//! costs none either.
 
 use super::phase::{Phase, StopReason};
 use super::{Ending, GroupOutput, WorkerExit, WorkerGroup};
@@ -24,21 +24,22 @@ use rdzv_core::time::{Mono, Now};
 /// State of the other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The last round that was superseded, and why. The notice may arrive before the round itself is
-    /// known here.
+    /// The last superseded round, and the reason.
+    /// The notice may arrive before this node knows the round.
     superseded: Option<(u64, String)>,
-    /// The last round that this node has been in.
+    /// The last round that this node has entered.
     entered: Option<u64>,
-    /// A failure that is final at this time unless a change of membership explains it.
+    /// A failure that becomes final at this time.
+    /// A change of membership before then may explain it.
     unexplained: Option<(Mono, WorkerExit)>,
-    /// No further round will be formed.
+    /// `true` if no further round will be formed.
     ended: bool,
-    /// When the exit barrier is given up.
+    /// Time at which the group stops waiting at the exit barrier.
     barrier_until: Option<Mono>,
 }
 
 impl Others {
-    /// Why a round does not hold any more, if that is so.
+    /// Returns the reason why a round no longer holds; `None` if it holds.
     pub(super) fn superseded(&self, round: u64) -> Option<String> {
         self.superseded
             .as_ref()
@@ -46,13 +47,13 @@ impl Others {
             .map(|(_, reason)| reason.clone())
     }
 
-    /// This node is in that round now.
+    /// Records that this node is in that round now.
     pub(super) fn enter(&mut self, round: u64) {
         self.entered = Some(round);
     }
 
-    /// Whether nothing has been received about a round yet: neither has this node been in it, nor is it
-    /// known to be over.
+    /// `true` if this node knows nothing about a round.
+    /// It has not entered that round, and has no notice that the round is over.
     fn is_unknown(&self, round: u64) -> bool {
         let superseded = self.superseded.as_ref().map(|(round, _)| *round);
         self.entered
@@ -60,17 +61,17 @@ impl Others {
             .is_none_or(|known| known < round)
     }
 
-    /// Whether the last failure may still turn out to be a consequence.
+    /// `true` if the last failure may still turn out to be a consequence of a loss.
     pub(super) fn may_explain(&self) -> bool {
         self.unexplained.is_some()
     }
 
-    /// Whether no further round will be formed.
+    /// `true` if no further round will be formed.
     pub(super) fn have_ended(&self) -> bool {
         self.ended
     }
 
-    /// The exit barrier begins.
+    /// Begins the exit barrier; it has a deadline if the others have ended.
     pub(super) fn at_barrier(&mut self, now: Now) {
         self.barrier_until = self.ended.then(|| now.mono + BARRIER_AFTER_CLOSE);
     }
@@ -87,15 +88,16 @@ impl Others {
 }
 
 impl WorkerGroup {
-    /// A worker failed and no restart is left. That is announced, unless it turns out in time that the
-    /// failure comes from the loss of another node.
+    /// Handles a failure of a worker when no restart is left.
+    /// The group announces it, unless it learns in time that the loss of another node caused the
+    /// failure.
     pub(super) fn last_failure(&mut self, now: Now, failure: WorkerExit) {
         let alone = self
             .round
             .as_ref()
             .is_none_or(|round| round.group_world_size == 1);
         if alone || !self.spec.dynamic {
-            // Nothing will explain it.
+            // No other node can explain the failure.
             self.announce(failure);
         } else {
             let within = self.round.as_ref().map(|round| round.losses_known_within);
@@ -115,14 +117,15 @@ impl WorkerGroup {
         }
     }
 
-    /// The last failure is this node's own, whatever is received from others from now on.
+    /// Announces the last failure as this node's own.
+    /// Later events at other nodes do not change that.
     pub(super) fn announce_last_failure(&mut self) {
         if let Some((_, failure)) = self.others.unexplained.take() {
             self.outbox.push(GroupOutput::Announce(failure));
         }
     }
 
-    /// Leaves the round for the next one; nothing of it is running.
+    /// Leaves the round for the next one; nothing of the round is running.
     pub(super) fn regroup(&mut self, reason: String) {
         self.outbox.push(GroupOutput::Regrouping { reason });
         self.join();
@@ -139,10 +142,10 @@ impl WorkerGroup {
             return;
         }
         // Only a loss elsewhere makes workers here fail. A node that restarts may itself have
-        // failed because of this one.
+        // failed because of this node.
         let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
-        // However far this node is in that round. A failure of its own in the same round is the
-        // same restart.
+        // The restart costs the same at every step of the round. A failure of this node in the same
+        // round belongs to the same restart.
         let costs = cause == MembershipCause::Restarted
             && match &self.phase {
                 Phase::New | Phase::Joining => self.others.is_unknown(round),
@@ -182,7 +185,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Why the round that this node is in is over, if that is known.
+    /// Returns the reason why the current round is over, if this node knows one.
     pub(super) fn round_is_over(&self) -> Option<String> {
         let round = self.round.as_ref()?;
         self.others.superseded(round.number)
@@ -209,7 +212,7 @@ impl WorkerGroup {
     pub(super) fn rendezvous_lost(&mut self, now: Now) {
         self.others.unexplained = None;
         match self.phase {
-            // The workers have succeeded; the barrier ends with the store that it stands on.
+            // The workers have succeeded; the barrier ends together with its store.
             Phase::Barrier | Phase::Clearing { then: None, .. } => {}
             _ => self.close(now, StopReason::Broken),
         }

@@ -12,7 +12,7 @@ pub(super) enum Phase {
     New,
     Joining,
     Assigning,
-    /// One worker at a time, so that a failure stops before the next one.
+    /// Starts one worker at a time, so that a failure prevents the next start.
     Starting {
         waiting: VecDeque<StartRequest>,
     },
@@ -22,17 +22,19 @@ pub(super) enum Phase {
         signal: i32,
         until: Mono,
         killed: bool,
-        /// Whether the workers were only told that their node will be taken away, and end by themselves.
+        /// `true` if the workers only received the notice of preemption.
+        /// They are to end on their own.
         on_notice: bool,
     },
-    /// Nothing of a stopped group may be left, nor of one that has succeeded (`None`).
+    /// Waits until nothing of the group is left; `then` is `None` after a success.
     Clearing {
         then: Option<StopReason>,
         until: Mono,
     },
-    /// The last failure waits for its explanation; nothing is left of the workers.
+    /// Waits for an explanation of the last failure.
+    /// Nothing is left of the workers.
     AwaitingExplanation,
-    /// Nothing is left of the workers; the next rendezvous begins after a delay.
+    /// Waits before the next rendezvous; nothing is left of the workers.
     Delayed {
         until: Mono,
     },
@@ -41,7 +43,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// The state under torchelastic's name.
+    /// Returns the state under torchelastic's name.
     pub(super) fn state(&self) -> GroupState {
         match self {
             Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
@@ -56,11 +58,11 @@ impl Phase {
     }
 }
 
-/// Why the workers are being stopped.
+/// Reason for stopping the workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StopReason {
     WorkersFailed,
-    /// To take part in the next round.
+    /// The node will participate in the next round.
     MembershipChanged {
         reason: String,
     },
@@ -71,16 +73,18 @@ pub(super) enum StopReason {
     RunClosed,
     Broken,
     Signalled(i32),
-    /// The scheduler will take the node away, and said so by this signal.
+    /// The scheduler will take the node away, and reported that by this signal.
     Preempted(i32),
     KeeperLost,
 }
 
-/// Replaces the current reason to stop if the new one takes precedence. The loss of the keeper always does. A failure that ends the
-/// run by itself stays, because it is what users need to know (*INV-G3*); what could still go on with
-/// another attempt gives way to a reason that ends the run. A failure that had restarts left gives way to
-/// the final one of another node, also where the others were known to have ended before their reason
-/// arrived: then all nodes name the same failure.
+/// Replaces the current reason to stop if the new one takes precedence.
+///
+/// The loss of the keeper always takes precedence. A failure that ends the run alone stays, because
+/// users need to know it (*INV-G3*). A reason that allows another attempt gives way to a reason
+/// that ends the run. A failure that had restarts left gives way to the final failure of another
+/// node. This also holds if the others had ended before their reason arrived, so all nodes name the
+/// same failure.
 pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Option<Finality>) {
     let counts = match (&*current, &again) {
         (_, StopReason::KeeperLost) => true,
@@ -101,8 +105,8 @@ pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Opt
     }
 }
 
-/// The ending of a run that was stopped for this reason. After a change of membership another attempt
-/// follows instead.
+/// Returns the ending of a run that was stopped for this reason.
+/// After a change of membership another attempt follows instead.
 pub(super) fn ending(
     why: StopReason,
     exits: Vec<WorkerExit>,

@@ -442,7 +442,7 @@ cat go";
     node.stderr.await_text(" s left; then they are killed", 1);
     node.write("go", "");
     node.stderr
-        .await_text("waiting before the next attempt, as asked for; 2 s left", 1);
+        .await_text("waiting before the next attempt, as configured; 2 s left", 1);
     node.wait().expect(0);
 }
 

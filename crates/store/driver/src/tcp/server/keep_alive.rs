@@ -1,9 +1,9 @@
-//! Keep-alive: finding out that the host of a silent connection is gone.
+//! Keep-alive: detecting that the host of a silent connection is lost.
 //!
-//! A host that loses power, or a network that is cut, closes no connection. The kernel asks a
-//! silent peer whether it is there; a process that is stopped is, since its kernel answers for it.
-//! A client of PyTorch never connects again, so its connections get minutes and are never ended for
-//! replies that it does not take.
+//! A host that loses power, or a network that is cut, closes no connection. So the kernel sends
+//! probes to a silent peer. A stopped process still answers, because its kernel answers for it. A
+//! client of PyTorch never connects again. So its connections get minutes, and they are never ended
+//! because it does not read replies.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use rustix::net::sockopt::{
     set_tcp_user_timeout,
 };
 
-/// When the kernel asks the peer of a silent connection whether it is there. Whole seconds.
+/// The times of the kernel's probes on a silent connection, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first question.
+    /// Silence before the first probe.
     pub idle: Duration,
-    /// Time between two questions.
+    /// Time between two probes.
     pub interval: Duration,
-    /// Questions without an answer after which the connection is dropped.
+    /// Number of probes without an answer after which the connection is dropped.
     pub attempts: u32,
-    /// Time after which it is dropped although data for it is under way; `None`: as long as the
-    /// kernel sends it again, some 15 minutes.
+    /// Time after which a connection with unacknowledged data is dropped.
+    /// `None` means as long as the kernel resends the data, about 15 minutes.
     pub unacknowledged: Option<Duration>,
 }
 
 impl Default for KeepAlive {
-    /// Two minutes: 60 s of silence and 6 questions 10 s apart.
+    /// Returns two minutes: 60 s of silence and 6 probes 10 s apart.
     fn default() -> Self {
         Self {
             idle: Duration::from_secs(60),
@@ -41,8 +41,8 @@ impl Default for KeepAlive {
 }
 
 impl KeepAlive {
-    /// For agents: 15 s, as their heartbeats take to be missed. What was sent to one may be unacknowledged for `silence`, if
-    /// that is known.
+    /// Returns the times for agents: 15 s, like the limit of their heartbeats.
+    /// Data for an agent may be unacknowledged for `silence`, if that is known.
     pub(super) fn of_agent(silence: Option<Duration>) -> Self {
         Self {
             idle: Duration::from_secs(5),
@@ -52,7 +52,7 @@ impl KeepAlive {
         }
     }
 
-    /// Sets it for a connection, or for all that a listening socket accepts.
+    /// Sets the times of a connection, or of all that a listening socket accepts.
     pub(crate) fn set(&self, socket: impl AsFd) -> Result<(), Errno> {
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, self.idle)?;

@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::StoreError;
 
-/// Asks for the longest queue of pending connections that the kernel allows (`somaxconn`).
+/// Requests the longest queue of pending connections (`somaxconn`).
 const BACKLOG: i32 = i32::MAX;
 
 /// Attempts to find a port that is free for both address families.
@@ -16,8 +16,9 @@ const PORT_ATTEMPTS: usize = 16;
 
 /// Listens on `port` of `host`, non-blocking.
 ///
-/// Without a host: on all addresses, with a socket for each family that the system has. With one:
-/// on exactly the first of its addresses that can be bound; a name is looked up once, here.
+/// Without a host, it listens on all addresses, with a socket for each address family of the
+/// system. With a host, it listens on exactly the first of its addresses that can be bound. A name
+/// is looked up once, here.
 pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
     let Some(host) = host else {
         return everywhere(port)
@@ -37,8 +38,8 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, 
     Err(refused(format!("{host}:{port}"), last))
 }
 
-/// A socket of its own for IPv4, instead of one that takes both: through the latter the kernel
-/// spends some 3 % more on every request of an IPv4 peer.
+/// Binds a separate socket for IPv4, instead of one that accepts both families.
+/// With such a socket the kernel spends about 3 % more on every request of an IPv4 peer.
 fn everywhere(port: u16) -> io::Result<Vec<TcpListener>> {
     let mut attempts = 0;
     loop {
@@ -46,7 +47,7 @@ fn everywhere(port: u16) -> io::Result<Vec<TcpListener>> {
         let six = match bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
             Ok(listener) => listener,
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
-            // There is no IPv6 here.
+            // This host has no IPv6.
             Err(_) => return Ok(vec![bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?]),
         };
         let same_port = six.local_addr()?.port();
@@ -59,7 +60,7 @@ fn everywhere(port: u16) -> io::Result<Vec<TcpListener>> {
     }
 }
 
-/// Listens on a socket that somebody else has bound; `port` is 0 or the port it is bound to.
+/// Listens on a socket that is bound already; `port` is 0 or the bound port.
 pub(super) fn adopt(listener: TcpListener, port: u16) -> Result<TcpListener, StoreError> {
     let adopted = || -> io::Result<u16> {
         rustix::net::listen(&listener, BACKLOG)?;
@@ -85,7 +86,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // A port whose last connections are still fading out can be taken again at once.
+    // This allows binding a port whose last connections are still in the state TIME-WAIT.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -96,7 +97,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 fn prepare(listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    // Accepted sockets inherit this, which saves a system call for each of them.
+    // Accepted sockets inherit this, which saves one system call per connection.
     rustix::net::sockopt::set_tcp_nodelay(listener, true)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The table of connections, and what the kernel shall report of each.
+//! The table of connections, with the events that the kernel reports of each.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,15 +14,15 @@ use super::admission::{Entry, Tls};
 pub(super) struct Socket {
     pub(super) descriptor: OwnedFd,
     pub(super) peer: Option<SocketAddr>,
-    /// Whether the store may read from it yet.
+    /// Stage of the connection; the store reads from it only if it is open.
     pub(super) entry: Entry,
-    /// Its bytes are encrypted.
+    /// TLS session of the connection; `None` if its bytes are not encrypted.
     pub(super) tls: Option<Box<Tls>>,
-    /// The events that the kernel reports.
+    /// Events that the kernel reports.
     interest: EventFlags,
 }
 
-/// All connections. Ids are places in the table and are used again.
+/// All connections. Ids are indexes into the table and are reused.
 #[derive(Debug)]
 pub(super) struct Sockets {
     poller: Poller,
@@ -61,7 +61,7 @@ impl Sockets {
         self.len() == 0
     }
 
-    /// The ids in use at this moment.
+    /// Returns the ids in use now.
     pub(super) fn ids(&self) -> Vec<ConnId> {
         let used = self.table.iter().enumerate();
         used.filter(|(_, socket)| socket.is_some())
@@ -69,7 +69,7 @@ impl Sockets {
             .collect()
     }
 
-    /// Takes a connection in, to be reported when it can be read from.
+    /// Adds a connection; the kernel then reports when it is readable.
     pub(super) fn insert(
         &mut self,
         descriptor: OwnedFd,
@@ -98,12 +98,13 @@ impl Sockets {
         let socket = self.table.get_mut(id.0 as usize)?.take()?;
         self.free.push(id.0);
         // A process that is being started holds a copy of the descriptor until it executes its
-        // program, and would keep the kernel reporting a connection that nobody knows any more.
+        // program. That copy would make the kernel report a connection that is no longer in the
+        // table.
         self.poller.remove(&socket.descriptor);
         Some(socket)
     }
 
-    /// Whether the connection is read from.
+    /// `true` if the connection is read from.
     pub(super) fn is_reading(&self, id: ConnId) -> bool {
         self.get(id)
             .is_some_and(|socket| socket.interest.contains(EventFlags::IN))

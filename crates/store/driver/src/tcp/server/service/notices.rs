@@ -1,5 +1,6 @@
-//! The lines that peers can cause in the log of the server: bounded in number, with a count of the
-//! others.
+//! The log lines that peers can cause, with a rate limit.
+//!
+//! Lines beyond the limit are counted.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,12 +10,12 @@ use rdzv_core::time::Mono;
 use rdzv_store_proto::server::{CloseReason, ServerStats};
 use rustix::io::Errno;
 
-/// Lines of one kind in one interval.
+/// Maximum number of lines of one kind in one interval.
 const MOST: u32 = 10;
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// See the [module](self).
+/// The rate limits; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Notices {
     closed: RateLimit,
@@ -27,7 +28,7 @@ impl Default for Notices {
     fn default() -> Self {
         Self {
             closed: RateLimit::new(MOST, INTERVAL),
-            // The next try meets the same lack.
+            // The next attempt fails for the same reason.
             not_accepted: RateLimit::new(1, INTERVAL),
             short: RateLimit::new(1, INTERVAL),
             lost: RateLimit::new(MOST, INTERVAL),
@@ -46,32 +47,33 @@ impl Notices {
         }
     }
 
-    /// The system lacks what a connection needs: its table of files is full, or its memory.
+    /// Logs that the system cannot accept a connection.
+    /// Its table of files is full, or it lacks memory.
     pub(super) fn cannot_accept(&mut self, now: Mono, error: Errno) {
         if self.not_accepted.admits(now) {
             tracing::warn!(%error, "the store server cannot accept a connection");
         }
     }
 
-    /// Whether a lack of descriptors is to be told.
+    /// `true` if a lack of descriptors may be logged now.
     pub(super) fn is_short(&mut self, now: Mono) -> bool {
-        // The next line has the number of all.
+        // The next line has the total number.
         self.short.take_dropped(now);
         self.short.admits(now)
     }
 
-    /// `total` connections have been lost so far, this one included.
+    /// Logs a lost connection, the last of `total` until now.
     pub(super) fn lost(&mut self, now: Mono, peer: Option<SocketAddr>, total: u64) {
         if self.lost.admits(now) {
             tracing::warn!(
                 "the store server drops a connection: its peer {} does not answer any more; \
-                 {total} connections were lost like that so far",
+                 {total} connections were lost like that until now",
                 shown(peer)
             );
         }
     }
 
-    /// When [`Notices::tell`] has something to do.
+    /// Returns the time at which [`Notices::tell`] has something to do.
     pub(super) fn deadline(&self) -> Option<Mono> {
         [self.closed.deadline(), self.not_accepted.deadline()]
             .into_iter()
@@ -79,10 +81,10 @@ impl Notices {
             .min()
     }
 
-    /// Tells how many lines were left out in intervals that are over.
+    /// Logs the number of lines that were dropped in past intervals.
     pub(super) fn tell(&mut self, now: Mono) {
         let seconds = INTERVAL.as_secs();
-        // The next line has the number of all.
+        // The next line has the total number.
         self.lost.take_dropped(now);
         if let Some(dropped) = self.closed.take_dropped(now) {
             tracing::warn!(
@@ -99,7 +101,7 @@ impl Notices {
     }
 }
 
-/// Says who holds the descriptors that are short.
+/// Logs the holders of the descriptors when they are scarce.
 pub(super) fn short_of_descriptors(
     used: &str,
     stats: ServerStats,
@@ -113,7 +115,7 @@ pub(super) fn short_of_descriptors(
     let holders: Vec<String> = holders.iter().map(shown).collect();
     tracing::warn!(
         "the store server is short of descriptors: {used}, {} by its connections ({}); {} connections \
-         that are no agent's were closed for it so far; raise the limit of open files (ulimit -n), or \
+         that are no agent's were closed for it until now; raise the limit of open files (ulimit -n), or \
          keep others off the port with a firewall",
         stats.connections,
         holders.join(", "),
@@ -121,7 +123,7 @@ pub(super) fn short_of_descriptors(
     );
 }
 
-/// The address of a peer as log lines show it.
+/// Returns the address of a peer as log lines show it.
 fn shown(peer: Option<SocketAddr>) -> String {
     peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string())
 }
