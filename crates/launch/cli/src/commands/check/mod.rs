@@ -1,4 +1,4 @@
-//! `rdzv check`: whether the nodes of a job can run it, before it begins.
+//! `rdzv check`: checks before a job starts that its nodes can run it.
 
 mod compare;
 mod exchange;
@@ -48,7 +48,7 @@ pub(super) struct CheckArgs {
     timeout: u64,
 }
 
-/// Looks, and tells.
+/// Checks the nodes and prints the result.
 pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
     let environment = Environment(std::env::vars_os().collect());
     let step = match arguments.local {
@@ -90,7 +90,7 @@ pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
     }
 }
 
-/// The place where the nodes of a step meet, and their names.
+/// Returns the endpoint of a step with this node's rank, and the names of all nodes.
 fn place_of(step: &scheduler::Scheduled) -> Option<(Place, Vec<String>)> {
     let place = step.place.as_ref()?;
     let value = |id: &str| step.values.iter().find(|value| value.id == id);
@@ -104,7 +104,7 @@ fn place_of(step: &scheduler::Scheduled) -> Option<(Place, Vec<String>)> {
     Some((place_here, place.names.clone()))
 }
 
-/// Meets the other nodes; the number of findings that this one answers for.
+/// Compares the nodes; returns the number of findings for the exit code of this node.
 fn compare_nodes(
     place: &Place,
     names: &[String],
@@ -137,7 +137,7 @@ fn compare_nodes(
     Ok(findings.len() + missing.len())
 }
 
-/// A line for each node, and one for each finding.
+/// Prints a line for each node and for each finding, and a summary.
 fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
     let mut text = String::new();
     for facts in all {
