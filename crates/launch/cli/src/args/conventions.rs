@@ -332,7 +332,9 @@ fn is_negative_number(text: &str) -> bool {
     }
 }
 
-/// Reads the defaults from the environment: option id, variable, and word for the line.
+/// Reads the defaults from the environment.
+///
+/// Each is the id of an option, its variable, and the word for the line.
 fn defaults<'a>(
     options: &[Known<'a>],
     environment: &BTreeMap<OsString, OsString>,

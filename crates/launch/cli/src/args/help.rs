@@ -151,7 +151,7 @@ pub(super) fn text(command: Command, is_short: bool) -> String {
     command.render_help().to_string()
 }
 
-/// Returns the table of the flags as JSON, for programs that offer the same flags.
+/// Returns the table of the flags as JSON, for programs with the same flags.
 pub(crate) fn json(command: Command) -> String {
     let flags: Vec<_> = grouped(command).get_arguments().filter_map(flag).collect();
     serde_json::to_string_pretty(&flags).expect("texts are JSON") + "\n"

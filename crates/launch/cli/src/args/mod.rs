@@ -1,4 +1,4 @@
-//! The command line: the name of the program, and the words that the user typed.
+//! The command line: the program's name, and the words that the user typed.
 //!
 //! | file | holds |
 //! |---|---|

@@ -173,7 +173,7 @@ fn ask_scheduler(
     scheduled(&scheduler, environment, given)
 }
 
-/// Returns the error about unknown options; for `torchrun`, the text of argparse.
+/// Returns the error about unknown options; for `torchrun`, that of argparse.
 fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> String {
     if launcher != Launcher::Run {
         return format!("unrecognized arguments: {}", unknown.join(" "));

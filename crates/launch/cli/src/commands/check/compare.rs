@@ -23,7 +23,7 @@ pub(super) struct Finding {
 pub(super) struct Seen {
     /// Nodes that it could not reach, each with the reason.
     pub(super) unreachable: BTreeMap<String, String>,
-    /// Clock of the node (Unix time in seconds), read at the same moment on all nodes.
+    /// Clock of the node in Unix seconds, read at the same moment on all nodes.
     pub(super) clock: f64,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn together(all: &[Facts], seen: &BTreeMap<String, Seen>) -> Vec<Find
             Ok(_) => {}
         }
         match seen.get(&facts.node) {
-            None => findings.push(of("it became silent during the check".to_owned())),
+            None => findings.push(of("it went silent during the check".to_owned())),
             Some(seen) => findings.extend(
                 seen.unreachable
                     .iter()
@@ -234,7 +234,7 @@ mod tests {
         );
         seen.remove("b");
         assert!(
-            texts(together(&all, &seen)).contains(&"b: it fell silent during the check".to_owned())
+            texts(together(&all, &seen)).contains(&"b: it went silent during the check".to_owned())
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Facts about one node that a check compares, and the functions that collect them.
+//! Facts about one node for a check, and the functions that collect them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -42,7 +42,7 @@ pub(super) struct Facts {
     pub(super) disks: BTreeMap<PathBuf, Result<u64, String>>,
     pub(super) gpus: usize,
     pub(super) gpu_problems: Vec<String>,
-    /// Addresses to which the node resolves its own name; the reason if there are none.
+    /// Addresses of the node by its own name; the reason if there are none.
     pub(super) addresses: Result<Vec<String>, String>,
     /// Port to which the other nodes try to connect.
     pub(super) port: u16,
@@ -156,7 +156,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Returns the directories to check: that of temporary files, then those of `named`.
+/// Returns the directory of temporary files, then the directories of `named`.
 pub(super) fn directories(environment: &Environment, named: &[PathBuf]) -> Vec<PathBuf> {
     let temporary = environment.0.get(OsStr::new("TMPDIR"));
     let temporary = temporary.filter(|path| !path.is_empty());
