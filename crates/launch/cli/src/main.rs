@@ -3,7 +3,7 @@
 //! Started through a link named `torchrun`, it is `torchrun`.
 //!
 //! ```text
-//! argv, PET_* ─ args ─► RunArgs ─ launch ─► AgentConfig ─ rdzv-agent ─► Outcome ─ report ─► exit code
+//! argv, PET_* ─ args ─► RunArgs ─ launch ─► AgentConfig ─ rdzv-agent ─► Outcome ─ report ─► code
 //!                                                            │
 //!                                                            └─ events ─► observe
 //! ```

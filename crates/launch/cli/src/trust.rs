@@ -36,35 +36,37 @@ const ANY_CLIENT: &str = "--torch-clients any admits clients without the token, 
 /// Flags of `rdzv run` and `rdzv store`.
 #[derive(Debug, Clone, Args, PartialEq, Eq, Default)]
 pub(crate) struct TrustArgs {
-    /// File with the job token, the same on all nodes
+    /// File with the job token, the same on all nodes.
     ///
-    /// Agents, stores and clients of rdzv prove to one another that they have it, on every
-    /// connection; it is never sent. 16 bytes or more; `rdzv token` makes one. Not given,
-    /// RDZV_JOB_TOKEN_FILE names the file, or RDZV_JOB_TOKEN is the token. Workers get the path in
-    /// RDZV_JOB_TOKEN_FILE.
+    /// Agents, stores and clients of rdzv prove to one another on every connection that they have
+    /// the token. They never send it. The token has at least 16 bytes; `rdzv token` makes one.
+    /// Without this flag, RDZV_JOB_TOKEN_FILE names the file, or RDZV_JOB_TOKEN is the token.
+    /// Workers get the path in RDZV_JOB_TOKEN_FILE.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Clients of PyTorch's, which can prove nothing, that a job with a token admits: deny, job or any
+    /// PyTorch clients that a job with a token admits: deny, job or any.
     ///
-    /// `job` (the default): on loopback and on the addresses of the job's nodes, to the workers'
-    /// store, never to the rendezvous. `any` lets agents of torchrun take part, and everybody else
-    /// who reaches a port.
+    /// PyTorch's clients cannot prove that they have the token. `deny` admits none of them. `job`
+    /// (the default) admits clients on loopback and on the addresses of the job's nodes. They can
+    /// use the workers' store, but never the rendezvous. `any` admits agents of torchrun, and
+    /// anyone else who can reach a port.
     #[arg(long, value_name = "WHO", value_parser = ["deny", "job", "any"])]
     torch_clients: Option<String>,
 
-    /// Certificate of this node, in PEM: encrypts the connections of agents and stores (TLS 1.3)
+    /// Certificate of this node, in PEM, for encrypted connections (TLS 1.3)
     ///
-    /// Needs --tls-key and --tls-ca. Both sides show a certificate that the authority has signed;
-    /// names in it are not compared. Clients of PyTorch's are not encrypted.
+    /// Encrypts the connections of agents and stores. Needs --tls-key and --tls-ca. Both sides show
+    /// a certificate that the authority has signed; names in it are not compared. Connections of
+    /// PyTorch's clients are not encrypted.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
-    /// Private key of --tls-cert, in PEM
+    /// Private key of --tls-cert, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// Certificate of the authority that signs those of all nodes, in PEM
+    /// Certificate of the authority that signs those of all nodes, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }
