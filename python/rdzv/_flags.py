@@ -73,29 +73,29 @@ if TYPE_CHECKING:
         """Keywords of ``rdzv.launch`` that are flags of ``rdzv run``. ``None`` leaves a flag out."""
 
         agent_restarts: int | str | None
-        """Most lives in a row shorter than 10 s after which this node's agent is started again; 0 never does that."""
+        """Restart a killed agent up to N times in a row (0 disables restarts)."""
         bare_stderr: bool | None
-        """Let workers write to rdzv's own stderr with nothing in between."""
+        """Let workers write directly to rdzv's own stderr."""
         collapse: bool | None
         """Show equal lines of several workers once, as in `[default0-3,5]:text`."""
         compat_output: bool | None
-        """Say everything as torchrun does: its log lines, error texts, exit codes and failure report."""
+        """Behave as torchrun: its log lines, errors, exit codes and failure report."""
         duplicate_stderr_filters: _Text
         """Copy teed stderr lines with one of these texts to filtered_stderr.log."""
         duplicate_stdout_filters: _Text
         """Copy teed stdout lines with one of these texts to filtered_stdout.log."""
         event_log_handler: _Text
-        """Where events go: null, console or dynamic_rendezvous. Default ``null``."""
+        """Destination of events: null, console or dynamic_rendezvous. Default ``null``."""
         events_file: _Path
         """Append every event of the run to this file, one JSON object per line."""
         final_exit_codes: _Text
-        """Exit codes of workers after which no restart is tried, such as 3,42; -6 stands for SIGABRT."""
+        """Exit codes of workers that prevent a restart, such as 3,42,-6 (SIGABRT)."""
         hang_action: _Text
-        """What follows when workers hang: report, restart or fail. Default ``report``."""
+        """Action when workers hang: report, restart or fail. Default ``report``."""
         hang_timeout: _Seconds
-        """Seconds without progress of any worker of this node after which they are taken to hang; 0: never. Default ``0``."""
+        """Seconds without progress on this node that count as a hang (0 disables). Default ``0``."""
         heartbeat_timeout: _Text
-        """Seconds between the heartbeats that workers send: 30, or init=600,step=30,checkpoint=300."""
+        """Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300."""
         local_addr: _Text
         """Address of this node that others should use."""
         local_ranks_filter: _Text
@@ -105,69 +105,69 @@ if TYPE_CHECKING:
         log_line_prefix_template: _Text
         """Prefix of teed lines."""
         logs_specs: _Text
-        """Plug-in that decides where output goes; rdzv has `default` only."""
+        """Plug-in for the destination of output; rdzv has only `default`."""
         master_addr: _Text
         """Address of node 0; static rendezvous only. Default ``127.0.0.1``."""
         master_port: int | str | None
         """Port on node 0; static rendezvous only (default 29500)."""
         metrics_handler: _Text
-        """Print torchelastic's metrics, console or null. Default ``null``."""
+        """Destination of torchelastic's metrics: console or null. Default ``null``."""
         monitor_interval: _Seconds
-        """Seconds between two looks at the workers; accepted and checked, but not needed. Default ``0.1``."""
+        """Seconds between two polls of the workers; checked, but not used. Default ``0.1``."""
         node_check: _Text
-        """A command, run by sh, that has to end with 0 before this node joins the others."""
+        """Command (for sh) that must exit with 0 before this node joins."""
         node_check_timeout: _Seconds
-        """Seconds in which the command of --node-check has to end. Default ``60``."""
+        """Seconds in which the command of --node-check must end. Default ``60``."""
         node_rank: int | str | None
         """This node's rank; static rendezvous only. Default ``0``."""
         numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None
         """Bind workers to the processors near their device."""
         preempt_exit_code: int | str | None
-        """The exit code of a launch whose workers have ended in order after the notice. Default ``75``."""
+        """Exit code of a launch whose workers ended in order after the notice. Default ``75``."""
         preempt_grace: _Seconds
-        """Seconds that workers have from the notice until they are told to end by SIGTERM."""
+        """Seconds that workers have between the notice and SIGTERM."""
         preempt_signal: _Text
-        """The signal by which the scheduler says that it will take the nodes away, such as USR1 or TERM."""
+        """Signal by which the scheduler announces a preemption, such as USR1 or TERM."""
         rdzv_backend: _Text
-        """How the nodes find one another: static, c10d, etcd-v2 or etcd. Default ``static``."""
+        """Rendezvous backend: static, c10d, etcd-v2 or etcd. Default ``static``."""
         rdzv_conf: _Text
-        """More rendezvous settings: key=value,key=value."""
+        """More rendezvous settings, as `key=value,key=value`."""
         rdzv_endpoint: _Text
-        """Where the rendezvous is: a host, and usually a port."""
+        """Endpoint of the rendezvous: a host, and usually a port."""
         rdzv_id: _Text
         """Name of the job, the same on all its nodes."""
         redirects: _Text
         """Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both. Default ``0``."""
         requeue_on_preempt: bool | None
-        """Have Slurm put the job into its queue again after the notice (`scontrol requeue`)."""
+        """Requeue the Slurm job after the notice (`scontrol requeue`)."""
         role: _Text
         """Role of this node's workers, in ROLE_NAME and in log prefixes. Default ``default``."""
         scheduler: Literal["auto", "slurm", "none"] | None
-        """The cluster scheduler that says how the nodes of a job meet, where no flag does. Default ``auto``."""
+        """Cluster scheduler that configures the rendezvous if no flag does. Default ``auto``."""
         settle_delay: _Seconds
-        """Seconds to rest between the end of the workers and the next rendezvous. Default ``0``."""
+        """Seconds between the end of the workers and the next rendezvous. Default ``0``."""
         shutdown_timeout: _Seconds
         """Seconds that workers have between the closing signal and SIGKILL."""
         signals_to_handle: _Text
         """Signals that end the run in order and are passed on to the workers. Default ``SIGTERM,SIGINT,SIGHUP,SIGQUIT``."""
         spares: int | str | None
-        """Nodes in reserve, of those of --nnodes or of the Slurm step. Default ``0``."""
+        """Number of spare nodes, out of those of --nnodes or of the Slurm step. Default ``0``."""
         standalone: bool | None
         """Run on this node alone, on a free port."""
         status_addr: _Text
-        """Serve health, metrics and status over HTTP here."""
+        """Serve health, metrics and status over HTTP at this address."""
         tee: _Text
         """Streams that go to files and, prefixed, to the console; written as for -r. Default ``0``."""
         tls_ca: _Path
         """Certificate of the authority that signs those of all nodes, in PEM."""
         tls_cert: _Path
-        """Certificate of this node, in PEM: encrypts the connections of agents and stores (TLS 1.3)."""
+        """Certificate of this node, in PEM, for encrypted connections (TLS 1.3)."""
         tls_key: _Path
         """Private key of --tls-cert, in PEM."""
         token_file: _Path
         """File with the job token, the same on all nodes."""
         torch_clients: Literal["deny", "job", "any"] | None
-        """Clients of PyTorch's, which can prove nothing, that a job with a token admits: deny, job or any."""
+        """PyTorch clients that a job with a token admits: deny, job or any."""
         virtual_local_rank: bool | None
         """Give every worker LOCAL_RANK 0 and one visible device."""
         worker_server: bool | None

@@ -1,33 +1,33 @@
-//! The end of `rdzv`: the published exit codes, and the two ways to refuse a command line.
+//! The published exit codes, and the errors that refuse a launch.
 //!
 //! | code | when |
 //! |---|---|
-//! | 0 | the work was done: all workers exited with 0, the server was told to end, help was shown |
-//! | 1 | workers failed (whatever their codes were), a handled signal ended the run, the run could not be set up |
+//! | 0 | success: all workers exited with 0, a signal ended the server, help was shown |
+//! | 1 | workers failed, a handled signal ended the run, the run could not be set up |
 //! | 2 | the command line is wrong: a flag, or the value of one |
-//! | 77 | the check of this node (`--node-check`) failed, so it has left the others |
-//! | by signal | a signal came before workers were started, or one that is not handled |
+//! | 77 | the check of this node (`--node-check`) failed, so it has left the job |
+//! | by signal | a signal came before workers were started, or an unhandled signal came |
 //!
-//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that look at them keep working. As
-//! `torchrun` a value that is impossible ends with 1. With `--exit-code worker` a launch that got
-//! as far as reading its flags passes on more:
+//! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that check them keep working. Under the
+//! name `torchrun`, an impossible value ends the launch with 1. With `--exit-code worker`, a launch
+//! whose flags could be read returns more codes:
 //!
 //! | code | when |
 //! |---|---|
 //! | 0 | as above |
-//! | 1 to 255 | the exit code of the worker that failed first, on whichever node |
-//! | 128 + n | that worker was ended by signal n; or signal n, which is handled, ended the run |
-//! | 69 | the coordinator or the store of the rendezvous could not be reached, or was lost, or the run was closed |
+//! | 1 to 255 | the exit code of the worker that failed first, on any node |
+//! | 128 + n | signal n ended that worker; or the handled signal n ended the run |
+//! | 69 | the rendezvous (coordinator or store) was unreachable or lost, or the run was closed |
 //! | 70 | the agent failed in another way |
-//! | 71 | the operating system refused what an agent cannot do without |
-//! | 73 | log files could not be made |
+//! | 71 | a system call that the agent needs failed |
+//! | 73 | log files could not be created |
 //! | 75 | the nodes did not find one another in time, or a node was lost: another try may help |
 //! | 78 | a value in the plan is impossible |
-//! | 126, 127 | the program could not be executed; there is no such program |
+//! | 126, 127 | the program could not be executed; it does not exist |
 //! | 1, 2 | the launch was refused before it began, as above |
 //!
-//! The numbers of the agent's errors are those of `sysexits.h` and of shells. A worker can use the
-//! same ones; `--report` tells the two apart.
+//! The numbers of the agent's errors are those of `sysexits.h` and of shells. A worker can exit
+//! with the same numbers; `--report` shows which of the two occurred.
 
 use std::io;
 use std::process::ExitCode;
@@ -42,16 +42,16 @@ use crate::face::Face;
 /// The published exit codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The work was done.
+    /// The command succeeded.
     Success = 0,
-    /// It was not.
+    /// The command failed.
     Failure = 1,
     /// The command line is wrong.
     Usage = 2,
 }
 
 impl Exit {
-    /// The number that the caller of the program sees.
+    /// Returns the exit code as a number.
     pub(crate) const fn code(self) -> u8 {
         self as u8
     }
@@ -63,21 +63,21 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Whose exit code the launcher ends with (`--exit-code`).
+/// Source of the launcher's exit code (`--exit-code`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitCodes {
-    /// Those of `torchrun`: 0 or 1.
+    /// The codes of `torchrun`: 0 or 1.
     Launcher,
-    /// That of the first failure.
+    /// The code of the first failure.
     Worker,
 }
 
-/// The exit code of a launch.
+/// Returns the exit code of a launch.
 pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) -> u8 {
     match (codes, outcome) {
         (_, Outcome::Succeeded) => Exit::Success.code(),
         (_, Outcome::Error(AgentError::NodeCheck { .. })) => NODE_UNFIT,
-        // Nothing had begun: the signal itself ends the launcher, and this is how a shell puts it.
+        // Before the workers start, the signal itself ends the launcher; a shell shows this code.
         (
             ExitCodes::Worker,
             Outcome::Signalled { signal, .. } | Outcome::Preempted { signal, .. },
@@ -98,7 +98,7 @@ pub(crate) fn of_launch(codes: ExitCodes, outcome: &Outcome, verdict: &Verdict) 
     }
 }
 
-/// The exit code of a node whose check failed; `EX_NOPERM` of `sysexits.h`.
+/// Exit code of a node whose check failed: `EX_NOPERM` of `sysexits.h`.
 const NODE_UNFIT: u8 = 77;
 
 fn first_failure(verdict: &Verdict) -> u8 {
@@ -106,7 +106,9 @@ fn first_failure(verdict: &Verdict) -> u8 {
     exit.map_or(Exit::Failure.code(), |exit| by_number(exit.as_number()))
 }
 
-/// A code as it is, a signal (negative) as shells have it; never 0.
+/// Converts an exit number to an exit code, which is never 0.
+///
+/// A negative number is a signal: it becomes 128 plus the signal, as in shells.
 fn by_number(number: i32) -> u8 {
     let code = if number < 0 { 128 - number } else { number };
     match u8::try_from(code) {
@@ -133,7 +135,7 @@ fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
         AgentError::Spawn { source, .. } => match source.kind() {
             io::ErrorKind::NotFound => NOT_FOUND,
             io::ErrorKind::PermissionDenied | io::ErrorKind::IsADirectory => NOT_EXECUTABLE,
-            // ENOEXEC has no kind of its own.
+            // ENOEXEC has no `ErrorKind`.
             _ if source.raw_os_error() == Some(8) => NOT_EXECUTABLE,
             _ => SYSTEM,
         },
@@ -150,27 +152,31 @@ fn of_error(error: &AgentError, verdict: &Verdict) -> u8 {
     }
 }
 
-/// A value that cannot be: the class of exception that `torchrun` raises, and its text. In torchrun's face it
-/// ends the run with exit code 1 and `class: text` as the last line on stderr, where job scripts look for it;
-/// in ours with exit code 2 and a plain sentence.
+/// Error about an impossible value: the exception of `torchrun` and its text.
+///
+/// In torchrun's style, it ends the launch with exit code 1. The last line on stderr is
+/// `class: text`, for which job scripts search. In rdzv's style, it ends the launch with exit code
+/// 2 and a plain sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{class}: {text}")]
 pub(crate) struct Raised {
-    /// The class of `torchrun`.
+    /// Class of the exception in `torchrun`.
     pub(crate) class: &'static str,
-    /// The text of `torchrun`; ours where it has none.
+    /// Text of `torchrun`, or rdzv's own if `torchrun` has none.
     pub(crate) text: String,
-    /// Our sentence: the flag, what was given, and what is allowed. None if it is not the line that is wrong.
+    /// Sentence of rdzv: the flag, its value, and the allowed values.
+    ///
+    /// `None` if the cause is not the command line.
     plain: Option<String>,
 }
 
 impl Raised {
-    /// The general class for a bad value.
+    /// Creates an error of the class for bad values, `ValueError`.
     pub(crate) fn value_error(text: impl Into<String>) -> Self {
         Self::new("ValueError", text)
     }
 
-    /// Any class.
+    /// Creates an error of any class.
     pub(crate) fn new(class: &'static str, text: impl Into<String>) -> Self {
         Self {
             class,
@@ -179,46 +185,50 @@ impl Raised {
         }
     }
 
-    /// The same with a plain sentence: the line is wrong.
+    /// Adds a plain sentence, for an error in the command line.
     pub(crate) fn plainly(mut self, sentence: impl Into<String>) -> Self {
         self.plain = Some(sentence.into());
         self
     }
 
-    /// The same with the name of the flag, or of the variable, in front of the text.
+    /// Adds a plain sentence: the name of the flag or variable, then the text.
     pub(crate) fn about(self, flag: &str) -> Self {
         let sentence = format!("{flag}: {}", self.text);
         self.plainly(sentence)
     }
 }
 
-/// Why a launch is refused before it begins.
+/// Reason why a launch is refused before it begins.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Refusal {
-    /// A value cannot be.
+    /// A value is impossible.
     #[error(transparent)]
     Raised(#[from] Raised),
-    /// The command line is wrong (exit code 2, in torchrun's face with the usage line).
+    /// The command line is wrong (exit code 2).
+    ///
+    /// In torchrun's style, the usage line comes before the text.
     #[error("{0}")]
     Usage(String),
-    /// The same, with a sentence of ours beside the text of torchrun's parser.
+    /// The command line is wrong; the two styles have different texts.
     #[error("{torchrun}")]
     Parser {
-        /// The text of torchrun's parser.
+        /// Text of torchrun's parser.
         torchrun: String,
-        /// Our sentence.
+        /// Sentence of rdzv.
         plain: String,
     },
 }
 
 impl Refusal {
-    /// The value of this flag is wrong.
+    /// Creates the error for a wrong value of a flag.
     pub(crate) fn argument(flag: &str, problem: &str) -> Self {
         Self::parser(flag, problem, &format!(": {problem}"))
     }
 
-    /// The value of this flag is wrong, in the words of torchrun's parser, and in ours behind the name of the
-    /// flag. `flag` has all its spellings, with slashes between them.
+    /// Creates the error for a wrong value of a flag, with a text for each style.
+    ///
+    /// `flag` has all spellings of the flag, separated by slashes. `problem` is the text of
+    /// torchrun's parser. rdzv's sentence is the long name of the flag, followed by `plain`.
     pub(crate) fn parser(flag: &str, problem: &str, plain: &str) -> Self {
         let mut names = flag.split('/');
         let name = names.find(|name| name.starts_with("--")).unwrap_or(flag);
@@ -228,7 +238,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal in one sentence, without an exception's class.
+    /// Returns the refusal in one sentence, without the class of an exception.
     pub(crate) fn plain(&self) -> &str {
         match self {
             Self::Raised(raised) => raised.plain.as_ref().unwrap_or(&raised.text),
@@ -237,7 +247,7 @@ impl Refusal {
         }
     }
 
-    /// The same with the variable that the wrong value came from, if it was none of the line.
+    /// Adds the name of the variable that set the wrong value, if one did.
     pub(crate) fn with_origin(mut self, settings: &[Setting]) -> Self {
         let variable = |setting: &Setting| match &setting.given {
             Given::ByVariable(name) if self.plain().starts_with(&format!("{} ", setting.flag)) => {
@@ -255,7 +265,7 @@ impl Refusal {
         self
     }
 
-    /// The exit code of a launch that is refused so.
+    /// Returns the exit code of a launch that this error refuses.
     pub(crate) fn exit(&self, face: Face) -> Exit {
         match (self, face) {
             (Self::Raised(_), Face::Torchrun) => Exit::Failure,

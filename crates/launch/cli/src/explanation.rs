@@ -1,19 +1,19 @@
-//! `--explain`: values with their origins, in sections; as a table, or as JSON.
+//! `--explain`: all values with their origins, as a table or as JSON.
 //!
-//! A new flag needs nothing here: flags that no section mentions are listed at the end. For a
-//! better place, the `explain` function of its group in `launch` adds a line: [`Draft::flag`] for a
-//! flag as it was given, [`Draft::setting`] for the value derived from one, [`Draft::line`] for a
-//! value of another origin.
+//! A new flag needs no change here: flags that no section mentions appear at the end. To show a
+//! flag in a section, add a line in the `explain` function of its group in `launch`.
+//! [`Draft::flag`] adds a flag with its own value, [`Draft::setting`] a value derived from a flag,
+//! and [`Draft::line`] a value of another origin.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// Names and values that are longer do not push the origins of all others to the right.
+/// Maximum width of a column; longer names and values do not widen it.
 const WIDEST: usize = 40;
 
-/// The source of a flag's value.
+/// Source of a flag's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Given {
     /// The command line.
@@ -24,35 +24,37 @@ pub(crate) enum Given {
     Default,
 }
 
-/// A flag and its value.
+/// Flag and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
-    /// The name of its field, `nproc_per_node`.
+    /// Name of the flag's field, such as `nproc_per_node`.
     pub(crate) id: String,
-    /// Its name on the command line, `--nproc-per-node`.
+    /// Name of the flag on the command line, such as `--nproc-per-node`.
     pub(crate) flag: String,
-    /// As given, or the default; none if there is no default. `yes` or `no` for a switch.
+    /// Specified value, or else the default; `yes` or `no` for a switch.
+    ///
+    /// `None` without either.
     pub(crate) value: Option<String>,
-    /// The source of the value.
+    /// Source of the value.
     pub(crate) given: Given,
 }
 
-/// The plan of a launch, in sections.
+/// Plan of a launch, in sections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explanation {
-    /// Version of this form.
+    /// Version of this JSON format.
     version: u32,
     sections: Vec<Section>,
 }
 
-/// Lines that belong together.
+/// Related lines under a title.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Section {
     title: &'static str,
     lines: Vec<Line>,
 }
 
-/// One value.
+/// One value with its name and origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Line {
     name: String,
@@ -61,19 +63,19 @@ struct Line {
     provenance: Provenance,
 }
 
-/// The origin of a value.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Provenance {
     origin: Origin,
-    /// The flag or the variable, if it is one.
+    /// Flag or variable that set the value, if any.
     source: Option<String>,
-    /// The text that was given, where the value is something else.
+    /// Text that the user specified, if the value differs from it.
     given: Option<String>,
-    /// The reason, where the origin does not say it; empty where it does.
+    /// Reason for the value; empty if the origin is reason enough.
     reason: String,
 }
 
-/// The kinds of origins.
+/// Kinds of origins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Origin {
@@ -83,9 +85,9 @@ enum Origin {
     Variable,
     /// The flag's default.
     Default,
-    /// The machine.
+    /// A property of the machine.
     Detected,
-    /// It follows from other values.
+    /// A consequence of other values.
     Decided,
 }
 
@@ -99,22 +101,22 @@ impl Provenance {
         }
     }
 
-    /// The value of this variable.
+    /// Origin of a value that this variable sets.
     pub(crate) fn variable(name: &str) -> Self {
         Self::new(Origin::Variable, Some(name), "")
     }
 
-    /// A fact of the machine; `how` it was detected.
+    /// Origin of a value detected on the machine; `how` describes the detection.
     pub(crate) fn detected(how: impl Into<String>) -> Self {
         Self::new(Origin::Detected, None, how)
     }
 
-    /// A consequence of other values.
+    /// Origin of a value that follows from other values.
     pub(crate) fn decided(why: impl Into<String>) -> Self {
         Self::new(Origin::Decided, None, why)
     }
 
-    /// Without the text that was given: for a switch, whose name says it all.
+    /// Removes the specified text, for a switch, whose name is enough.
     #[must_use]
     pub(crate) fn without_value(mut self) -> Self {
         self.given = None;
@@ -128,7 +130,7 @@ impl Provenance {
         self
     }
 
-    /// Replaced by a decision if there is a reason for one.
+    /// Changes the origin to a decision if `reason` is not empty.
     #[must_use]
     pub(crate) fn unless_decided(self, reason: &str) -> Self {
         match reason {
@@ -138,7 +140,7 @@ impl Provenance {
     }
 }
 
-/// An explanation in the making. It keeps track of the flags that were mentioned.
+/// Builder of an explanation, which remembers the flags that lines mention.
 pub(crate) struct Draft {
     settings: Vec<Setting>,
     mentioned: BTreeSet<String>,
@@ -154,13 +156,13 @@ impl Draft {
         }
     }
 
-    /// Begins a section; following lines belong to it.
+    /// Begins a section; the following lines belong to it.
     pub(crate) fn section(&mut self, title: &'static str) {
         let lines = Vec::new();
         self.sections.push(Section { title, lines });
     }
 
-    /// Adds any line.
+    /// Adds a line with any origin.
     pub(crate) fn line(
         &mut self,
         name: impl Into<String>,
@@ -190,7 +192,7 @@ impl Draft {
         self.line(name, value, provenance);
     }
 
-    /// Adds a flag as it was given. Nothing if it has no value.
+    /// Adds a flag with its value, unless it has none.
     pub(crate) fn flag(&mut self, name: impl Into<String>, id: &str) {
         let value = self.find(id).value.clone();
         let provenance = self.given(id);
@@ -199,7 +201,7 @@ impl Draft {
         }
     }
 
-    /// The origin of a flag's value. The flag counts as mentioned.
+    /// Returns the origin of a flag's value, and marks the flag as mentioned.
     pub(crate) fn given(&mut self, id: &str) -> Provenance {
         self.mention(&[id]);
         let setting = self.find(id);
@@ -215,17 +217,17 @@ impl Draft {
         provenance
     }
 
-    /// True if the flag does not have its default.
+    /// `true` if the line or a variable sets the flag.
     pub(crate) fn is_given(&self, id: &str) -> bool {
         self.find(id).given != Given::Default
     }
 
-    /// Marks flags whose value is part of another line.
+    /// Marks flags whose values are part of another line as mentioned.
     pub(crate) fn mention(&mut self, ids: &[&str]) {
         self.mentioned.extend(ids.iter().map(|&id| id.to_owned()));
     }
 
-    /// The sections, with one more for flags that no line mentions.
+    /// Returns the sections, with one more for flags that no line mentions.
     pub(crate) fn finish(mut self) -> Explanation {
         self.section("Other settings");
         for Setting { id, flag, .. } in self.settings.clone() {
@@ -247,13 +249,15 @@ impl Draft {
 }
 
 impl Explanation {
-    /// For programs: one JSON object, ending with a newline.
+    /// Returns one JSON object with a newline at its end, for programs.
     pub(crate) fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("texts and numbers are JSON");
         text + "\n"
     }
 
-    /// For people: a table with one line per value (name, value, origin), ending with a newline.
+    /// Returns a table for users, with a newline at its end.
+    ///
+    /// Each value has one line: name, value and origin.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from("Nothing is started: this is what would be, and why.\n");
         let width = |column: fn(&Line) -> &str| {
@@ -266,7 +270,7 @@ impl Explanation {
             let _ = write!(text, "\n{}\n", section.title);
             for line in &section.lines {
                 let (name, origin) = (&line.name, line.provenance.text());
-                // A value of several lines would tear the table.
+                // A value with several lines would break the table.
                 let value = line.value.replace('\n', "\\n");
                 let line = format!("  {name:<names$}  {value:<values$}  {origin}");
                 text += line.trim_end();

@@ -1,10 +1,10 @@
-//! The two forms in which a launcher speaks: torchrun's, and our own.
+//! The two output styles of a launcher: torchrun's and rdzv's.
 
-/// The form of everything that a launcher says of itself.
+/// Style of all messages that a launcher prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Face {
-    /// Plain sentences: events, refusals, and the end of the run with its cause last.
+    /// Plain sentences; the end of the run and its cause come last.
     Rdzv,
-    /// The texts, log lines and failure report of `torchrun`, for programs that look for them.
+    /// Texts, log lines and report of `torchrun`, for programs that parse them.
     Torchrun,
 }

@@ -1,8 +1,9 @@
-//! The `rdzv` program: `rdzv run` and its other commands, and `torchrun` when a link of that name
-//! calls it.
+//! The `rdzv` program: `rdzv run` and the other commands.
+//!
+//! Started through a link named `torchrun`, it is `torchrun`.
 //!
 //! ```text
-//! argv, PET_* ─ args ─► RunArgs ─ launch ─► AgentConfig ─ rdzv-agent ─► Outcome ─ report ─► exit code
+//! argv, PET_* ─ args ─► RunArgs ─ launch ─► AgentConfig ─ rdzv-agent ─► Outcome ─ report ─► code
 //!                                                            │
 //!                                                            └─ events ─► observe
 //! ```
@@ -34,7 +35,7 @@ use args::Program;
 fn main() -> ExitCode {
     if let Err(error) = trust::hide_variable() {
         terminal::complain(&format!(
-            "rdzv: the job token cannot be put into a file: {error}"
+            "rdzv: cannot write the job token to a file: {error}"
         ));
         return exit::Exit::Failure.into();
     }

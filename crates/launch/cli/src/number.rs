@@ -1,34 +1,40 @@
-//! Numbers as Python reads them: blanks around them and single underscores between digits are fine.
+//! Parser of numbers with Python's rules.
+//!
+//! Python allows blanks around a number, and single underscores between digits.
 
 use crate::exit::Raised;
 
-/// Words of torchrun's parser about a number that is none, and the form that it has to have.
+/// Start of torchrun's error about a number, and rdzv's name for a valid one.
 pub(crate) const PARSED: [(&str, &str); 2] = [
     ("invalid int value: ", "a whole number"),
     ("invalid float value: ", "a number"),
 ];
 
-/// An integer option; the error is the text of the usage error.
+/// Parses an integer option; the error is the text of the usage error.
 pub(crate) fn int(text: &str) -> Result<i64, String> {
     parse_int(text).ok_or_else(|| format!("invalid int value: '{text}'"))
 }
 
-/// An integer that is read later than the options; the error is the exception that Python raises.
+/// Parses an integer that is not an option's value.
+///
+/// The error is the exception that Python raises.
 pub(crate) fn int_or_raise(text: &str) -> Result<i64, Raised> {
     parse_int(text).ok_or_else(|| {
         Raised::value_error(format!("invalid literal for int() with base 10: '{text}'"))
     })
 }
 
-/// A floating-point option; the error is the text of the usage error.
+/// Parses a floating-point option; the error is the text of the usage error.
 pub(crate) fn float(text: &str) -> Result<f64, String> {
     without_underscores(text.trim())
         .and_then(|digits| digits.parse().ok())
         .ok_or_else(|| format!("invalid float value: '{text}'"))
 }
 
-/// The result of `int(text)`, or nothing where it raises. Numbers beyond 64 bits become the nearest
-/// one that fits: every use of them is a bound or a count, and both are as absurd.
+/// Returns the result of Python's `int(text)`; `None` if that raises an error.
+///
+/// A number that needs more than 64 bits becomes `i64::MAX` or `-i64::MAX`. All callers use the
+/// number as a limit or a count, for which such a value makes no difference.
 pub(crate) fn parse_int(text: &str) -> Option<i64> {
     let trimmed = text.trim();
     let (negative, digits) = match trimmed.strip_prefix('-') {

@@ -1,5 +1,6 @@
-//! The failure report: the block that job logs are searched for, exactly as torchelastic lays it
-//! out.
+//! The failure report of torchelastic, with exactly the same layout.
+//!
+//! Other programs search job logs for this block.
 //!
 //! ```text
 //! torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
@@ -14,8 +15,8 @@
 //! ============================================================
 //! ```
 //!
-//! (The first line ends with a blank.) Only the block is printed: no trace of the launcher's own
-//! frames stands above it.
+//! The first line ends with a blank. rdzv prints only the block, without a traceback of the
+//! launcher above it.
 
 mod document;
 mod report_file;
@@ -29,20 +30,21 @@ use serde_json::Value;
 pub(crate) use self::document::Document;
 pub(crate) use self::report_file::ReportFile;
 
-/// The text of the first line.
+/// Text of the first line.
 const HEADER: &str = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";
 
-/// Rules are as wide as the longest line, but not wider than this.
+/// Maximum width of a rule, which is otherwise as wide as the longest line.
 const WIDEST: usize = 60;
 
 const NOT_AVAILABLE: &str = "<N/A>";
 
-/// A stand-in for a traceback that nobody recorded.
+/// Text for a failure without a recorded traceback.
 const NO_TRACEBACK: &str =
     "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html";
 
-/// Renders the report, without a newline at its end. `root_cause` is an index of `failures`; times
-/// are shown in `zone`.
+/// Renders the report, without a newline at its end.
+///
+/// `root_cause` is an index of `failures`. The times are in the time zone `zone`.
 pub(crate) fn render(
     name: &str,
     failures: &[Failure],
@@ -105,7 +107,7 @@ fn entry(index: usize, failure: &Failure, zone: &TimeZone) -> String {
     )
 }
 
-/// The text that the worker recorded, or that its end tells.
+/// Returns the text that the worker recorded, or a text about its exit.
 fn traceback(evidence: &Evidence) -> String {
     let from_exit = || match evidence.exit {
         Some(Exit::Signal(number)) => format!(
@@ -119,7 +121,7 @@ fn traceback(evidence: &Evidence) -> String {
         None => from_exit(),
         Some(Ok(content)) => match content.get("message") {
             Some(Value::String(text)) if text.is_empty() => from_exit(),
-            // A line of a worker must not look like one of ours.
+            // A line of a worker must not look like a line of rdzv.
             Some(Value::String(text)) => text.replace("\nrdzv: ", "\n  rdzv: "),
             Some(message @ Value::Object(_)) => {
                 let stack = message.pointer("/extraInfo/py_callstack");

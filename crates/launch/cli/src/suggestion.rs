@@ -1,9 +1,11 @@
-//! The name that was probably meant by one that is not known.
+//! Suggestion of a known name for an unknown one.
 
-/// Least similarity of two names, from 0 to 1: two letters of ten may differ.
+/// Minimum similarity of two names, from 0 to 1: two letters of ten may differ.
 const ALIKE: f64 = 0.75;
 
-/// ` (did you mean 'x'?)` with the closest of the known names, or nothing if none is close.
+/// Returns ` (did you mean 'x'?)` with the closest known name.
+///
+/// The text is empty if no name is similar enough.
 pub(crate) fn did_you_mean<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     closest(given, known).map_or_else(String::new, |name| format!(" (did you mean '{name}'?)"))
 }

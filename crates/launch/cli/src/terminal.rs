@@ -1,11 +1,10 @@
-//! Writing to stdout and stderr. A reader that went away is no reason to panic, and one that does
-//! not read is no reason to stop supervising.
+//! Output to stdout and stderr that neither panics nor blocks the caller.
 //!
-//! A reader that pages through the output of a run (`| less`, Ctrl-S) lets its pipe fill up, and
-//! the next write to it blocks. The agent must not: it supervises workers. Nor must `rdzv store`,
-//! which serves clients. Therefore from [`start_lines`] on a thread of its own writes the lines to
-//! stderr (metrics: to stdout), and callers only queue them. The agent writes the lines of the
-//! workers and these ones, so neither gets into the middle of the other.
+//! A reader that exits must not make the program panic. A reader that pauses (`| less`, Ctrl-S)
+//! lets its pipe fill up, and then the next write blocks. The agent must not block, because it
+//! supervises workers. `rdzv store` must not block either, because it serves clients. After
+//! [`start_lines`], callers only queue lines, and a separate thread writes them to stderr (metrics:
+//! to stdout). `rdzv_agent` writes these lines and those of the workers, so that lines never mix.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write as _};
@@ -25,26 +24,28 @@ use rustix::termios::tcgetwinsize;
 
 use crate::exit::Exit;
 
-/// Limit of the bytes that wait to be written. Lines beyond it are lost, and counted.
+/// Maximum number of queued bytes. Further lines are lost, and counted.
 const MOST_WAITING: usize = 4 << 20;
 
-/// The name of this node, once its lines have it.
+/// Name of this node, if its lines contain the name.
 static NODE: OnceLock<String> = OnceLock::new();
 
 static QUEUE: OnceLock<Sender<Command>> = OnceLock::new();
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
-/// A function that writes whole lines to one of the two streams.
+/// Function that writes whole lines to one of the two streams.
 type Write = fn(&[u8]);
 
 enum Command {
     Write(Write, Vec<u8>),
-    /// Answer when everything before this has been written.
+    /// Answer once everything before this command has been written.
     Finish(Sender<()>),
 }
 
-/// Writes to stderr, each call in one piece: at once, or through the queue once there is one.
+/// Writer to stderr: each call writes its text in one piece.
+///
+/// After [`start_lines`], the text goes through the queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LineWriter;
 
@@ -62,13 +63,14 @@ impl io::Write for LineWriter {
     }
 }
 
-/// From here on lines of our own name this node: `rdzv n2: …`. For jobs of several nodes whose output comes to one
-/// place.
+/// Adds the name of this node to all later lines of rdzv: `rdzv n2: …`.
+///
+/// This is for jobs whose nodes all print to the same output.
 pub(crate) fn name_node(node: &str) {
     let _ = NODE.set(node.to_owned());
 }
 
-/// The lines with the name of the node behind the label of rdzv.
+/// Returns the lines with the name of the node after the label of rdzv.
 fn with_node(bytes: &[u8], node: &str) -> Vec<u8> {
     let label = LABEL.as_bytes();
     let mut named = Vec::with_capacity(bytes.len() + node.len() + 1);
@@ -92,13 +94,15 @@ fn queue(write: Write, bytes: &[u8]) {
         WAITING.fetch_sub(bytes.len(), Ordering::Relaxed);
         LOST.fetch_add(1, Ordering::Relaxed);
     } else {
-        // The thread never ends before the program does.
+        // The thread runs until the program ends, so the queue is never closed.
         let _ = queue.send(Command::Write(write, bytes.to_vec()));
     }
 }
 
-/// From here on lines are queued. To be called once, by a process that has workers or clients to
-/// look after; if no thread can be had, lines go on being written at once.
+/// Starts the thread that writes the lines; later lines are queued.
+///
+/// A process that supervises workers or serves clients calls it once. If the thread cannot be
+/// started, the callers keep writing the lines themselves.
 pub(crate) fn start_lines() {
     let (queue, commands) = channel();
     let thread = thread::Builder::new()
@@ -109,10 +113,10 @@ pub(crate) fn start_lines() {
     }
 }
 
-/// Time for the last lines once nobody is expected to read them.
+/// Time limit for the last lines if the reader may have stopped reading.
 pub(crate) const FINAL_FLUSH: Duration = Duration::from_millis(200);
 
-/// Waits until everything queued has been written, or for the timeout; `None` waits without one.
+/// Waits until all queued lines have been written, at most for the timeout.
 pub(crate) fn finish_lines(timeout: Option<Duration>) {
     let finished = finish();
     let _ = match timeout {
@@ -121,11 +125,12 @@ pub(crate) fn finish_lines(timeout: Option<Duration>) {
     };
 }
 
-/// Waits until everything queued has been written, or one of these signals comes. False if lines are
-/// left, which nobody reads.
+/// Waits until all queued lines have been written, or one of the signals comes.
+///
+/// Returns `false` if lines are left, because no reader takes them.
 pub(crate) fn finish_lines_unless_signalled(signals: &[i32]) -> bool {
     let finished = finish();
-    // The usual end needs no thread.
+    // In most cases the lines are written in this time, and no thread is needed.
     if finished.recv_timeout(FINAL_FLUSH).is_ok() {
         return true;
     }
@@ -138,11 +143,13 @@ pub(crate) fn finish_lines_unless_signalled(signals: &[i32]) -> bool {
         let _ = finished.recv();
         let _ = written.send(true);
     });
-    // Without these threads it is better to end than to wait for ever.
+    // Without these threads, it is better to end than to wait without a limit.
     watched.is_ok() && waits.is_ok() && either.recv() == Ok(true)
 }
 
-/// Receives or is closed once everything queued so far has been written.
+/// Returns a channel that is ready once all lines queued until now are written.
+///
+/// Then it receives a value, or it is closed.
 fn finish() -> Receiver<()> {
     let (done, finished) = channel();
     if let Some(queue) = QUEUE.get() {
@@ -164,28 +171,30 @@ fn write_out(commands: &Receiver<Command>) {
         }
         let lost = LOST.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let note = format!("rdzv: {lost} lines were lost here, because nobody read them\n");
+            let note = format!("rdzv: {lost} lines were lost here: the reader was too slow\n");
             write_own_lines(note.as_bytes());
         }
     }
 }
 
-/// The form of lines on a stream.
+/// Form of lines on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Columns of the terminal; none where nothing is wrapped or left out: in a file or pipe.
+    /// Columns of the terminal.
+    ///
+    /// `None` for a file or pipe, where lines are neither wrapped nor shortened.
     pub(crate) width: Option<usize>,
-    /// Whether lines of our own have colours.
+    /// `true` if lines of rdzv have colours.
     pub(crate) is_coloured: bool,
 }
 
 impl Form {
-    /// The form for stderr as it is now.
+    /// Returns the current form for stderr.
     pub(crate) fn of_stderr() -> Self {
         Self::of(&io::stderr())
     }
 
-    /// The form for stdout.
+    /// Returns the current form for stdout.
     pub(crate) fn of_stdout() -> Self {
         Self::of(&io::stdout())
     }
@@ -199,14 +208,14 @@ impl Form {
         }
         let width = tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
         Self {
-            // A terminal that does not know its width has 80 columns.
+            // If the width is unknown, 80 columns are assumed.
             width: Some(if width < LEAST_WIDTH { 80 } else { width }),
             is_coloured: may_be_coloured(std::env::var_os(NO_COLOR), std::env::var_os(TERM)),
         }
     }
 }
 
-/// A narrower terminal wraps by itself.
+/// Minimum width in columns; a narrower terminal wraps lines automatically.
 const LEAST_WIDTH: usize = 30;
 
 fn may_be_coloured(no_colour: Option<OsString>, terminal: Option<OsString>) -> bool {
@@ -224,7 +233,9 @@ pub(crate) fn say(lines: &[Line], form: Form) {
     }
 }
 
-/// Writes a text and a newline to stderr, in one piece. A failure is ignored: there is no other place for it.
+/// Writes a text and a newline to stderr, in one piece.
+///
+/// A failure is ignored, because there is no other output for an error.
 pub(crate) fn complain(text: &str) {
     let _ = LineWriter.write_all(format!("{text}\n").as_bytes());
 }
@@ -234,7 +245,9 @@ pub(crate) fn print_line(line: &str) {
     queue(write_own_output, format!("{line}\n").as_bytes());
 }
 
-/// Writes a requested text to stdout. A reader that has seen enough (`| head`) is no failure.
+/// Writes a requested text to stdout.
+///
+/// It is not a failure if the reader exits early (`| head`).
 pub(crate) fn show(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

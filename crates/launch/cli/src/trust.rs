@@ -1,8 +1,8 @@
-//! The secret of the job: the token, the certificates, and who need not prove anything.
+//! The secret of the job: token, certificates, and clients without credentials.
 //!
-//! The token is in a file. A token in a variable would stand in `/proc/PID/environ` of every
-//! process of the launch, so [`hide_variable`] puts it into a private file and starts the program
-//! again without it.
+//! The token is in a file. A token in a variable would be visible in `/proc/PID/environ` of every
+//! process of the launch. So [`hide_variable`] writes it to a private file and executes the program
+//! again without the variable.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -25,63 +25,67 @@ use crate::exit::{Exit, Refusal};
 use crate::explanation::Draft;
 use crate::terminal::{complain, show};
 
-/// The line for a run or store that everybody may use who reaches it.
+/// Warning for a run or store without a token.
 pub(crate) const NO_TOKEN: &str = "no job token is given, so everybody who reaches the ports of this job can \
     read, change and end it; make a token with `rdzv token --output FILE` and give every node --token-file FILE";
 
-/// The line for `--torch-clients any`.
-const ANY_CLIENT: &str = "--torch-clients any: everybody who reaches the ports of this job can join, read, \
-    change and end it, as agents of torchrun have to; the token keeps nobody out";
+/// Warning for `--torch-clients any`.
+const ANY_CLIENT: &str = "--torch-clients any admits clients without the token, such as agents of torchrun: anyone \
+    who can reach the ports of this job can join, read, change and stop it";
 
 /// Flags of `rdzv run` and `rdzv store`.
 #[derive(Debug, Clone, Args, PartialEq, Eq, Default)]
 pub(crate) struct TrustArgs {
-    /// File with the job token, the same on all nodes
+    /// File with the job token, the same on all nodes.
     ///
-    /// Agents, stores and clients of rdzv prove to one another that they have it, on every
-    /// connection; it is never sent. 16 bytes or more; `rdzv token` makes one. Not given,
-    /// RDZV_JOB_TOKEN_FILE names the file, or RDZV_JOB_TOKEN is the token. Workers get the path in
-    /// RDZV_JOB_TOKEN_FILE.
+    /// Agents, stores and clients of rdzv prove to one another on every connection that they have
+    /// the token. They never send it. The token has at least 16 bytes; `rdzv token` makes one.
+    /// Without this flag, RDZV_JOB_TOKEN_FILE names the file, or RDZV_JOB_TOKEN is the token.
+    /// Workers get the path in RDZV_JOB_TOKEN_FILE.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Clients of PyTorch's, which can prove nothing, that a job with a token admits: deny, job or any
+    /// PyTorch clients that a job with a token admits: deny, job or any.
     ///
-    /// `job` (the default): on loopback and on the addresses of the job's nodes, to the workers'
-    /// store, never to the rendezvous. `any` lets agents of torchrun take part, and everybody else
-    /// who reaches a port.
+    /// PyTorch's clients cannot prove that they have the token. `deny` admits none of them. `job`
+    /// (the default) admits clients on loopback and on the addresses of the job's nodes. They can
+    /// use the workers' store, but never the rendezvous. `any` admits agents of torchrun, and
+    /// anyone else who can reach a port.
     #[arg(long, value_name = "WHO", value_parser = ["deny", "job", "any"])]
     torch_clients: Option<String>,
 
-    /// Certificate of this node, in PEM: encrypts the connections of agents and stores (TLS 1.3)
+    /// Certificate of this node, in PEM, for encrypted connections (TLS 1.3)
     ///
-    /// Needs --tls-key and --tls-ca. Both sides show a certificate that the authority has signed;
-    /// names in it are not compared. Clients of PyTorch's are not encrypted.
+    /// Encrypts the connections of agents and stores. Needs --tls-key and --tls-ca. Both sides show
+    /// a certificate that the authority has signed; names in it are not compared. Connections of
+    /// PyTorch's clients are not encrypted.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
-    /// Private key of --tls-cert, in PEM
+    /// Private key of --tls-cert, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// Certificate of the authority that signs those of all nodes, in PEM
+    /// Certificate of the authority that signs those of all nodes, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }
 
-/// The result of the flags and variables.
+/// Result of the flags and variables.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     pub(crate) credentials: Credentials,
     pub(crate) torch_clients: TorchClients,
     /// Variables for the workers.
     pub(crate) variables: Vec<(&'static str, PathBuf)>,
-    /// For the user.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
 impl TrustArgs {
-    /// Reads the files that are named, relative ones from `directory`. `variable` looks a variable up.
+    /// Reads the files that the flags and variables name.
+    ///
+    /// A relative path starts at `directory`. `variable` returns the value of a variable.
     pub(crate) fn resolve(
         &self,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -133,7 +137,7 @@ impl TrustArgs {
                 "deny" => TorchClients::Deny,
                 "job" => TorchClients::Job,
                 "any" => TorchClients::Any,
-                // A value of the environment has not been checked.
+                // A value from the environment has not been checked before.
                 other => {
                     let problem = format!("'{other}' is none of deny, job and any");
                     return Err(Refusal::argument("--torch-clients", &problem));
@@ -147,7 +151,7 @@ impl TrustArgs {
     }
 }
 
-/// Adds the secret to an explanation.
+/// Adds the section about the secret to an explanation.
 pub(crate) fn explain(draft: &mut Draft) {
     draft.section("The secret of the job");
     draft.flag("token", "token_file");
@@ -157,8 +161,10 @@ pub(crate) fn explain(draft: &mut Draft) {
     draft.flag("authority", "tls_ca");
 }
 
-/// If the token is in a variable: starts this program again with a private file instead. Returns only if it
-/// is not, or with the error.
+/// Moves the token from a variable to a private file.
+///
+/// If there was a token, this program is executed again without the variable. So the function
+/// returns only if no variable contains the token, or with an error.
 pub(crate) fn hide_variable() -> io::Result<()> {
     let Some(token) = std::env::var_os(RDZV_JOB_TOKEN) else {
         return Ok(());
@@ -179,12 +185,12 @@ pub(crate) fn hide_variable() -> io::Result<()> {
 /// Removes the file of [`hide_variable`], if this program was started with one.
 pub(crate) fn remove_copy() {
     if let Some(path) = std::env::var_os(RDZV_TOKEN_COPY) {
-        // Somebody may have removed it before.
+        // Another process may have removed the file already.
         let _ = fs::remove_file(path);
     }
 }
 
-/// Writes a new file that this user alone can read.
+/// Writes a new file that only this user can read.
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = OpenOptions::new();
     let mut file = new.write(true).create_new(true).mode(0o600).open(path)?;
@@ -194,16 +200,16 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Flags of `rdzv token`.
 #[derive(Debug, Clone, Args, PartialEq, Eq)]
 pub(crate) struct TokenArgs {
-    /// New file for the token, which this user alone can read; not given, the token goes to stdout
+    /// New file for the token, readable only by this user (default: stdout)
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Print the bearer token of the status pages of the job whose token is in this file
+    /// Print the bearer token of the status pages for the job token in FILE.
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     bearer: Option<PathBuf>,
 }
 
-/// `rdzv token`.
+/// Runs `rdzv token`.
 pub(crate) fn make_token(arguments: &TokenArgs) -> ExitCode {
     if let Some(path) = &arguments.bearer {
         return match Token::from_file(path) {
@@ -220,7 +226,7 @@ pub(crate) fn make_token(arguments: &TokenArgs) -> ExitCode {
             Ok(()) => Exit::Success.into(),
             Err(error) => {
                 complain(&format!(
-                    "rdzv token: {} cannot be made: {error}; name a file that does not exist yet",
+                    "rdzv token: cannot create {}: {error}; name a file that does not exist yet",
                     path.display()
                 ));
                 Exit::Usage.into()
@@ -280,7 +286,7 @@ mod tests {
         write_private(&token, generate().as_bytes()).unwrap();
         let arguments = TrustArgs {
             token_file: Some(token),
-            // The parser does not let it through.
+            // The parser refuses this value, but a variable can set it.
             torch_clients: Some("denny".to_owned()),
             ..TrustArgs::default()
         };

@@ -1,18 +1,18 @@
-//! How `torchrun` reads a command line, where that differs from what clap does.
+//! Conversion of `torchrun` command lines into the form that clap expects.
 //!
-//! `torchrun` is built on Python's argparse, and people's job scripts rely on its habits:
+//! `torchrun` uses Python's argparse, and the job scripts of users rely on its rules:
 //!
-//! * options may be shortened as long as that is unambiguous, and both spellings of an option
-//!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous; options of ours,
-//!   which stand under a heading in the help, never take a prefix from those of `torchrun`;
-//! * a negative number is a value, anything else with a dash in front is not;
-//! * the first word that is no option is the script, and everything behind it is the script's;
-//! * the first `--` of the whole line is dropped, even if it stands behind the script;
-//! * the environment gives defaults (`PET_*`), flags among them as numbers.
+//! * A prefix of an option is enough if it is unambiguous. Both spellings of an option
+//!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous. An option that only
+//!   rdzv has is listed under a heading in the help. It never makes a prefix of a `torchrun` option
+//!   ambiguous.
+//! * A negative number is a value; any other word with a leading dash is an option.
+//! * The first word that is not an option is the script. All words after it belong to the script.
+//! * The first `--` of the whole line is dropped, even if it comes after the script.
+//! * Environment variables (`PET_*`) set defaults. A switch is a number there: 0 or 1.
 //!
-//! [`normalise`] turns such a line into the plain form that clap reads the same way: full names,
-//! values attached with `=`, and the script behind a `--`. It knows the options from clap's own
-//! table, so there is no second list of them.
+//! [`normalise`] rewrites such a line for clap: full names, values attached with `=`, and a `--`
+//! before the script. The options come from clap's own table, so no second list exists.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,9 @@ use crate::exit::Refusal;
 use crate::number::int_or_raise;
 use crate::suggestion::did_you_mean;
 
-/// Options that `torchrun` does not take from the environment, and questions of ours.
+/// Options without a `PET_*` variable.
+///
+/// `torchrun` does not read these from the environment, or they exist only in rdzv.
 const WITHOUT_VARIABLE: [&str; 9] = [
     "logs_specs",
     "numa_binding",
@@ -38,16 +40,16 @@ const WITHOUT_VARIABLE: [&str; 9] = [
     "training_script",
 ];
 
-/// Options that act at once: what stands behind them is not looked at.
+/// Options that act immediately: the rest of the line is not checked.
 const IMMEDIATE: [&str; 2] = ["help", "print_completion"];
 
-/// The variable with the default of an option, if there is one.
+/// Returns the variable that sets the default of an option, if it has one.
 pub(crate) fn variable(option: &Arg) -> Option<String> {
     let id = option.get_id().as_str();
     (!WITHOUT_VARIABLE.contains(&id)).then(|| format!("PET_{}", id.to_uppercase()))
 }
 
-/// The variables of the environment that look like defaults of options and are none, each with a sentence.
+/// Returns a warning for each `PET_*` variable that no option reads.
 pub(crate) fn unknown_variables(
     command: &Command,
     environment: &BTreeMap<OsString, OsString>,
@@ -58,28 +60,30 @@ pub(crate) fn unknown_variables(
         .filter(|name| name.starts_with("PET_") && !known.iter().any(|known| known == name))
         .map(|name| {
             let meant = did_you_mean(name, known.iter().map(String::as_str));
-            format!("the variable {name} has no effect: no flag is called so{meant}")
+            format!("the variable {name} has no effect: no flag reads it{meant}")
         })
         .collect()
 }
 
-/// A line in the form that clap reads as `torchrun` reads the original.
+/// A command line in the form that clap reads as `torchrun` reads the original.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub(crate) struct Normalised {
-    /// Options with full names and attached values, then `--`, the script and what is behind it.
+    /// Options with full names and attached values, then `--` and the script.
+    ///
+    /// The arguments of the script follow it.
     pub(crate) line: Vec<OsString>,
-    /// Options that nobody knows, as typed.
+    /// Unknown options, as typed.
     pub(crate) unknown: Vec<String>,
-    /// The options in the line that come from the environment, by their ids, and the variable of each.
+    /// Options that the environment set: the variable by the option's id.
     pub(crate) from_environment: BTreeMap<String, String>,
 }
 
-/// Rewrites a command line (without the program's name).
+/// Rewrites a command line, which must not contain the program's name.
 ///
 /// # Errors
 ///
-/// A bad flag in the environment is reported as `torchrun` does ([`Refusal::Raised`]), whatever
-/// else may be wrong; usage errors have the texts of `torchrun`.
+/// Returns [`Refusal::Raised`] for a bad number in the environment, as `torchrun` does. This error
+/// comes first, even if the line has other mistakes. Usage errors have the texts of `torchrun`.
 pub(crate) fn normalise(
     command: &Command,
     line: &[OsString],
@@ -143,7 +147,7 @@ pub(crate) fn normalise(
     Ok(result)
 }
 
-/// The name that usage errors give to an option: all its spellings.
+/// Returns the name of an option in usage errors: all its spellings.
 pub(crate) fn display(option: &Arg) -> String {
     let short = option.get_short().map(|letter| format!("-{letter}"));
     let long = option.get_long().map(|name| format!("--{name}"));
@@ -158,7 +162,7 @@ pub(crate) fn display(option: &Arg) -> String {
 
 struct Known<'a> {
     arg: &'a Arg,
-    /// With their dashes, in the order in which messages list them.
+    /// Spellings with their dashes, in the order in which messages list them.
     spellings: Vec<String>,
 }
 
@@ -170,8 +174,9 @@ impl<'a> Known<'a> {
         })
     }
 
-    /// Whether the next word is its value. An option whose value may be left out has it attached or
-    /// not at all.
+    /// `true` if the next word is the option's value.
+    ///
+    /// An option with an optional value takes only an attached value (`--explain=json`).
     fn takes_value(&self) -> bool {
         self.has_value()
             && self
@@ -184,7 +189,9 @@ impl<'a> Known<'a> {
         matches!(self.arg.get_action(), ArgAction::Set | ArgAction::Append)
     }
 
-    /// True for an option that `torchrun` does not have: all options of ours stand under a heading.
+    /// `true` for an option that `torchrun` does not have.
+    ///
+    /// Only such options have a heading in the help.
     fn is_ours(&self) -> bool {
         self.arg.get_help_heading().is_some()
     }
@@ -225,7 +232,7 @@ impl<'a> Known<'a> {
 enum Word<'k, 'a> {
     Positional,
     Unknown,
-    /// A switch; of `-mr3` also the rest, as a word of its own.
+    /// A switch, and the rest of a combined word: `-r3` for `-mr3`.
     Switch(&'k Known<'a>, Option<OsString>),
     /// An option that takes a value, and the value if it is attached.
     Valued(&'k Known<'a>, Option<OsString>),
@@ -296,7 +303,7 @@ fn classify<'k, 'a>(options: &'k [Known<'a>], word: &OsStr) -> Result<Word<'k, '
             });
         }
     }
-    // Only now: `torchrun` looks for options first, so that this cannot hide one.
+    // This check comes last, as in `torchrun`, so that it cannot hide an option.
     Ok(if is_negative_number(&text) || text.contains(' ') {
         Word::Positional
     } else {
@@ -325,7 +332,9 @@ fn is_negative_number(text: &str) -> bool {
     }
 }
 
-/// Defaults from the environment: the option's id, the variable, and the word.
+/// Reads the defaults from the environment.
+///
+/// Each is the id of an option, its variable, and the word for the line.
 fn defaults<'a>(
     options: &[Known<'a>],
     environment: &BTreeMap<OsString, OsString>,
@@ -350,8 +359,8 @@ fn defaults<'a>(
         } else if option.is_ours() || option.arg.get_possible_values().is_empty() {
             words.push((id, variable, option.assign(value)));
         }
-        // In `torchrun`, `--start-method` takes any text from the environment, and no text of it
-        // changes anything here.
+        // `torchrun` accepts any text from the environment for `--start-method`. The option has
+        // no effect in rdzv, so its variable is ignored.
     }
     Ok(words)
 }

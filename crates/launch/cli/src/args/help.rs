@@ -1,5 +1,8 @@
-//! The help of `rdzv run`: `-h` is one page with the flags that most people need, `--help` has all of them. Both are in
-//! groups. The help of `torchrun` stays one list in its order. `rdzv help --json` prints the flags for programs.
+//! The help of `rdzv run`.
+//!
+//! `-h` prints one page with the most common flags, and `--help` prints all flags. Both print the
+//! flags in groups. The help of `torchrun` stays one list, in the order of the original.
+//! `rdzv help --json` prints the flags for programs.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -11,7 +14,7 @@ use serde_json::json;
 
 use super::conventions::variable;
 
-/// The groups of torchrun's flags, by their ids; ours have their heading already.
+/// Groups of torchrun's flags, by id. rdzv's own flags already have a heading.
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Nodes and workers",
@@ -90,7 +93,7 @@ const SHORT: [&str; 19] = [
     "token_file",
 ];
 
-/// Shorter names of values, for the page of `-h`.
+/// Shorter value names, for the page of `-h`.
 const NAMES: [(&str, &str); 4] = [
     ("nproc_per_node", "N|cpu|gpu"),
     ("exit_code", "WHOSE"),
@@ -104,7 +107,7 @@ Examples:
   rdzv run --nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint head:29400 train.py
   rdzv run --nproc-per-node gpu --max-restarts 3 --hang-timeout 600 -m my.train";
 
-/// The command with all flags in groups.
+/// Returns the command with all flags in groups.
 pub(crate) fn grouped(command: Command) -> Command {
     let heading = |option: Arg| {
         let id = option.get_id().as_str();
@@ -121,7 +124,7 @@ pub(crate) fn grouped(command: Command) -> Command {
         .after_long_help(format!("{EXAMPLES}\n\n{more}"))
 }
 
-/// The page of `-h`, or the whole of `--help`.
+/// Returns the page of `-h` if `is_short`, and the text of `--help` otherwise.
 pub(super) fn text(command: Command, is_short: bool) -> String {
     let command = grouped(command);
     if !is_short {
@@ -148,7 +151,7 @@ pub(super) fn text(command: Command, is_short: bool) -> String {
     command.render_help().to_string()
 }
 
-/// The table of the flags as JSON, for programs that offer them too.
+/// Returns the table of the flags as JSON, for programs with the same flags.
 pub(crate) fn json(command: Command) -> String {
     let flags: Vec<_> = grouped(command).get_arguments().filter_map(flag).collect();
     serde_json::to_string_pretty(&flags).expect("texts are JSON") + "\n"

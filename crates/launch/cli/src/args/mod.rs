@@ -1,11 +1,11 @@
-//! The command line: which program was called, and what was typed.
+//! The command line: the program's name, and the words that the user typed.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `program` | the names that the program answers to |
-//! | `conventions` | the habits of `torchrun`'s parser that clap does not have |
+//! | `program` | the choice of the command by the program's name and first word |
+//! | `conventions` | rules of `torchrun`'s parser that clap does not have |
 //! | `help` | the flags of `rdzv run` in groups, and as JSON |
-//! | `parse` | a typed line becomes flags, or a usage error |
+//! | `parse` | the parser, which returns flags or a usage error |
 
 mod conventions;
 mod help;

@@ -1,4 +1,4 @@
-//! From a typed line to [`LaunchArgs`].
+//! Parser of the launchers' command lines: produces [`LaunchArgs`].
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -21,21 +21,23 @@ use crate::number::PARSED;
 use crate::scheduler::{SCHEDULERS, Scheduled, Value, scheduled};
 use crate::suggestion::did_you_mean;
 
-/// Flags that are no settings of a run: they ask for something else.
+/// Flags that are not settings of a run: they request other output.
 const QUESTIONS: [&str; 3] = ["help", "print_completion", "explain"];
 
-/// The request of a line.
+/// Request that a command line makes.
 #[derive(Debug)]
 pub(crate) enum Parsed {
-    /// To run with these flags; beside them, each flag with its origin, in the order of the help.
+    /// Run with these flags.
+    ///
+    /// The settings are the same flags with their origins, in the order of the help.
     Run(Box<LaunchArgs>, Vec<Setting>),
-    /// To show this help on stdout.
+    /// Show this help on stdout.
     Help(String),
-    /// To print the completion script for this shell.
+    /// Print the completion script for this shell.
     Completion(String),
 }
 
-/// Reads a line (without the program's name) with the conventions of `torchrun`.
+/// Parses a line without the program's name, by the conventions of `torchrun`.
 pub(crate) fn parse(
     launcher: Launcher,
     line: &[OsString],
@@ -48,7 +50,7 @@ pub(crate) fn parse(
         let matches = command.clone().try_get_matches_from(words)?;
         let arguments = match launcher {
             Launcher::LaunchCompat => LaunchArgs::from_arg_matches(&matches),
-            // Only the older launcher gives scripts another argument.
+            // Only the older launcher passes another argument to scripts: `--local-rank`.
             _ => RunArgs::from_arg_matches(&matches).map(|run| LaunchArgs { run, use_env: true }),
         };
         Ok::<_, clap::Error>((matches, arguments?))
@@ -113,8 +115,10 @@ pub(crate) fn parse(
     Ok(Parsed::Run(Box::new(arguments), settings.collect()))
 }
 
-/// The form in which a launcher speaks: that of its name, unless torchrun's is asked for by `--compat-output` or its
-/// variable. Lines that cannot be read have one, too.
+/// Returns the output style of a launcher.
+///
+/// The name of the launcher decides, unless `--compat-output` or its variable requests torchrun's
+/// style. A line that cannot be parsed has a style too, for its error.
 pub(crate) fn face(
     launcher: Launcher,
     words: &[OsString],
@@ -130,7 +134,7 @@ pub(crate) fn face(
 
 fn asks_for_torchrun(words: &[OsString]) -> bool {
     let is_flag = |word: &OsString| word.to_string_lossy().replace('_', "-") == "--compat-output";
-    // Most lines do not have the word at all.
+    // Most lines do not contain the flag, so they are not parsed here.
     words.iter().any(is_flag)
         && match normalise(&command(Launcher::Run), words, &BTreeMap::new()) {
             Ok(normalised) => {
@@ -141,7 +145,7 @@ fn asks_for_torchrun(words: &[OsString]) -> bool {
         }
 }
 
-/// The settings that a cluster scheduler knows, for flags that were not given.
+/// Returns the cluster scheduler's values for flags that the line does not set.
 fn ask_scheduler(
     matches: &ArgMatches,
     environment: &BTreeMap<OsString, OsString>,
@@ -169,7 +173,7 @@ fn ask_scheduler(
     scheduled(&scheduler, environment, given)
 }
 
-/// The text about options that nobody knows; `torchrun`'s is that of argparse.
+/// Returns the error about unknown options; for `torchrun`, that of argparse.
 fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> String {
     if launcher != Launcher::Run {
         return format!("unrecognized arguments: {}", unknown.join(" "));
@@ -180,7 +184,7 @@ fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> St
         .filter_map(|option| option.get_long().map(|name| format!("--{name}")))
         .collect();
     let meant = did_you_mean(first, flags.iter().map(String::as_str));
-    format!("rdzv run has no flag {first}{meant}; the flags of the script stand behind its name")
+    format!("rdzv run has no flag {first}{meant}; flags of the script go after its name")
 }
 
 fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Option<Setting> {
@@ -209,9 +213,11 @@ fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Optio
     })
 }
 
-/// clap's table of the flags: with both spellings of each, and the variable in its help.
+/// Returns clap's table of the flags.
+///
+/// Each flag has both spellings, and its help names its variable.
 pub(crate) fn command(launcher: Launcher) -> Command {
-    // clap adds its own help flag only when it parses, which is too late for the conventions.
+    // clap adds its help flag only during parsing, but `normalise` needs it before that.
     let help = Arg::new("help")
         .short('h')
         .long("help")
@@ -238,7 +244,7 @@ pub(crate) fn command(launcher: Launcher) -> Command {
         .mut_args(with_variable)
 }
 
-/// Both spellings of a name count.
+/// Adds the spelling with underscores.
 fn with_underscores(option: Arg) -> Arg {
     match option.get_long() {
         Some(long) if long.contains('-') => {
@@ -249,7 +255,7 @@ fn with_underscores(option: Arg) -> Arg {
     }
 }
 
-/// The help tells which variable gives the default; an empty default is not worth telling.
+/// Adds the variable of the default to the help, and hides an empty default.
 fn with_variable(option: Arg) -> Arg {
     let empty = option
         .get_default_values()
@@ -263,7 +269,7 @@ fn with_variable(option: Arg) -> Arg {
     }
 }
 
-/// The line above a usage error.
+/// Returns the line above a usage error.
 pub(crate) fn usage(program: &str) -> String {
     format!("usage: {} (see {program} --help)", synopsis(program))
 }
@@ -272,7 +278,7 @@ fn synopsis(program: &str) -> String {
     format!("{program} [OPTIONS] <TRAINING_SCRIPT> [ARGS]...")
 }
 
-/// The text of `torchrun` for a line that clap does not accept.
+/// Returns the error of `torchrun` for a line that clap does not accept.
 fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.as_str(),
@@ -376,12 +382,12 @@ mod tests {
         for (flag, text) in [
             (
                 "--nproc-per-nodes=4",
-                "rdzv run has no flag --nproc-per-nodes (did you mean '--nproc-per-node'?); the flags of the \
-                 script stand behind its name",
+                "rdzv run has no flag --nproc-per-nodes (did you mean '--nproc-per-node'?); flags of the \
+                 script go after its name",
             ),
             (
                 "--bogus",
-                "rdzv run has no flag --bogus; the flags of the script stand behind its name",
+                "rdzv run has no flag --bogus; flags of the script go after its name",
             ),
         ] {
             let line = [flag, "s.py"].map(OsString::from);

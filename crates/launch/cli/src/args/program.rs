@@ -1,9 +1,9 @@
-//! The names that the program answers to.
+//! Choice of the command: by the name of the program, or by its first word.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// The three ways to launch.
+/// The three commands that launch workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Launcher {
     /// `rdzv run`.
@@ -15,7 +15,7 @@ pub(crate) enum Launcher {
 }
 
 impl Launcher {
-    /// Its name in usage lines.
+    /// Returns the name of the launcher in usage lines.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Run => "rdzv run",
@@ -25,18 +25,20 @@ impl Launcher {
     }
 }
 
-/// The command that this process was asked for.
+/// Command that this process runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// A launcher, with the words that are its own. Nothing is parsed here: the first process of a
-    /// launch needs to know no more, and a wrong line is reported once, by the second.
+    /// A launcher, with its words.
+    ///
+    /// The words are not parsed yet. The keeper does not need their meaning, and the agent, which
+    /// parses them, reports a wrong line once.
     Launch(Launcher, Vec<OsString>),
-    /// One of our own commands, with all words but the program's name.
+    /// Any other command of rdzv, with all words except the program's name.
     Own(Vec<OsString>),
 }
 
 impl Program {
-    /// Decides from the name it was called by and the words behind it.
+    /// Chooses the command by the name of the program and the words after it.
     pub(crate) fn of(called: &OsStr, mut words: Vec<OsString>) -> Self {
         let first = words.first().and_then(|word| word.to_str());
         let launcher = match (is_torchrun(called), first) {
@@ -50,12 +52,12 @@ impl Program {
     }
 }
 
-/// Whether this name is that of a link named `torchrun`.
+/// `true` if the program was started through a link named `torchrun`.
 fn is_torchrun(called: &OsStr) -> bool {
     Path::new(called).file_name() == Some(OsStr::new("torchrun"))
 }
 
-/// The directory of the link that the program was called by.
+/// Returns the directory of the link through which the program was started.
 pub(crate) fn link_directory(called: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if !is_torchrun(called) {
         return None;
@@ -68,7 +70,7 @@ pub(crate) fn link_directory(called: &OsStr, path: Option<&OsStr>) -> Option<Pat
     std::env::split_paths(path?).find(|directory| directory.join(called).is_file())
 }
 
-/// The directory of this program, with links resolved.
+/// Returns the directory of this program, with links resolved.
 pub(crate) fn own_directory() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     program.parent().map(Path::to_owned)

@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 
 use crate::terminal::show;
 
-/// Values of flags that take any text, as far as they have names.
+/// Named values of flags that also accept other text.
 const VALUES: [(&str, &[&str]); 8] = [
     ("nproc_per_node", &["cpu", "gpu", "xpu", "auto"]),
     ("rdzv_backend", &["static", "c10d", "etcd", "etcd-v2"]),
@@ -22,7 +22,7 @@ const VALUES: [(&str, &[&str]); 8] = [
     ("tee", &["0", "1", "2", "3"]),
 ];
 
-/// Flags whose values are paths of files, of directories, and names of hosts.
+/// Flags whose values are file paths, directory paths or host names.
 const HINTS: [(ValueHint, &[&str]); 3] = [
     (
         ValueHint::FilePath,
@@ -43,7 +43,7 @@ const HINTS: [(ValueHint, &[&str]); 3] = [
     ),
 ];
 
-/// The command with the values of its flags, for completions.
+/// Returns the command with the values of its flags, for completions.
 pub(super) fn with_values(command: Command) -> Command {
     command.mut_args(|option| {
         let id = option.get_id().as_str();
@@ -73,7 +73,9 @@ pub(crate) fn print(mut command: Command, program: &str, shell: &str) -> ExitCod
     show(&script)
 }
 
-/// clap has no generator for tcsh, whose completions are one line: which words may follow what.
+/// Returns the completions for tcsh, for which clap has no generator.
+///
+/// They are one line, with rules that say which words may follow which.
 fn tcsh(command: &mut Command, program: &str) -> String {
     command.build();
     let mut names = Vec::new();
@@ -88,7 +90,7 @@ fn tcsh(command: &mut Command, program: &str) -> String {
             .iter()
             .map(|choice| choice.get_name().to_owned())
             .collect();
-        // Switches have the choices true and false in clap's table, but take no value.
+        // A switch has the choices true and false in clap's table, but takes no value.
         if option.get_action().takes_values() && !choices.is_empty() {
             values += &format!(" 'n/--{long}/({})/'", choices.join(" "));
         }

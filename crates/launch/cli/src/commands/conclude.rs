@@ -28,32 +28,33 @@ use crate::terminal::{
     FINAL_FLUSH, Form, complain, finish_lines, finish_lines_unless_signalled, say, start_lines,
 };
 
-/// The kind of a cause that is not part of the agent's error.
+/// Kind of a cause that the agent's error does not contain.
 const NODE_LOST: &str = "node_lost";
 
-/// The kind of a cause that is the agent's error, and nothing else.
+/// Kind of a cause that is the agent's own error.
 const AGENT_ERROR: &str = "agent_error";
 
-/// Lines for programs that look for them.
+/// Form of lines that other programs search for: no colours, no wrapping.
 const PLAIN: Form = Form {
     width: None,
     is_coloured: false,
 };
 
-/// A run that is over.
+/// Run that has ended.
 pub(super) struct Ended {
     pub(super) report: NodeReport,
     pub(super) story: Story,
     pub(super) title: String,
     pub(super) logs: LogPlan,
-    /// The signals that the run has handled, and whether one has come.
+    /// Signals that the run handled.
     pub(super) signals: Vec<i32>,
+    /// `true` if one of them came.
     pub(super) signalled: bool,
     pub(super) outcome: Outcome,
 }
 
 impl Ended {
-    /// Whether the stderr of a worker was on the console.
+    /// `true` if the stderr of a worker was on the console.
     fn stderr_was_seen(&self, local_rank: u32) -> bool {
         let logs = &self.logs;
         let shown = logs
@@ -65,16 +66,16 @@ impl Ended {
     }
 }
 
-/// The results that the user asked for: the report file, if there is to be one, and the exit code.
+/// Results that the user requested: the report file, if any, and the exit code.
 pub(super) struct Report {
-    /// Beside the file, the path as it was given.
+    /// Path as the user specified it, and the file.
     file: Option<(PathBuf, ReportFile)>,
     exit_codes: ExitCodes,
     run_id: Option<String>,
-    /// The form of everything that is said.
+    /// Style of all messages.
     face: Face,
     preemption: PreemptionArgs,
-    /// Whether the output of all nodes comes to one place.
+    /// `true` if all nodes print to the same output.
     is_shared: bool,
 }
 
@@ -103,18 +104,18 @@ impl Report {
         })
     }
 
-    /// The path of the file, if there is to be one.
+    /// Returns the path of the report file, if the user requested one.
     fn path(&self) -> Option<String> {
         let (path, _) = self.file.as_ref()?;
         Some(path.display().to_string())
     }
 
-    /// The launch was refused before it began.
+    /// Writes the report of a launch that was refused before it began.
     pub(super) fn refused(&self, refusal: &Refusal) {
         self.write(|| Document::of_refusal(self.run_id.as_deref(), refusal, self.face));
     }
 
-    /// Writes the file, if there is to be one.
+    /// Writes the report file, if the user requested one.
     fn write(&self, document: impl FnOnce() -> Document) {
         if let Some((path, file)) = &self.file
             && let Err(error) = file.write(&document().text())
@@ -126,7 +127,7 @@ impl Report {
 }
 
 impl Ended {
-    /// The facts about a run that has failed; `report` is the path of the report file.
+    /// Returns the facts about a failed run; `report` knows the path of the file.
     fn failed(&self, report: &Report) -> Failed<'_> {
         let verdict = &self.report.verdict;
         let local_rank = verdict
@@ -145,7 +146,7 @@ impl Ended {
     }
 }
 
-/// Reports the end of the run.
+/// Reports the end of the run, and returns the exit code.
 pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment) -> ExitCode {
     let outcome = &ended.outcome;
     let verdict = &ended.report.verdict;
@@ -163,7 +164,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
         None if report.face == Face::Torchrun => not_copied(outcome),
         None => {}
     }
-    // A program that called the launcher reads the report.
+    // A program that started the launcher reads the report file instead.
     if environment.filled(env::RDZV_CALLER).is_none() {
         match report.face {
             Face::Rdzv => say_the_end(ended, report),
@@ -183,7 +184,7 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
         finish_lines(Some(FINAL_FLUSH));
         rdzv_agent::end_like(ExitStatus::from_raw(*signal))
     }
-    // Somebody who stops the run, or kills the keeper, wants all of this to end, reader or not.
+    // After a signal, or without the keeper, the process must end even if nothing reads its output.
     let keeper_lost = matches!(outcome, Outcome::Error(AgentError::KeeperLost));
     if ended.signalled || keeper_lost {
         finish_lines(Some(FINAL_FLUSH));
@@ -195,7 +196,9 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
     code.into()
 }
 
-/// The end in our own form: one sentence, or the first failure with its cause and what to do.
+/// Reports the end in rdzv's own style.
+///
+/// Prints one sentence, or the first failure with its cause and a remedy.
 fn say_the_end(ended: &Ended, report: &Report) {
     let form = Form::of_stderr();
     let story = &ended.story;
@@ -229,7 +232,7 @@ fn say_the_end(ended: &Ended, report: &Report) {
     say(&lines, form);
 }
 
-/// The end of the job, as far as it is said by one of its nodes.
+/// Returns this node's view of the end, which decides how much the node prints.
 fn end_here(ended: &Ended) -> End {
     let verdict = &ended.report.verdict;
     match &ended.outcome {
@@ -250,13 +253,13 @@ fn end_here(ended: &Ended) -> End {
     }
 }
 
-/// Whether the run failed by an error of this agent, and not by a failure of a worker or node.
+/// `true` if an error of this agent ended the run, not a worker or a node.
 fn is_of_the_agent(ended: &Ended) -> bool {
     let first = ended.report.verdict.first();
     first.is_none_or(|first| first.cause.kind() == AGENT_ERROR)
 }
 
-/// The end as torchrun reports it, below the lines of the verdict.
+/// Reports the end as torchrun does, below the lines of the verdict.
 fn report_as_torchrun(ended: &Ended, report: &Report) {
     let verdict = &ended.report.verdict;
     let print_verdict = || say(&failure::verdict(&ended.failed(report), None), PLAIN);
@@ -327,7 +330,7 @@ pub(super) fn refuse(
     refusal.exit(face).into()
 }
 
-/// Writes an error of the launcher to the error file, if there is one.
+/// Writes an error of the launcher to its error file, if it has one.
 fn write_error_file(environment: &Environment, message: &str) {
     if let Some(path) = error_file(environment)
         && let Err(error) = rdzv_agent::write_refusal_to_error_file(&path, message)
@@ -336,7 +339,7 @@ fn write_error_file(environment: &Environment, message: &str) {
     }
 }
 
-/// The error file for the process that started the launcher.
+/// Returns the error file that the launcher's parent process specified.
 fn error_file(environment: &Environment) -> Option<PathBuf> {
     let path = environment.filled(env::TORCHELASTIC_ERROR_FILE)?;
     Some(PathBuf::from(path))
@@ -349,7 +352,9 @@ fn not_written(path: &Path, error: &io::Error) {
     );
 }
 
-/// Says that nobody gets the error file of the worker that failed first, as torchrun does.
+/// Logs, as torchrun does, that the root cause's error file is not copied.
+///
+/// The parent process did not specify a file for it.
 fn not_copied(outcome: &Outcome) {
     let Outcome::Failed {
         failures,
@@ -368,13 +373,16 @@ fn not_copied(outcome: &Outcome) {
     }
 }
 
-/// Signals that an agent does not handle. By others it may end after it has reported everything.
+/// Signals that an agent does not handle.
+///
+/// If another signal ends the agent, it may have reported everything already.
 const FATAL: [&str; 7] = [
     "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS",
 ];
 
-/// Reports in place of an agent that was killed: on stderr and in the files that were asked for.
-/// Called by the keeper.
+/// Reports in place of a killed agent: on stderr and in the requested files.
+///
+/// The keeper calls it.
 pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
     let killed_by = end
         .status

@@ -1,4 +1,4 @@
-//! `rdzv help TOPIC`: pages of the documentation, as they are in `docs/`.
+//! `rdzv help TOPIC`: prints pages of the documentation from `docs/`.
 
 use std::process::ExitCode;
 
@@ -6,11 +6,11 @@ use crate::exit::Exit;
 use crate::suggestion::did_you_mean;
 use crate::terminal::{complain, show};
 
-/// Name, one line about it, and the page.
+/// Name, summary and page of each topic.
 const TOPICS: [(&str, &str, &str); 13] = [
     (
         "exit-codes",
-        "the codes that a launch ends with",
+        "exit codes of a launch",
         include_str!("../../../../../docs/exit-codes.md"),
     ),
     (
@@ -20,7 +20,7 @@ const TOPICS: [(&str, &str, &str); 13] = [
     ),
     (
         "accidents",
-        "usual accidents, as they look under torchrun and here",
+        "frequent accidents, under torchrun and under rdzv",
         include_str!("../../../../../docs/accidents.md"),
     ),
     (
@@ -30,7 +30,7 @@ const TOPICS: [(&str, &str, &str); 13] = [
     ),
     (
         "hangs",
-        "workers that stand still, and where each rank is",
+        "workers that hang, and the location of each rank",
         include_str!("../../../../../docs/hangs.md"),
     ),
     (
@@ -60,27 +60,29 @@ const TOPICS: [(&str, &str, &str); 13] = [
     ),
     (
         "replacing-torchrun",
-        "in the place of torchrun, under accelerate and others",
+        "rdzv instead of torchrun, under accelerate and others",
         include_str!("../../../../../docs/replacing-torchrun.md"),
     ),
     (
         "slurm",
-        "jobs of Slurm",
+        "jobs under Slurm",
         include_str!("../../../../../docs/slurm.md"),
     ),
     (
         "kubernetes",
-        "jobs of Kubernetes",
+        "jobs on Kubernetes",
         include_str!("../../../../../docs/kubernetes.md"),
     ),
 ];
 
-/// The names of the topics.
+/// Returns the names of the topics.
 pub(super) fn topics() -> impl Iterator<Item = &'static str> + use<> {
     TOPICS.iter().map(|(name, ..)| *name)
 }
 
-/// Shows the page of a topic; without one, the list of them. `commands` have a help of their own.
+/// Shows the page of a topic, or the list of topics if `topic` is `None`.
+///
+/// `commands` are names that `rdzv help` also accepts; they serve for suggestions.
 pub(super) fn run(topic: Option<&str>, commands: &[&str]) -> ExitCode {
     let Some(topic) = topic else {
         return show(&list());

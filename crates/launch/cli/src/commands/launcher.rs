@@ -1,7 +1,7 @@
 //! `rdzv run`, `torchrun` and `rdzv launch-compat`.
 //!
-//! A launch is two processes: the keeper, which the user started and which clears whatever is left
-//! at the end, and the agent, which is everything else. See `rdzv_agent`.
+//! A launch has two processes. The user starts the keeper, which starts the agent and kills the
+//! remaining processes at the end. The agent does everything else. See `rdzv_agent`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -27,23 +27,23 @@ use crate::observe::{event_sinks, log};
 use crate::terminal::{Form, complain, finish_lines, name_node, say, show, start_lines};
 use crate::trust;
 
-/// Starts this program again as the agent, and ends as it does.
+/// Starts this program a second time as the agent, and ends as the agent does.
 pub(crate) fn keep(called: &OsStr) -> ExitCode {
     if let Ok(level) = log::level(std::env::var(env::LOGLEVEL).ok().as_deref()) {
         log::install(level, face_of(called));
     }
     let program = match std::env::current_exe() {
         Ok(path) if path.exists() => path,
-        // The file was replaced since; the kernel still has it.
+        // The file has been replaced; the kernel still has the old one.
         Ok(_) => PathBuf::from("/proc/self/exe"),
-        // Without /proc the name by which it was called has to do, which is looked up in PATH.
+        // Without /proc, `Command` looks up the program's name in PATH.
         Err(_) => PathBuf::from(called),
     };
     let mut agent = Command::new(program);
     agent.arg0(called).args(std::env::args_os().skip(1));
     match rdzv_agent::keep(agent) {
         Ok(end) => {
-            // It may have to read the token.
+            // This call may read the token, so the copy is removed after it.
             conclude_lost_agent(called, &end);
             trust::remove_copy();
             rdzv_agent::end_like(end.status)
@@ -56,7 +56,7 @@ pub(crate) fn keep(called: &OsStr) -> ExitCode {
     }
 }
 
-/// The form in which the keeper speaks: that of its agent.
+/// Returns the style of the keeper's messages: that of its agent.
 fn face_of(called: &OsStr) -> Face {
     let words = std::env::args_os().skip(1).collect();
     match Program::of(called, words) {
@@ -67,9 +67,9 @@ fn face_of(called: &OsStr) -> Face {
     }
 }
 
-/// Reads the line, runs the launch and reports.
+/// Parses the line, runs the launch and reports the end.
 pub(crate) fn agent(launcher: Launcher, called: &OsStr, words: &[OsString]) -> ExitCode {
-    // Before there is a second thread or process.
+    // This call comes before any second thread or process exists.
     let _ = rdzv_agent::kept();
     let relay = OutputRelay::start();
     start_lines();
@@ -129,7 +129,7 @@ fn launch(
         let mut launch = launch.map_err(|refusal| refusal.with_origin(&settings))?;
         for note in &launch.notes {
             match note {
-                // Another node says the same at the same place.
+                // The first node prints the same warning to the same output.
                 Note::Warning(text) | Note::Either { plain: text, .. }
                     if face == Face::Rdzv && is_one_of_many =>
                 {
@@ -148,7 +148,7 @@ fn launch(
                 _ => explanation.table(),
             }));
         }
-        // The events' own logger is at INFO unless the user set a level.
+        // The logger of the events has level INFO unless the user set a level.
         let events_shown = level_text.is_none() || level >= LevelFilter::INFO;
         let (terminal, is_ours) = (&arguments.terminal, face == Face::Rdzv);
         let view = terminal.view(is_ours, &mut launch.plan, environment, relay)?;

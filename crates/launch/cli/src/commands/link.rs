@@ -1,4 +1,4 @@
-//! `rdzv link`: the link named `torchrun` that makes this program PyTorch's launcher.
+//! `rdzv link`: makes a link named `torchrun` to this program.
 
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::symlink;
@@ -10,21 +10,21 @@ use clap::Args;
 use crate::exit::Exit;
 use crate::terminal::{complain, show};
 
-/// The name that this program answers to as PyTorch's launcher.
+/// Name under which this program acts as PyTorch's launcher.
 const NAME: &str = "torchrun";
 
-/// Make a link named `torchrun` to this program
+/// Make a link named `torchrun` to this program.
 ///
-/// Called by the link, the program behaves as PyTorch's torchrun. Nothing that is there already is
+/// Through the link, the program behaves as PyTorch's torchrun. An existing file is never
 /// overwritten.
 #[derive(Debug, Args)]
 pub(super) struct LinkArgs {
-    /// Directory of the link, which must exist [default: that of this program]
+    /// Existing directory for the link (default: the directory of this program)
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Makes the link and says where.
+/// Makes the link and prints its path.
 pub(super) fn run(arguments: &LinkArgs) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,

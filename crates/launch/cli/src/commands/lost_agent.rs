@@ -1,4 +1,4 @@
-//! The keeper's service for the other nodes when its agent was killed.
+//! Removal of a killed agent from the rendezvous, by its keeper.
 
 use std::sync::mpsc;
 use std::thread;
@@ -11,11 +11,13 @@ use tracing::warn;
 use crate::args::own_directory;
 use crate::launch::{Called, Environment, RunArgs, ThisHost, resolve};
 
-/// Limit for taking a killed agent out of the rendezvous.
+/// Limit for the removal of a killed agent from the rendezvous.
 const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
-/// Takes a killed agent out of the rendezvous, so that the other nodes need not wait for its
-/// heartbeats. Only a store that does not run the rendezvous itself needs that.
+/// Removes a killed agent from the rendezvous.
+///
+/// Otherwise the other nodes would wait for its heartbeats. Only a store that does not run the
+/// rendezvous itself needs this.
 pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32) {
     let called = Called {
         beside: None,
@@ -32,7 +34,7 @@ pub(super) fn leave_for(arguments: &RunArgs, environment: &Environment, pid: u32
     if parameters.backend != C10dRendezvous::NAME {
         return;
     }
-    // On a thread, since a look-up of a name cannot be ended.
+    // On a thread, because a name lookup cannot be cancelled.
     let (done, ended) = mpsc::sync_channel(1);
     let thread = thread::Builder::new().spawn(move || {
         let _ = done.send(C10dRendezvous::remove_agent(&parameters, pid));

@@ -1,4 +1,4 @@
-//! `rdzv man DIR`: the manual pages, made from the table of the flags.
+//! `rdzv man DIR`: generates the manual pages from the table of the flags.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use clap::{Args, Command};
 use crate::exit::Exit;
 use crate::terminal::{complain, show};
 
-/// Write the manual pages of all commands into a directory
+/// Write the manual pages of all commands into a directory.
 ///
 /// `rdzv man ~/.local/share/man/man1` makes `man rdzv-run` work for this user.
 #[derive(Debug, Args)]
 pub(super) struct ManArgs {
-    /// Directory for rdzv.1, rdzv-run.1 and so on; made if it does not exist
+    /// Directory for rdzv.1, rdzv-run.1 and so on; created if it does not exist.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// Writes the pages of the command and of all below it, and prints their paths.
+/// Writes the pages of the command and its subcommands, and prints their paths.
 pub(super) fn run(arguments: &ManArgs, command: Command) -> ExitCode {
     let directory = &arguments.directory;
     match write(directory, command) {

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `launcher` | `rdzv run`, `torchrun`, `rdzv launch-compat`: the keeper and the agent |
 //! | `conclude` | the end of a launch: report, verdict, exit code |
-//! | `subcommands` | the flags of all others, `rdzv env`; [`crate::demo`] is `rdzv demo` |
+//! | `lost_agent` | the end of a launch whose agent was killed, for the other nodes |
+//! | `subcommands` | the flags of all other commands, `rdzv env`; [`crate::demo`] is `rdzv demo` |
 //! | `store_command` | `rdzv store` |
 //! | `verdict` | `rdzv verdict` |
 //! | `check` | `rdzv check` |

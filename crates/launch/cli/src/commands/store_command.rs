@@ -1,4 +1,4 @@
-//! `rdzv store`: a key/value store on its own, until a signal ends it.
+//! `rdzv store`: runs a separate key/value store until a signal ends it.
 
 use std::io::{self, Write};
 use std::process::{ExitCode, ExitStatus};
@@ -27,79 +27,79 @@ use crate::trust::{self, NO_TOKEN, Trust, TrustArgs};
 /// Flags of `rdzv store`.
 #[derive(Debug, Clone, Args, PartialEq, Eq)]
 pub(crate) struct StoreArgs {
-    /// Name or address to listen on; not given, all addresses of this host
+    /// Name or address to listen on (default: all addresses of this host)
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
 
-    /// Port to listen on; 0 picks a free one
+    /// Port to listen on; 0 picks a free one.
     ///
-    /// The address in use is the first line on stdout.
+    /// The first line on stdout is the address in use.
     #[arg(long, value_name = "PORT", default_value_t = 29500)]
     port: u16,
 
-    /// Longest key
+    /// Maximum length of a key.
     #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = parse_size)]
     max_key_size: usize,
 
-    /// Longest value of one request
+    /// Maximum length of the value in one request.
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_size)]
     max_value_size: usize,
 
-    /// Most keys in the store
+    /// Maximum number of keys in the store.
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     max_keys: usize,
 
-    /// Most connections at a time
+    /// Maximum number of connections at a time.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     max_connections: usize,
 
-    /// Most memory for keys, values and the buffers of all connections
+    /// Maximum memory for keys, values and the buffers of all connections.
     ///
-    /// One connection may use an eighth of it, one address from which no agent has joined a
-    /// quarter, and all but agents three quarters. A peer that is over its share is refused, and
-    /// the others go on.
+    /// One connection may use an eighth of it. All connections from one address may use a quarter
+    /// if no agent has joined from there. All clients except agents may use three quarters
+    /// together. The store refuses a peer that exceeds its share; other peers are not affected.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
 
-    /// Most lives in a row shorter than 10 s after which the store is started again; 0 never does that
+    /// Restart a killed store up to N times in a row (0: never)
     ///
-    /// A store that was killed is started again at the same sockets. Its keys are gone then, and
-    /// clients have to connect again; but agents of rdzv that meet there go on with the round they
-    /// are in, and their workers are not touched.
+    /// Only a store that dies within 10 s of its start counts. A restarted store uses the same
+    /// sockets. Its keys are lost, and clients have to connect again. But agents of rdzv that use
+    /// it for their rendezvous keep their round, and their workers are not affected.
     #[arg(long, value_name = "N", default_value_t = 3)]
     restarts: u32,
 
-    /// Seconds for which agents wait for this store if it is gone
+    /// Seconds for which agents wait for this store after its end.
     #[arg(long, value_name = "SECONDS", default_value_t = AWAITED)]
     coordinator_timeout: u64,
 
-    /// Take the place of a store that is gone, though nothing shows that
+    /// Confirm that the previous store and all missing agents have ended.
     ///
-    /// A store that is started at the address of one that has ended, and finds agents that were
-    /// there, waits for all agents of their round. With this it goes on without those that are
-    /// missing after 3 s. It is your word that neither they nor the other store run any more.
+    /// A store may start at the address of an earlier store that has ended. If agents of that
+    /// store reach the new one, it waits for all agents of their round. With this flag, it
+    /// continues after 3 s without the missing agents.
     #[arg(long)]
     recover: bool,
 
-    /// Be one of the voters of a job: the list of endpoints that its agents have
+    /// Run as a voter of a job; ENDPOINTS is the list that its agents have.
     ///
-    /// For a job on two machines, on a third one: `rdzv run --rdzv-endpoint a:29400,b,c` on a and
-    /// b, and `rdzv store --join a:29400,b,c` on c. The store listens at the endpoint that is its
-    /// machine. With two of three voters the rendezvous goes on, whichever machine is lost. A job
-    /// that begins waits until all voters are there; a voter that is lost may be started again at
-    /// any time.
+    /// A job on two machines can have its third voter on a third machine: `rdzv run
+    /// --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join a:29400,b,c` on c. The store
+    /// listens at the endpoint that belongs to its machine. Two of three voters are enough, so the
+    /// rendezvous continues after the loss of any one machine. A new job waits until all voters
+    /// run. A lost voter can be restarted at any time.
     #[arg(long, value_name = "ENDPOINTS", conflicts_with_all = ["host", "port", "recover"])]
     join: Option<String>,
 
-    /// Seconds for which a machine may be silent, as the agents have it in --rdzv-conf (3)
+    /// Seconds for which a machine may be silent, as in the agents' --rdzv-conf (3)
     #[arg(long, value_name = "SECONDS", requires = "join")]
     node_timeout: Option<String>,
 
-    /// Serve health, metrics and status over HTTP here
+    /// Serve health, metrics and status over HTTP at this address.
     ///
-    /// As that of `rdzv run`: `/` is 200 while the store makes progress and else 503, `/metrics` is
-    /// for Prometheus, `/status` is the group of voters that the coordinator belongs to, as JSON. A
-    /// port alone is on 127.0.0.1; port 0 is a free one, told with LOGLEVEL=INFO.
+    /// The pages are those of `rdzv run`: `/` is 200 while the store makes progress, and 503
+    /// otherwise. `/metrics` is for Prometheus. `/status` shows the coordinator's group of voters
+    /// as JSON. A port alone is on 127.0.0.1. Port 0 picks a free one, which LOGLEVEL=INFO logs.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 
@@ -108,7 +108,7 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// The bounds that these flags set; the others are the server's own.
+    /// Returns the limits of these flags; the others are the server's defaults.
     fn limits(&self) -> Limits {
         Limits {
             max_key_bytes: self.max_key_size,
@@ -121,16 +121,16 @@ impl StoreArgs {
     }
 }
 
-/// The time for clients to leave once the server is to end.
+/// Time that clients have to disconnect once the server has to end.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// The same for one that is a voter, and hands over to another one before.
+/// The same time for a voter, which first hands over to another voter.
 const HAND_OVER: Duration = Duration::from_millis(500);
 
-/// The time for which agents wait for a store that was killed, in seconds.
+/// Seconds for which agents wait for a killed store.
 const AWAITED: u64 = 60;
 
-/// Flags that cannot be; a sentence.
+/// Error about flags with impossible values or combinations.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Misuse(String);
@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     let trust = arguments
         .trust
         .resolve(|name| std::env::var_os(name), &directory);
-    // Its bytes have been read.
+    // The token has been read, so the copy is not needed any more.
     trust::remove_copy();
     let trust = match trust {
         Ok(trust) => trust,
@@ -152,7 +152,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     };
     let code = match serve(arguments, trust) {
         Ok(None) => Exit::Success,
-        // The process that served has said everything.
+        // The process that served has reported everything.
         Ok(Some(ended)) => rdzv_agent::end_like(ended),
         Err(error) => {
             complain(&format!("rdzv store: {error:#}"));
@@ -166,10 +166,12 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
     code.into()
 }
 
-/// Serves, or keeps the process that does, which was the end of it.
+/// Serves, or keeps the process that serves.
+///
+/// Returns the exit status of the serving process to its keeper, and `None` to that process.
 fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatus>> {
     rdzv_agent::host::raise_open_files_limit();
-    // Before anybody learns that we are here, so that no signal can come too early.
+    // Signals are blocked before the address is known, so that none can come too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ends.thread_block().context("handle signals")?;
     let mut options = ServerOptions {
@@ -184,7 +186,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         agent_prefix: None,
     };
     let is_open = options.admission.credentials.is_empty();
-    // Its socket is that of all processes that serve one after the other.
+    // All restarted processes use the same socket, so it is bound before the first one starts.
     let status = StatusPage::bind(arguments.status_addr.as_deref())?;
     let group = status.as_ref().map(|status| status.group.clone());
     let onlookers = Onlookers {
@@ -210,7 +212,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
                 Service::Ended(ended) => return Ok(Some(ended)),
             }
         }
-        // It has threads, so it is made by the process that serves.
+        // The voter has threads, so the serving process makes it, after the fork.
         let serves = voter.serve_with(&mut options, timeout, node_timeout, onlookers);
         serves.with_context(|| format!("be a voter at {}", voter.place()))?;
         linger = HAND_OVER;
@@ -236,7 +238,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         let own = own_endpoint(&options);
         options.extension = Some(native::restartable(note, origin, own, onlookers));
     }
-    // After the signals were blocked, so that its thread takes none either.
+    // After the signals were blocked, so that this thread does not take them either.
     start_lines();
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
     if let Some(restart) = &restart {
@@ -263,7 +265,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
             tracing::warn!("{NO_TOKEN}");
         }
         let mut stdout = io::stdout().lock();
-        // A reader that went away has no use for the line, but its clients may have for the store.
+        // If the reader of stdout has exited, clients may still need the store.
         let _ = writeln!(stdout, "listening on {address}");
         let _ = stdout.flush();
     });
@@ -271,7 +273,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     Ok(None)
 }
 
-/// The page with health, metrics and status.
+/// Pages with health, metrics and status.
 struct StatusPage {
     listener: Listener,
     group: GroupStatus,
@@ -302,7 +304,7 @@ impl StatusPage {
     }
 }
 
-/// The endpoint at which agents reach this store, as far as that is known.
+/// Returns the endpoint at which agents probably reach this store.
 fn own_endpoint(options: &ServerOptions) -> String {
     let listener = options.listeners.first();
     let port = listener.and_then(|listener| listener.local_addr().ok());
@@ -311,7 +313,9 @@ fn own_endpoint(options: &ServerOptions) -> String {
     Endpoint { host, port }.to_string()
 }
 
-/// The text is complete; as a cause it would be told twice.
+/// Converts an error to its complete text.
+///
+/// As a cause, the text would appear twice.
 #[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
 fn failed(error: StoreError) -> anyhow::Error {
     anyhow!("failed to {error}")

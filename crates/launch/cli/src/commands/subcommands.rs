@@ -1,4 +1,6 @@
-//! The commands of `rdzv` that are no launchers. A wrong line is answered with one sentence.
+//! The commands of `rdzv` that are not launchers.
+//!
+//! For a wrong line, they print one sentence.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -41,35 +43,35 @@ struct OwnArgs {
 /// One command of `rdzv`.
 #[derive(Debug, Subcommand)]
 enum OwnCommand {
-    /// Start and supervise the workers of this node (as torchrun does)
+    /// Start and supervise the workers of this node (as torchrun does).
     Run(RunArgs),
-    /// The same with the conventions of the older `python -m torch.distributed.launch`
+    /// Start workers as the older `python -m torch.distributed.launch` does.
     LaunchCompat(LaunchArgs),
-    /// Run a key/value store that PyTorch's TCPStore clients can use
+    /// Run a key/value store that PyTorch's TCPStore clients can use.
     Store(StoreArgs),
-    /// Make a job token, by which the processes of a job know one another
+    /// Make a job token, by which the processes of a job recognize one another.
     Token(TokenArgs),
     Verdict(VerdictArgs),
     Check(CheckArgs),
     Demo(DemoArgs),
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
-    /// Show a page about a topic, such as exit-codes, or the help of a command
+    /// Show a page about a topic, such as exit-codes, or the help of a command.
     Help {
-        /// The topic or command; without one, the topics are listed
+        /// Topic or command (default: list the topics)
         topic: Option<String>,
 
-        /// Print the table of the flags of `rdzv run`, as JSON
+        /// Print the table of the flags of `rdzv run` as JSON.
         #[arg(long, conflicts_with = "topic")]
         json: bool,
     },
-    /// List the environment variables that are read or set
+    /// List the environment variables that rdzv reads or sets.
     Env,
     Link(LinkArgs),
     Man(ManArgs),
-    /// Print a completion script for a shell
+    /// Print a completion script for a shell.
     Completions {
-        /// bash, zsh, fish, elvish, powershell or tcsh
+        /// Shell: bash, zsh, fish, elvish, powershell or tcsh.
         #[arg(value_parser = ["bash", "zsh", "fish", "elvish", "powershell", "tcsh"])]
         shell: String,
     },
@@ -91,7 +93,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
     };
     let level = std::env::var(env::LOGLEVEL).ok();
     match log::level(level.as_deref()) {
-        // The demo tells a story of its own; the agent's log is for those who ask for it.
+        // The demo prints its own lines. It shows the agent's log only if LOGLEVEL is set.
         Ok(_) if level.is_none() && matches!(command, OwnCommand::Demo(_)) => {}
         Ok(level) => log::install(level, Face::Rdzv),
         Err(raised) => {
@@ -101,7 +103,7 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
     }
     match command {
         OwnCommand::Run(_) | OwnCommand::LaunchCompat(_) => {
-            unreachable!("a launch has a keeper and is no command of our own")
+            unreachable!("`Program::of` handles launchers before")
         }
         OwnCommand::Store(arguments) => store_command::run(&arguments),
         OwnCommand::Token(arguments) => trust::make_token(&arguments),
@@ -132,7 +134,9 @@ pub(crate) fn run(words: &[OsString]) -> ExitCode {
 /// The commands that start workers.
 const LAUNCHERS: [&str; 2] = ["run", "launch-compat"];
 
-/// The table of all commands, with the flags of launchers as their own help has them.
+/// Returns the table of all commands.
+///
+/// The flags of the launchers are in groups, as in their own help.
 fn table() -> Command {
     let launcher = |launcher, name: &'static str| {
         let command = args::grouped(args::command(launcher));
@@ -147,7 +151,7 @@ fn table() -> Command {
         })
 }
 
-/// `rdzv help`: the help of a command, or the page of a topic.
+/// Shows the help of a command or the page of a topic, for `rdzv help`.
 fn show_help(topic: Option<&str>) -> ExitCode {
     let mut table = OwnArgs::command();
     if topic == Some("run")
@@ -169,7 +173,7 @@ fn show_help(topic: Option<&str>) -> ExitCode {
     help::run(topic, &commands)
 }
 
-/// clap's paragraphs in one sentence; the help where nothing was asked for.
+/// Returns clap's error in one sentence, or the help for an empty line.
 fn sentence(error: &clap::Error) -> String {
     let text = error.to_string();
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -180,7 +184,7 @@ fn sentence(error: &clap::Error) -> String {
     format!("rdzv: {problem}; see `rdzv --help`")
 }
 
-/// `rdzv env`: every environment variable that is read or set.
+/// Returns the text of `rdzv env`: the variables that rdzv reads or sets.
 fn variables() -> String {
     let mut text = String::from("Variables of workers and of the launcher:\n");
     for (name, meaning) in env::ALL {

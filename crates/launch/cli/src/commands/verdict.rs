@@ -1,7 +1,7 @@
-//! `rdzv verdict`: the true result of a job, out of the reports of its nodes.
+//! `rdzv verdict`: computes the result of a job from the reports of its nodes.
 //!
-//! A scheduler takes the worst exit code of all nodes for that of the job. A job that has lost a
-//! node and gone on has succeeded all the same, and the nodes that saw it to its end know.
+//! A scheduler takes the worst exit code of all nodes as that of the job. But a job that lost a
+//! node and continued may have succeeded. The reports of the remaining nodes show that.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,19 +13,20 @@ use serde::Deserialize;
 use crate::exit::Exit;
 use crate::terminal::{complain, show};
 
-/// Tell the true result of a job, out of the files that `rdzv run --report` wrote on its nodes
+/// Print the result of a job from the report files of its nodes.
 ///
-/// Prints one sentence, and ends with the job's exit code: 0 if the workers of a node have
-/// succeeded, as they do only together with all others; else the code of the node with the first
-/// failure. A node that was lost has left no file, and needs none.
+/// `rdzv run --report` writes these files. The command prints one sentence and ends with the exit
+/// code of the job. That code is 0 if the workers of any node succeeded, because workers succeed
+/// only together. Otherwise it is the code of the node with the first failure. A lost node has no
+/// file and needs none.
 #[derive(Debug, Args)]
 pub(super) struct VerdictArgs {
-    /// The reports, as in `report-*.json`, or directories with nothing else
+    /// Report files, such as `report-*.json`, or directories of them.
     #[arg(required = true, value_name = "FILE|DIRECTORY")]
     files: Vec<PathBuf>,
 }
 
-/// The part of a report that counts here.
+/// Part of a report that this command reads.
 #[derive(Debug, Deserialize)]
 struct Report {
     run_id: Option<String>,
@@ -37,7 +38,7 @@ struct Report {
     error: Option<String>,
 }
 
-/// The first failure that a node knows of.
+/// First failure that a node knows.
 #[derive(Debug, Deserialize)]
 struct First {
     host: String,
@@ -51,7 +52,7 @@ struct Cause {
     text: String,
 }
 
-/// Reads the files and answers.
+/// Reads the files and prints the result.
 pub(super) fn run(arguments: &VerdictArgs) -> ExitCode {
     let read = |path: &PathBuf| {
         let text = fs::read_to_string(path).map_err(|error| error.to_string());
@@ -78,7 +79,7 @@ pub(super) fn run(arguments: &VerdictArgs) -> ExitCode {
     }
 }
 
-/// The file, or all files whose names end in `.json` in the directory.
+/// Returns the file, or all files in the directory whose names end in `.json`.
 fn of_path(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Ok(vec![path.clone()]);
@@ -95,7 +96,7 @@ fn of_path(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
     }
 }
 
-/// The sentence and the exit code.
+/// Returns the sentence and the exit code.
 fn decide(reports: &[Report]) -> Result<(String, u8), String> {
     let run = |report: &Report| report.run_id.clone().unwrap_or_else(|| "none".to_owned());
     let name = reports.first().map(run).unwrap_or_default();
@@ -127,7 +128,7 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
     let failures = reports
         .iter()
         .filter_map(|report| Some((report, report.first_failure.as_ref()?)));
-    // A failure whose time nobody saw comes last.
+    // A failure without a time comes last.
     let time = |first: &First| (first.time.is_none(), first.time.clone());
     if let Some((report, first)) = failures.min_by_key(|(_, first)| time(first)) {
         let rank = first
@@ -139,7 +140,7 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
         );
         return Ok((text, report.exit_code.max(1)));
     }
-    // Nodes whose workers have ended in order after the notice say nothing of those that have not.
+    // A preempted node knows nothing about other nodes, so reports of those come first.
     let is_preempted = |report: &&Report| report.outcome == "preempted";
     let other = reports.iter().find(|report| !is_preempted(report));
     let Some(report) = other.or(reports.first()) else {

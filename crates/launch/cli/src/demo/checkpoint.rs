@@ -1,4 +1,4 @@
-//! The checkpoint: a file of JSON that is there as a whole or not at all.
+//! The checkpoint: a JSON file that is always complete.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,8 +8,9 @@ use super::network::Training;
 
 const NAME: &str = "checkpoint";
 
-/// Writes the checkpoint next to the old one and then puts it in its place, so that a process that
-/// dies at any time leaves one of the two.
+/// Writes the checkpoint to a new file, then renames it over the old one.
+///
+/// If the process dies at any time, one of the two remains.
 pub(super) fn save(directory: &Path, training: &Training) -> io::Result<()> {
     let unfinished = directory.join("checkpoint.unfinished");
     let mut file = File::create(&unfinished)?;
@@ -18,7 +19,7 @@ pub(super) fn save(directory: &Path, training: &Training) -> io::Result<()> {
     fs::rename(unfinished, directory.join(NAME))
 }
 
-/// Reads the checkpoint; `None` if there is none yet.
+/// Reads the checkpoint; `None` if the file does not exist yet.
 pub(super) fn load(directory: &Path) -> io::Result<Option<Training>> {
     match fs::read(directory.join(NAME)) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {

@@ -1,4 +1,4 @@
-//! `rdzv demo`: runs the workers under the agent, feeds the timeline, and prints its lines.
+//! `rdzv demo`: runs the workers under the agent, and prints the timeline.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -24,28 +24,28 @@ use super::timeline::{Action, Observation, Timeline, how_it_ended};
 use crate::exit::Exit;
 use crate::terminal::{Form, complain};
 
-/// The default number of workers.
+/// Default number of workers.
 const DEFAULT_WORKERS: u32 = 4;
 
-/// See what rdzv is for: some processes train, one is killed, all go on
+/// Show a training run that continues after one of its processes is killed.
 ///
-/// Needs no Python, no server and no network, takes about two seconds and leaves nothing behind.
-/// The processes train one small model together. They run under the agent of `rdzv run`, as with
-/// `--max-restarts 1`. The exit code is 0 if everything happened as it should; LOGLEVEL=INFO shows
-/// what the agent says.
+/// The demo needs no Python, no server and no network. It takes about two seconds and leaves no
+/// files behind. The processes train one small model together under the agent of `rdzv run`, with
+/// `--max-restarts 1`. The exit code is 0 if everything happened as expected. LOGLEVEL=INFO shows
+/// the agent's log.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// The number of worker processes.
+    /// Number of worker processes.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_WORKERS,
         value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
 
-    /// Kill nobody: the result is the same to the last bit.
+    /// Kill no worker: the result is the same to the last bit.
     #[arg(long)]
     no_kill: bool,
 }
 
-/// Runs the demo; the process is the agent of a keeper.
+/// Runs the demo. This process is the agent of a keeper.
 pub(crate) fn run(args: &DemoArgs) -> ExitCode {
     show(args).unwrap_or_else(|error| {
         complain(&format!("rdzv demo: {error:#}"));
@@ -71,7 +71,7 @@ fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         move || receive(&reports, started, &sender)
     });
     let outcome = rdzv_agent::run(plan, &mut |event: &AgentEvent| {
-        // The printer ends last; if it has panicked, the run goes on without it.
+        // The printer ends last. If it has panicked, the run continues without it.
         let _ = sender.send((started.elapsed(), Observation::Agent(event.clone())));
     });
     drop(sender);
@@ -103,10 +103,10 @@ fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// An observation with its time since the start.
+/// Observation with its time since the start.
 type Timed = (Duration, Observation);
 
-/// Passes reports on to the timeline until there are no more.
+/// Passes reports to the timeline until the last one.
 fn receive(reports: &Reports, started: Instant, sender: &mpsc::Sender<Timed>) -> io::Result<()> {
     while let Some(progress) = reports.next()? {
         let _ = sender.send((started.elapsed(), Observation::Worker(progress)));
@@ -114,7 +114,7 @@ fn receive(reports: &Reports, started: Instant, sender: &mpsc::Sender<Timed>) ->
     Ok(())
 }
 
-/// Performs the actions of the timeline as they come.
+/// Passes observations to the timeline, and performs its actions.
 fn print_timeline(mut timeline: Timeline, observations: &mpsc::Receiver<Timed>) -> Timeline {
     let form = Form::of_stdout();
     for (at, observation) in observations {
@@ -128,12 +128,14 @@ fn print_timeline(mut timeline: Timeline, observations: &mpsc::Receiver<Timed>) 
     timeline
 }
 
-/// A reader that has gone away is no reason to leave the workers alone.
+/// Prints a line. If the reader has exited, the workers still need their agent.
 fn say(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// Shows a line of the timeline: its head in the colour of the role, and its text wrapped behind it.
+/// Shows a line of the timeline.
+///
+/// The head has the colour of the role. The text follows it, wrapped.
 fn show_line(role: Role, head: &str, text: &str, form: Form) {
     for line in headed(role, head, text, form.width) {
         say(&line.painted(form.is_coloured));
@@ -150,7 +152,7 @@ fn show_block(title: &str, sentences: &[String], form: Form) {
 
 fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // If it is gone already, the timeline will notice that it did not die of this.
+        // If the process has ended already, the timeline reports that SIGKILL was not the cause.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
@@ -191,7 +193,7 @@ fn plan(args: &DemoArgs, directory: &Path, reports: &str) -> anyhow::Result<Agen
     Ok(config)
 }
 
-/// Shows what the workers had to say, for whom it did not go well.
+/// Shows the output of the workers after a failed demo.
 fn show_logs(directory: &Path) {
     let mut folders = vec![directory.join("logs")];
     while let Some(folder) = folders.pop() {
@@ -209,21 +211,21 @@ fn show_logs(directory: &Path) {
     }
 }
 
-/// The text before the timeline.
+/// Returns the text before the timeline.
 fn opening(workers: u32, kill: bool) -> String {
     let who = match workers {
         1 => "One process trains".to_owned(),
         more => format!("{more} processes train"),
     };
     let twist = match (kill, workers) {
-        (false, _) => "Nobody will be killed.",
+        (false, _) => "No process will be killed.",
         (true, 1) => "It will be killed.",
         (true, _) => "One of them will be killed.",
     };
     format!("{who} a small network that tells two half-moons apart. {twist}")
 }
 
-/// Shows the text after a timeline without deviation.
+/// Shows the text after a successful demo.
 fn closing(timeline: &Timeline, finished: Finished, form: Form) {
     let workers = match timeline.workers {
         DEFAULT_WORKERS => String::new(),
@@ -240,15 +242,15 @@ fn closing(timeline: &Timeline, finished: Finished, form: Form) {
             finished.loss
         ),
         format!(
-            "Nothing is left: all {} processes have ended, the temporary directory is gone.",
+            "All {} processes have ended, and the temporary directory has been removed.",
             timeline.started
         ),
     ];
     let next = [
         "rdzv run --nproc-per-node 2 --max-restarts 3 train.py",
-        "    your PyTorch script, as it is",
+        "    your PyTorch script, without changes",
         "rdzv run -h",
-        "    the flags that most people need",
+        "    the most common flags",
     ];
     say("");
     show_block("What you saw", &saw, form);
@@ -270,7 +272,7 @@ fn what_happened(timeline: &Timeline, finished: Finished) -> String {
     };
     format!(
         "Rank {} was killed in step {}. The agent saw it {} later and stopped the rest of the group; \
-         {} after the kill all ranks had been started again, and went on from step {} to {last}.",
+         {} after the kill all ranks had been restarted. They continued from step {} to {last}.",
         killed.rank,
         killed.step,
         later(killed.noticed),
@@ -279,7 +281,7 @@ fn what_happened(timeline: &Timeline, finished: Finished) -> String {
     )
 }
 
-/// The text after a timeline with a deviation.
+/// Returns the text after a demo that did not run as expected.
 fn failure(reason: &str, outcome: &Outcome) -> String {
     let reason = reason.trim_end_matches('.');
     let mut text = format!("\nThis is not how it should have gone: {reason}.");

@@ -1,4 +1,4 @@
-//! One worker of the demo: an ordinary elastic training loop, as a user would write it.
+//! One worker of the demo: an ordinary elastic training loop.
 
 use std::env;
 use std::path::PathBuf;
@@ -19,19 +19,19 @@ use crate::terminal::complain;
 
 const SEED: u64 = 2;
 
-/// The number of points, for all ranks together.
+/// Number of points, for all ranks together.
 const POINTS: usize = 512;
 
 const STEPS: u32 = 120;
 const CHECKPOINT_EVERY: u32 = 10;
 
-/// A step takes at least this long, so that people can follow.
+/// Minimum duration of a step, so that a user can follow the output.
 const PACE: Duration = Duration::from_millis(15);
 
-/// Longer than the other workers may take to start on a busy computer.
+/// Time limit that allows the other workers to start on a busy computer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One worker of the demo
+/// Flags of one worker of the demo.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct DemoWorkerArgs {
     /// Directory of the checkpoint.
@@ -43,7 +43,7 @@ pub(crate) struct DemoWorkerArgs {
     reports: String,
 }
 
-/// `rdzv demo-worker`, which the demo starts and nobody types.
+/// Runs `rdzv demo-worker`, a hidden command that the demo starts.
 pub(crate) fn work(args: &DemoWorkerArgs) -> ExitCode {
     match train(args) {
         Ok(()) => Exit::Success.into(),
@@ -88,7 +88,7 @@ fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
         if is_first && step % CHECKPOINT_EVERY == 0 {
             checkpoint::save(&args.directory, &training).context("save the checkpoint")?;
         }
-        // Nobody could follow it at full speed.
+        // At full speed, a user could not follow the output.
         thread::sleep(PACE.saturating_sub(started.elapsed()));
     }
 
@@ -103,7 +103,7 @@ fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Joins the other workers by the variables that the agent has set.
+/// Joins the other workers through the variables that the agent has set.
 fn join_group() -> anyhow::Result<ProcessGroup> {
     let options = UrlOptions {
         timeout: TIMEOUT,

@@ -1,4 +1,4 @@
-//! `rdzv demo`: an elastic training run with a failure in the middle, in one command.
+//! `rdzv demo`: an elastic training run in which one worker is killed.
 //!
 //! ```text
 //!   rdzv demo (keeper)
@@ -9,11 +9,11 @@
 //! | file | holds |
 //! |---|---|
 //! | `demo_run` | the plan for the agent, and the terminal |
-//! | `demo_worker` | one worker: an elastic training loop as a user would write it |
+//! | `demo_worker` | one worker: an ordinary elastic training loop |
 //! | `network` | the model, its data and its optimizer |
-//! | `checkpoint` | the file that survives |
+//! | `checkpoint` | the file that survives the kill |
 //! | `progress` | the reports of workers |
-//! | `timeline` | the course of the demo, and its verdict |
+//! | `timeline` | the state of the demo, its output lines, and its verdict |
 
 mod checkpoint;
 mod demo_run;

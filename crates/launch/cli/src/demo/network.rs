@@ -1,7 +1,7 @@
-//! The model that the demo trains: a network with one hidden layer that tells two half-moons apart.
+//! The model of the demo: a network with one hidden layer.
 //!
-//! Everything in here is a function of its arguments, in one fixed order of operations, so that the
-//! same ranks always compute the same bits.
+//! The network separates the points of two half-moons. All functions depend only on their
+//! arguments and have a fixed order of operations. So equal ranks always compute equal bits.
 
 use std::f32::consts::PI;
 
@@ -9,20 +9,24 @@ use serde::{Deserialize, Serialize};
 
 /// Width of the hidden layer.
 const HIDDEN: usize = 16;
-/// Parameters of the network: two weights and a bias in, one weight out, per hidden unit, and a bias.
+/// Number of parameters of the network.
+///
+/// Each hidden unit has two input weights, a bias and an output weight. The output has a bias.
 const PARAMETERS: usize = HIDDEN * 4 + 1;
 
 const LEARNING_RATE: f32 = 0.3;
 const MOMENTUM: f32 = 0.9;
 
-/// One example: where it is, and which moon it belongs to.
+/// Example: its position, and the moon to which it belongs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     at: [f32; 2],
     upper: bool,
 }
 
-/// The examples that a rank trains on: every `world_size`th of `count` points around two half-moons.
+/// Returns the examples of a rank.
+///
+/// They are every `world_size`th of `count` points around two half-moons.
 pub(super) fn shard(seed: u64, count: usize, rank: u32, world_size: u32) -> Vec<Point> {
     let mut random = fastrand::Rng::with_seed(seed);
     let all = (0..count).map(|index| {
@@ -42,31 +46,31 @@ pub(super) fn shard(seed: u64, count: usize, rank: u32, world_size: u32) -> Vec<
         .collect()
 }
 
-/// The state of a training run: all that a checkpoint must hold.
+/// State of a training run, which is the content of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Training {
-    /// The number of steps taken.
+    /// Number of steps taken.
     pub(super) step: u32,
     /// Weights and biases.
     pub(super) parameters: Vec<f32>,
-    /// The things that the optimizer remembers of earlier gradients.
+    /// Momentum of the optimizer, from earlier gradients.
     pub(super) velocity: Vec<f32>,
 }
 
-/// What one pass over examples yields, as sums, so that the sums of several ranks can be added.
+/// Result of one pass over examples, as sums that can be added over ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Pass {
-    /// The gradient, then the loss, then the number of points on the right side, then of all points.
+    /// Gradient, loss, number of correctly classified points, number of points.
     pub(super) sums: Vec<f32>,
 }
 
 impl Pass {
-    /// The mean loss.
+    /// Returns the mean loss.
     pub(super) fn loss(&self) -> f32 {
         self.sums[PARAMETERS] / self.points()
     }
 
-    /// The fraction of points on the right side.
+    /// Returns the fraction of correctly classified points.
     pub(super) fn accuracy(&self) -> f32 {
         self.sums[PARAMETERS + 1] / self.points()
     }
@@ -77,7 +81,7 @@ impl Pass {
 }
 
 impl Training {
-    /// A network that has not learned anything.
+    /// Creates an untrained network.
     pub(super) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         Self {
@@ -87,7 +91,7 @@ impl Training {
         }
     }
 
-    /// Goes over the points forwards and backwards. Logistic loss.
+    /// Computes the forward and backward pass over the points, with logistic loss.
     pub(super) fn pass(&self, points: &[Point]) -> Pass {
         let (inner, outer) = self.parameters.split_at(HIDDEN * 3);
         let mut sums = vec![0.0; PARAMETERS + 3];
@@ -120,7 +124,7 @@ impl Training {
         Pass { sums }
     }
 
-    /// Takes a step against the gradient of a pass over all points.
+    /// Takes one step of gradient descent with momentum; `pass` covers all points.
     pub(super) fn advance(&mut self, pass: &Pass) {
         let points = pass.points();
         let state = self.parameters.iter_mut().zip(&mut self.velocity);

@@ -1,6 +1,6 @@
-//! Reports of the workers to the demo: datagrams on a socket of this host.
+//! Reports of the workers to the demo, as datagrams on a local socket.
 //!
-//! The socket has an abstract name (Linux), so that there is no file to leave behind.
+//! The socket has an abstract name (Linux), so it leaves no file behind.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -9,10 +9,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A report of the worker with rank 0.
+/// Report of the worker with rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Progress {
-    /// All ranks have joined, and go on after this step; 0 is the beginning.
+    /// All ranks have joined. They continue after this step; 0 is the beginning.
     Joined { step: u32 },
     /// The loss before a step, over the points of all ranks.
     Step { step: u32, loss: f32 },
@@ -20,23 +20,23 @@ pub(super) enum Progress {
     Finished(Finished),
 }
 
-/// The result of the training.
+/// Result of the training.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Finished {
     pub(super) step: u32,
     pub(super) loss: f32,
-    /// The share of the points that are told apart.
+    /// Fraction of the points that the network classifies correctly.
     pub(super) accuracy: f32,
 }
 
-/// The end at which reports arrive.
+/// Receiver of reports.
 #[derive(Debug)]
 pub(super) struct Reports {
     socket: UnixDatagram,
     name: String,
 }
 
-/// Longer than any report.
+/// Size of the buffer, which is larger than any report.
 const LONGEST: usize = 1024;
 
 impl Reports {
@@ -46,7 +46,7 @@ impl Reports {
         Ok(Self { socket, name })
     }
 
-    /// What a [`Reporter`] needs to find it.
+    /// Returns the name of the socket, to which a [`Reporter`] connects.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -62,7 +62,7 @@ impl Reports {
     }
 }
 
-/// The end at which reports are made.
+/// Sender of reports.
 #[derive(Debug)]
 pub(super) struct Reporter {
     socket: UnixDatagram,
@@ -80,7 +80,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Says that no report will follow, from anybody.
+    /// Ends the reports: no worker sends another one.
     pub(super) fn end(&self) -> io::Result<()> {
         self.socket.send(&[])?;
         Ok(())

@@ -1,7 +1,7 @@
-//! The course of the demo: events and reports in, lines out; and one decision, which worker to kill
-//! and when.
+//! The state of the demo: it turns events and reports into lines of output.
 //!
-//! A function of its inputs and their times. Its verdict rests on observed events alone.
+//! It also decides which worker to kill, and when. The result depends only on the inputs and their
+//! times. The verdict depends only on observed events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,71 +13,71 @@ use rustix::process::Signal;
 
 use super::progress::{Finished, Progress};
 
-/// An input of the timeline.
+/// Input of the timeline.
 #[derive(Debug, Clone)]
 pub(super) enum Observation {
-    /// An event of the agent.
+    /// Event of the agent.
     Agent(AgentEvent),
-    /// A report of the worker with rank 0.
+    /// Report of the worker with rank 0.
     Worker(Progress),
 }
 
-/// An output of the timeline.
+/// Output of the timeline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Show a line to the user: its head and its text.
+    /// Show a line to the user: role, head and text.
     Print(Role, String, String),
     /// Kill the worker with this process id.
     Kill(u32),
 }
 
-/// The state of the demo as observed so far.
+/// State of the demo, from the observations until now.
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub(super) workers: u32,
-    /// True if a worker is to be killed.
+    /// `true` if the demo kills a worker.
     pub(super) kill: bool,
     pub(super) restarts: u32,
-    /// Process ids of the workers of this attempt that run, by rank.
+    /// Process ids of the running workers of this attempt, by rank.
     pub(super) running: BTreeMap<u32, u32>,
-    /// Ends of the other workers of this attempt.
+    /// Exits of workers of this attempt, except for the victim, by rank.
     ended: BTreeMap<u32, Exit>,
-    /// The number of workers started in all attempts.
+    /// Number of workers started in all attempts.
     pub(super) started: usize,
-    /// The last step of this attempt.
+    /// Last reported step.
     step: u32,
     first_loss: Option<f32>,
-    /// The loss of each step, by its number: those that were done again count once.
+    /// Loss by step number. A repeated step counts once.
     losses: BTreeMap<u32, f32>,
     pub(super) killed: Option<Killed>,
     pub(super) finished: Option<Finished>,
 }
 
-/// The victim, and the recovery.
+/// Killed worker, and the recovery from it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Killed {
     pub(super) rank: u32,
     pub(super) pid: u32,
     pub(super) at: Duration,
-    /// The step that it was in.
+    /// Step during which the kill happened.
     pub(super) step: u32,
-    /// When the agent said that it had died of SIGKILL.
+    /// Time at which the agent reported the death by SIGKILL.
     pub(super) noticed: Option<Duration>,
-    /// When all workers had been started again.
+    /// Time at which all workers had been restarted.
     pub(super) restarted: Option<Duration>,
-    /// The step of the checkpoint from which they went on.
+    /// Step of the checkpoint from which they continued.
     pub(super) resumed: Option<u32>,
 }
 
 const SIGKILL: i32 = Signal::KILL.as_raw();
 
-/// The step that is reported last before the kill: some steps after a checkpoint.
+/// Last reported step before the kill, some steps after a checkpoint.
 const KILL_AT: u32 = 47;
 
-/// Columns of the chart of all losses.
+/// Width of the chart of all losses, in columns.
 const COLUMNS: usize = 60;
 
-/// There is a line for every 20th step.
+/// Interval of the steps that have a line.
 const SHOWN: u32 = 20;
 
 impl Timeline {
@@ -97,7 +97,7 @@ impl Timeline {
         }
     }
 
-    /// Handles an input at a time since the start of the demo.
+    /// Handles an input; `at` is the time since the start of the demo.
     pub(super) fn handle(&mut self, at: Duration, observation: Observation) -> Vec<Action> {
         let mut actions = Vec::new();
         match observation {
@@ -147,7 +147,7 @@ impl Timeline {
                 self.restarts += 1;
                 let mut by_end: BTreeMap<(&str, String), Vec<u32>> = BTreeMap::new();
                 for (rank, exit) in std::mem::take(&mut self.ended) {
-                    // A worker that sees its peer go may be faster than the agent's signal.
+                    // A worker may notice the loss of its peer and exit before the agent's signal.
                     let what = match exit {
                         Exit::Code(_) => "gave up",
                         Exit::Signal(_) => "stopped",
@@ -214,7 +214,7 @@ impl Timeline {
         }
     }
 
-    /// The last one: rank 0 would do as well, but it is the one that reports.
+    /// Chooses the last rank, because rank 0 sends the reports.
     fn choose_victim(&mut self, at: Duration, actions: &mut Vec<Action>) {
         let Some((&rank, &pid)) = self.running.last_key_value() else {
             return;
@@ -235,10 +235,10 @@ impl Timeline {
         actions.push(Action::Kill(pid));
     }
 
-    /// The result if everything went as the demo says, else the first deviation.
+    /// Returns the result of a demo that ran as expected, or the first deviation.
     pub(super) fn verdict(&self, outcome: &Outcome) -> Result<Finished, String> {
         if let Outcome::Error(error) = outcome {
-            return Err(format!("the agent could not go on: {error}"));
+            return Err(format!("the agent could not continue: {error}"));
         }
         if let Outcome::Signalled { signal, .. } = outcome {
             return Err(format!("stopped by signal {signal}"));
@@ -247,14 +247,14 @@ impl Timeline {
             return Err("the workers failed".to_owned());
         }
         if self.kill {
-            let killed = self.killed.ok_or("nobody was killed")?;
+            let killed = self.killed.ok_or("no worker was killed")?;
             killed.noticed.ok_or("the victim did not die of SIGKILL")?;
             killed
                 .restarted
-                .ok_or("the workers were not started again")?;
+                .ok_or("the agent did not restart the workers")?;
             match killed.resumed {
-                None => return Err("the workers did not go on".to_owned()),
-                Some(0) => return Err("the workers began anew, not from a checkpoint".to_owned()),
+                None => return Err("the workers did not continue".to_owned()),
+                Some(0) => return Err("the workers restarted without a checkpoint".to_owned()),
                 Some(_) => {}
             }
         }
@@ -273,7 +273,7 @@ impl Timeline {
     }
 }
 
-/// One line of the timeline.
+/// Returns one line of the timeline.
 fn line(at: Duration, what: &str, text: String) -> Action {
     let role = match what {
         "KILL" | "died" => Role::Error,
@@ -286,20 +286,20 @@ fn line(at: Duration, what: &str, text: String) -> Action {
     Action::Print(role, head, text)
 }
 
-/// A bar for a fraction; 1 is full.
+/// Returns a bar for a fraction; 1 is the full width.
 fn bar(fraction: f32) -> String {
     const FULL: f32 = 30.0;
     let len = (fraction.clamp(0.0, 1.5) * FULL).round() as usize;
     "█".repeat(len.max(1))
 }
 
-/// "rank 3", "ranks 0, 1, 2".
+/// Returns text such as "rank 3" or "ranks 0, 1, 2".
 fn ranks<'a>(ranks: impl ExactSizeIterator<Item = &'a u32>) -> String {
     let plural = if ranks.len() == 1 { "" } else { "s" };
     format!("rank{plural} {}", numbers(ranks))
 }
 
-/// "1, 2, 3", up to eight of them.
+/// Returns up to eight numbers, such as "1, 2, 3".
 fn numbers<'a>(numbers: impl ExactSizeIterator<Item = &'a u32>) -> String {
     const SHOWN: usize = 8;
     let more = numbers.len().saturating_sub(SHOWN);
@@ -310,7 +310,7 @@ fn numbers<'a>(numbers: impl ExactSizeIterator<Item = &'a u32>) -> String {
     }
 }
 
-/// "by SIGKILL", "with exit code 1".
+/// Returns text such as "by SIGKILL" or "with exit code 1".
 pub(super) fn how_it_ended(exit: Exit) -> String {
     match exit {
         Exit::Code(code) => format!("with exit code {code}"),

@@ -1,4 +1,4 @@
-//! The surroundings of a launch: the variables, the facts about this host, and the notes for the user.
+//! The context of a launch: variables, facts about this host, user notes.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,26 +16,26 @@ use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES};
 use rdzv_rendezvous::dynamic::is_this_machine;
 use uuid::Uuid;
 
-/// Limit for the look-up of a host name.
+/// Time limit for the lookup of a host name.
 const NAME_LOOK_UP: Duration = Duration::from_secs(10);
 
-/// The variables as they were when the program started.
+/// Variables of the environment at the start of the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Environment(pub(crate) BTreeMap<OsString, OsString>);
 
 impl Environment {
-    /// The value of a variable, if it is set; bytes that are no text are replaced.
+    /// Returns the value of a variable, if it is set; invalid UTF-8 is replaced.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         let value = self.0.get(OsStr::new(name))?;
         Some(value.to_string_lossy().into_owned())
     }
 
-    /// The same, without an empty one.
+    /// Returns the value of a variable, if it is set and not empty.
     pub(crate) fn filled(&self, name: &str) -> Option<String> {
         self.text(name).filter(|value| !value.is_empty())
     }
 
-    /// The devices that are visible to workers.
+    /// Returns the lists of the devices that are visible to workers.
     pub(super) fn visible_lists(&self) -> VisibleLists {
         VisibleLists {
             cuda: self.text(CUDA_VISIBLE_DEVICES),
@@ -43,35 +43,35 @@ impl Environment {
         }
     }
 
-    /// True if the variable is exactly `1`.
+    /// `true` if the variable is exactly `1`.
     pub(super) fn is_one(&self, name: &str) -> bool {
         self.text(name).as_deref() == Some("1")
     }
 }
 
-/// A message to the user, to be logged.
+/// Message to the user, which the launcher logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Note {
     /// Shown by default.
     Warning(String),
     /// Shown with `LOGLEVEL=INFO`.
     Info(String),
-    /// A warning that is put in another way in torchrun's face.
+    /// A warning with another text in torchrun's style.
     Either {
-        /// In the words of torchrun.
+        /// Text of torchrun.
         torchrun: String,
-        /// In ours.
+        /// Text of rdzv.
         plain: String,
     },
 }
 
-/// The surroundings in which flags are resolved.
+/// Context in which flags are resolved.
 pub(super) struct Context<'c> {
     pub(super) environment: &'c Environment,
     pub(super) machine: &'c dyn Machine,
     /// Environment of the workers, before the variables of their ranks.
     pub(super) workers: BTreeMap<OsString, OsString>,
-    /// Collected on the way.
+    /// Messages to the user, collected until now.
     pub(super) notes: Vec<Note>,
 }
 
@@ -93,12 +93,12 @@ impl<'c> Context<'c> {
         self.notes.push(Note::Info(text.into()));
     }
 
-    /// The path as seen from the current directory.
+    /// Makes a path absolute, relative to the current directory.
     pub(super) fn absolute(&self, path: impl AsRef<Path>) -> PathBuf {
         self.machine.working_directory().join(path)
     }
 
-    /// The directory of temporary files, as Python chooses it.
+    /// Returns the directory for temporary files, as Python chooses it.
     pub(super) fn temporary_directory(&self) -> PathBuf {
         rdzv_agent::host::temporary_directory(
             |name| {
@@ -110,7 +110,7 @@ impl<'c> Context<'c> {
         )
     }
 
-    /// The program of this name in the directories of `PATH`, then in `beside`.
+    /// Finds the program with this name in `PATH`, and then in `beside`.
     pub(super) fn find_program(&self, name: &str, beside: Option<&Path>) -> Option<PathBuf> {
         let path = self.environment.text("PATH").unwrap_or_default();
         std::env::split_paths(&path)
@@ -120,46 +120,46 @@ impl<'c> Context<'c> {
     }
 }
 
-/// The facts about a machine that a launch depends on.
+/// Facts about a machine on which a launch depends.
 pub(crate) trait Machine {
-    /// The processors in this process's affinity mask.
+    /// Returns the processors in this process's affinity mask.
     fn affinity(&self) -> CpuList;
-    /// The tightest limit on processor time that control groups put on this process.
+    /// Returns the lowest limit of processor time in this process's control groups.
     fn cpu_limit(&self) -> Option<CpuLimit>;
-    /// All accelerators, whether visible or not.
+    /// Returns all accelerators, including those that are not visible.
     fn accelerators(&self) -> Accelerators;
-    /// The processors for each of so many workers, by local rank.
+    /// Returns the processors of each worker, by local rank.
     fn bind(
         &self,
         mode: BindingMode,
         lists: &VisibleLists,
         local_world_size: u32,
     ) -> Result<Vec<Binding>, PlacementError>;
-    /// Whether a host name or address means this machine. Names are looked up.
+    /// `true` if a host name or address is that of this machine; resolves names.
     fn is_called(&self, host: &str) -> bool;
-    /// The current directory.
+    /// Returns the current directory.
     fn working_directory(&self) -> PathBuf;
-    /// Whether there is a regular file of that name.
+    /// `true` if the path is a regular file.
     fn is_file(&self, path: &Path) -> bool;
-    /// The first mebibyte of a file that can be read.
+    /// Returns the first mebibyte of a file; `None` if it cannot be read.
     fn beginning(&self, path: &Path) -> Option<Vec<u8>>;
-    /// The names in a directory, none if it cannot be read.
+    /// Returns the names in a directory; none if it cannot be read.
     fn names(&self, directory: &Path) -> Vec<OsString>;
-    /// Whether there is a file of that name that may be executed.
+    /// `true` if the path is an executable file.
     fn is_program(&self, path: &Path) -> bool;
-    /// Whether this is a directory in which files can be made.
+    /// `true` if the path is a directory in which files can be created.
     fn takes_files(&self, path: &Path) -> bool;
-    /// A new UUID.
+    /// Returns a new UUID.
     fn random_id(&self) -> String;
 }
 
-/// The name by which this host knows itself.
+/// Returns the name of this host, as the kernel reports it.
 pub(crate) fn host_name() -> String {
     let system = rustix::system::uname();
     system.nodename().to_string_lossy().into_owned()
 }
 
-/// The host that this process runs on.
+/// Host on which this process runs.
 #[derive(Debug)]
 pub(crate) struct ThisHost;
 

@@ -19,51 +19,55 @@ use super::context::Context;
 use crate::exit::Raised;
 use crate::explanation::{Draft, Provenance};
 
-/// Runs the script as `__main__` with its own `sys.argv`, and leaves an error file if an exception
-/// leaves it. It must not contain a dollar sign: arguments are templates.
+/// Python code that runs the script as `__main__` with its own `sys.argv`.
+///
+/// It writes an error file for an uncaught exception. The code must not contain a dollar sign,
+/// because arguments are templates.
 const BOOTSTRAP: &str = include_str!("run_path.py");
 
-/// The name of workers of `--run-path` in failure reports, as `torchrun` has it.
+/// Name of `--run-path` workers in failure reports, as in `torchrun`.
 const RUN_PATH_NAME: &str = "run_script_path";
 
-/// How the script is executed.
+/// Flags for the execution of the script.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct CommandArgs {
     /// Run the script argument as a Python module (python -m)
     #[arg(short, long)]
     pub(crate) module: bool,
 
-    /// Execute the script argument itself, without Python
+    /// Execute the script argument itself, without Python.
     ///
-    /// Looked up in PATH if it has no slash.
+    /// A name without a slash is searched for in PATH.
     #[arg(long)]
     pub(crate) no_python: bool,
 
-    /// Run the script as __main__ inside an interpreter that records its exceptions
+    /// Run the script as __main__ in an interpreter that records exceptions.
     ///
-    /// Wins over --no-python and --module. An uncaught exception is written to the worker's error
+    /// Overrides --no-python and --module. An uncaught exception is written to the worker's error
     /// file, so the failure report shows its traceback.
     #[arg(long)]
     run_path: bool,
 }
 
-/// The name that the launcher was called by, as far as that changes a launch.
+/// Properties of a launch that follow from the name of the launcher.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Called {
-    /// Directory of the link named `torchrun`, if it was called by one: an environment's
-    /// interpreter may stand beside it.
+    /// Directory of the link named `torchrun`, if the program was started by it.
+    ///
+    /// The directory may contain the interpreter of an environment.
     pub(crate) beside: Option<PathBuf>,
-    /// Directory of this program, which may be that of an environment.
+    /// Directory of this program, which may belong to an environment.
     pub(crate) own: Option<PathBuf>,
-    /// True gives scripts `--local-rank=N`, as the older launcher does.
+    /// `true` if scripts get `--local-rank=N`, as from the older launcher.
     pub(crate) local_rank_argument: bool,
-    /// Unknown options of `--rdzv-conf` and unknown signals are refused, as by `rdzv run`; `torchrun` warns
-    /// of them.
+    /// `true` to refuse unknown `--rdzv-conf` options and signals, as `rdzv run`.
+    ///
+    /// `torchrun` only warns about them.
     pub(crate) is_strict: bool,
 }
 
 impl CommandArgs {
-    /// Builds the command of the workers; beside it, the interpreter if it has one.
+    /// Returns the command of the workers, and their interpreter, if they have one.
     pub(super) fn resolve(
         &self,
         training_script: &[OsString],
@@ -115,8 +119,10 @@ impl CommandArgs {
 }
 
 impl CommandArgs {
-    /// The program of the workers: agents that have no run id in common tell by it whether they belong
-    /// to one job. A script is known by its text, because nodes may have it at different places.
+    /// Returns the identity of the workers' program.
+    ///
+    /// Agents without a common run id compare it to find out if they belong to one job. The text
+    /// of a script identifies it, because its path may differ between nodes.
     pub(super) fn program(
         &self,
         training_script: &[OsString],
@@ -139,7 +145,7 @@ impl CommandArgs {
     }
 }
 
-/// The Python of the workers.
+/// Returns the Python interpreter of the workers.
 fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Raised> {
     let (link, machine) = (called.beside.as_deref(), context.machine);
     let found = python::interpreter(
@@ -165,7 +171,9 @@ fn interpreter(called: &Called, context: &Context<'_>) -> Result<Interpreter, Ra
     })
 }
 
-/// Adds the interpreter or program to an explanation. Returns the origin of the mode.
+/// Adds the interpreter or program to an explanation.
+///
+/// Returns the origin of the mode.
 pub(super) fn explain(
     draft: &mut Draft,
     entrypoint: &Entrypoint,

@@ -1,4 +1,4 @@
-//! `rdzv run --explain`: the sections of an explanation. Nothing is started.
+//! `rdzv run --explain`: all sections of an explanation.
 
 use super::context::{Environment, Machine};
 use super::resolve::Launch;
@@ -10,8 +10,9 @@ use crate::exit::Refusal;
 use crate::explanation::{Draft, Explanation, Setting};
 use crate::{scheduler, trust};
 
-/// Explains a launch; `settings` are the flags of its line. Fails as the launch would fail before
-/// the first worker.
+/// Explains a launch; `settings` are the flags of its line.
+///
+/// Fails if the launch would fail before it starts the first worker.
 pub(crate) fn explain(
     settings: Vec<Setting>,
     launch: &Launch,

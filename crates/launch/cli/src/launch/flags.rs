@@ -1,8 +1,8 @@
-//! The flags of `rdzv run`, in the order of `torchrun`, with their help. Those that are resolved
-//! together stand in the file that resolves them.
+//! The flags of `rdzv run` with their help, in the order of `torchrun`.
 //!
-//! Types follow `torchrun`: `int` and `float` options accept what Python accepts. Everything else
-//! stays text until it is resolved, because `torchrun` reports bad text later (exit code 1, not 2).
+//! Flags that are resolved together are in the file that resolves them. Types follow `torchrun`:
+//! `int` and `float` options accept the texts that Python accepts. All other values stay text until
+//! they are resolved, because `torchrun` reports bad text later (exit code 1, not 2).
 
 use std::ffi::OsString;
 
@@ -33,17 +33,17 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) rendezvous: RendezvousArgs,
 
-    /// How often the worker group is restarted before its failure is final
+    /// Restart the workers up to N times before the job fails.
     #[arg(long, value_name = "N", default_value = "0", value_parser = number::int)]
     pub(crate) max_restarts: i64,
 
-    /// Seconds between two looks at the workers; accepted and checked, but not needed
+    /// Seconds between two polls of the workers; checked, but not used.
     ///
-    /// rdzv waits for exits instead of polling for them.
+    /// rdzv waits for exits instead of polling.
     #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = number::float)]
     pub(super) monitor_interval: f64,
 
-    /// How function workers are started; accepted, but without meaning for programs
+    /// Start method of function workers; accepted, but without effect.
     #[arg(
         long,
         value_name = "METHOD",
@@ -52,13 +52,13 @@ pub(crate) struct RunArgs {
     )]
     start_method: String,
 
-    /// Where events go: null, console or dynamic_rendezvous
+    /// Destination of events: null, console or dynamic_rendezvous.
     ///
     /// `console` prints one JSON object per event on stderr.
     #[arg(long, value_name = "HANDLER", default_value = "null")]
     pub(super) event_log_handler: String,
 
-    /// Role of this node's workers, in ROLE_NAME and in log prefixes
+    /// Role of this node's workers, in ROLE_NAME and in log prefixes.
     #[arg(long, value_name = "ROLE", default_value = "default")]
     pub(crate) role: String,
 
@@ -71,16 +71,17 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) fixed: StaticArgs,
 
-    /// Plug-in that decides where output goes; rdzv has `default` only
+    /// Plug-in for the destination of output; rdzv has only `default`.
     #[arg(long, value_name = "NAME")]
     pub(super) logs_specs: Option<String>,
 
-    /// Bind workers to the processors near their device
+    /// Bind workers to the processors near their device.
     ///
-    /// A worker's device is the visible one whose index is its local rank. `node`: all processors
-    /// of the device's NUMA node; `socket`: of its socket; `exclusive`: a share of the node's cores
-    /// that no other device's worker has; `core-complex`: those that share one last-level cache.
-    /// Only processors that rdzv itself may use.
+    /// A worker's device is the visible device whose index is the local rank. `node` binds to all
+    /// processors of the device's NUMA node, and `socket` to those of its socket. `exclusive` binds
+    /// to a share of the node's cores that no worker of another device has. `core-complex` binds to
+    /// processors that share one last-level cache. Workers get only processors that rdzv itself may
+    /// use.
     #[arg(
         long,
         value_name = "MODE",
@@ -91,39 +92,40 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) stop: StopArgs,
 
-    /// Give every worker LOCAL_RANK 0 and one visible device
+    /// Give every worker LOCAL_RANK 0 and one visible device.
     #[arg(long)]
     pub(super) virtual_local_rank: bool,
 
-    /// Print a completion script for torchrun and exit
+    /// Print a completion script for torchrun and exit.
     #[arg(long, value_name = "SHELL", value_parser = ["bash", "zsh", "tcsh"])]
     pub(crate) print_completion: Option<String>,
 
     /// Show equal lines of several workers once, as in `[default0-3,5]:text`
     ///
-    /// Concerns lines that -t labels; without -t, all output is labelled (-t 3). Equal lines that
-    /// come within 100 ms of one another become one, whose label names all ranks; the others stay
-    /// as they are, and in the order of their worker, up to 100 ms later.
+    /// This applies to lines that -t labels; without -t, all output is labelled (-t 3). Equal lines
+    /// that come within 100 ms become one line, whose label names all ranks. Other lines stay
+    /// unchanged and in the order of their worker, but appear up to 100 ms later.
     #[arg(long)]
     pub(super) collapse: bool,
 
-    /// Script, module or program, and everything that belongs to it
+    /// Script, module or program, with its arguments.
     ///
-    /// What follows the script goes to the workers unchanged, except for ${local_rank}, which is
-    /// replaced, and $$, which becomes $. The first `--` of the line is dropped, as torchrun does.
+    /// Arguments after the script are passed to the workers unchanged, except for ${local_rank},
+    /// which is replaced, and $$, which becomes $. The first `--` of the line is dropped, as in
+    /// torchrun.
     #[arg(value_name = "TRAINING_SCRIPT [ARGS]", trailing_var_arg = true)]
     pub(crate) training_script: Vec<OsString>,
 
-    // The flags of ours: a heading holds for all that follows it.
+    // Flags that only rdzv has. A heading applies to all flags of its struct.
     #[command(flatten, next_help_heading = "On a terminal")]
     pub(crate) terminal: TerminalArgs,
 
     #[command(flatten, next_help_heading = "Watching a run")]
     pub(super) observe: ObserveArgs,
 
-    /// Print what would be started, and where every value comes from; start nothing
+    /// Print what would start, and the origin of every value; start nothing.
     ///
-    /// `--explain=json` prints the same for programs. A line that cannot be run is refused as ever.
+    /// `--explain=json` prints the same as JSON. A line that cannot run is refused as usual.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -135,13 +137,13 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) explain: Option<String>,
 
-    /// The cluster scheduler that says how the nodes of a job meet, where no flag does
+    /// Cluster scheduler that configures the rendezvous if no flag does.
     ///
-    /// In a step of several nodes of a Slurm job, `srun rdzv run train.py` needs no other flags:
-    /// nodes, endpoint, port, run id and, with GPUs, the number of workers come from Slurm;
-    /// `--explain` shows each. A step with several tasks on a node is refused. `auto` asks Slurm
-    /// inside of such a step; `slurm` refuses to run elsewhere; `none` asks nobody. The link named
-    /// torchrun never asks. [env: RDZV_SCHEDULER]
+    /// In a step of several nodes of a Slurm job, `srun rdzv run train.py` needs no other flags.
+    /// Nodes, endpoint, port and run id come from Slurm, and with GPUs also the number of workers;
+    /// `--explain` shows each value. A step with several tasks on a node is refused. `auto` uses
+    /// Slurm inside such a step; `slurm` refuses to run elsewhere; `none` uses no scheduler. The
+    /// link named torchrun never uses one. [env: RDZV_SCHEDULER]
     #[arg(
         long,
         value_name = "NAME",
@@ -151,12 +153,12 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) scheduler: String,
 
-    /// Nodes in reserve, of those of --nnodes or of the Slurm step
+    /// Number of spare nodes, out of those of --nnodes or of the Slurm step.
     ///
-    /// The job runs on the others, and begins without waiting for these. They have no workers until
-    /// another node is lost or withdraws. Needs a dynamic rendezvous, and a number of nodes instead
-    /// of MIN:MAX. Under Slurm: `srun --no-kill --kill-on-bad-exit=0`, and `rdzv verdict` for the
-    /// result of the job, see docs/slurm.md.
+    /// The job runs on the other nodes, and starts without waiting for the spare ones. Spare nodes
+    /// have no workers until another node is lost or withdraws. This needs a dynamic rendezvous,
+    /// and a fixed number of nodes instead of MIN:MAX. Under Slurm, use `srun --no-kill
+    /// --kill-on-bad-exit=0`; `rdzv verdict` prints the result of the job, see docs/slurm.md.
     #[arg(
         long,
         value_name = "K",
@@ -165,7 +167,7 @@ pub(crate) struct RunArgs {
     )]
     pub(super) spares: u32,
 
-    /// The settings that the scheduler gives.
+    /// Settings from the scheduler.
     #[arg(skip)]
     pub(crate) scheduled: Scheduled,
 
@@ -184,11 +186,11 @@ pub(crate) struct RunArgs {
     #[command(flatten, next_help_heading = "What is left of a run")]
     pub(crate) report: ReportArgs,
 
-    /// Say everything as torchrun does: its log lines, error texts, exit codes and failure report
+    /// Behave as torchrun: its log lines, errors, exit codes and failure report.
     ///
-    /// For programs that look for them. Without it, `rdzv run` says in plain sentences what
-    /// happens, and ends with the first failure and its cause. The link named torchrun always
-    /// speaks so. [env: RDZV_COMPAT_OUTPUT=1]
+    /// This is for programs that depend on them. Without this flag, `rdzv run` reports events in
+    /// plain sentences, and ends with the first failure and its cause. The link named torchrun
+    /// always behaves as torchrun. [env: RDZV_COMPAT_OUTPUT=1]
     #[arg(long, help_heading = "What is left of a run")]
     pub(crate) compat_output: bool,
 
@@ -202,13 +204,13 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) run: RunArgs,
 
-    /// Do not pass --local-rank to the script; it reads LOCAL_RANK instead
+    /// Do not pass --local-rank to the script; it reads LOCAL_RANK instead.
     #[arg(long, help_heading = None::<&str>)]
     pub(crate) use_env: bool,
 }
 
 impl LaunchArgs {
-    /// True if scripts get `--local-rank`.
+    /// `true` if scripts get `--local-rank`.
     pub(crate) fn local_rank_argument(&self) -> Result<bool, Raised> {
         if self.run.command.no_python && !self.use_env {
             return Err(Raised::value_error(

@@ -13,38 +13,39 @@ use crate::exit::Refusal;
 use crate::explanation::{Draft, Provenance};
 use crate::number;
 
-/// The program that reads the stacks of Python processes.
+/// Program that reads the stacks of Python processes.
 const STACK_TOOL: &str = "py-spy";
 
 /// Flags for workers that hang.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct HangArgs {
-    /// Seconds without progress of any worker of this node after which they are taken to hang; 0: never
+    /// Seconds without progress on this node that count as a hang (0 disables)
     ///
-    /// Progress is seen from outside: processor time of a worker and its children, output, data
-    /// read. With several nodes, choose it longer than a node may have to wait for another one.
+    /// rdzv observes progress from outside: processor time of a worker and its children, output,
+    /// data read. With several nodes, the timeout must be longer than one node may wait for
+    /// another.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     hang_timeout: f64,
 
-    /// Seconds between the heartbeats that workers send: 30, or init=600,step=30,checkpoint=300
+    /// Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300.
     ///
-    /// Workers write a line to the named pipe RDZV_HEARTBEAT; its first word is the phase that they
-    /// enter, and the limit of that phase runs until the next line. A number without a phase is for
-    /// all phases that are not named, but `init` (before the first line) and `done` have no limit
-    /// unless they are named.
+    /// Workers write lines to the named pipe RDZV_HEARTBEAT. The first word of a line is the phase
+    /// that the worker enters. The limit of that phase applies until the next line. A number
+    /// without a phase is the limit of all phases that are not named. But `init` (before the first
+    /// line) and `done` have no limit unless they are named.
     #[arg(long, value_name = "LIMITS")]
     heartbeat_timeout: Option<String>,
 
-    /// What follows when workers hang: report, restart or fail
+    /// Action when workers hang: report, restart or fail.
     ///
-    /// Each reports where every worker is. `restart` restarts the group as after a failure, as
-    /// often as --max-restarts allows; `fail` ends the run.
+    /// Each action reports the location of every worker. `restart` also restarts the group as after
+    /// a failure, up to --max-restarts times; `fail` also ends the run.
     #[arg(long, value_name = "ACTION", default_value = "report")]
     hang_action: String,
 }
 
 impl HangArgs {
-    /// Resolves the flags. Gives the workers the path of the watchdog's pipe.
+    /// Resolves the flags, and sets the variable for the watchdog's pipe.
     pub(super) fn resolve(
         &self,
         entrypoint: &Entrypoint,
@@ -99,7 +100,7 @@ impl HangArgs {
     }
 }
 
-/// The pipe of the watchdog, by the switch and the path of PyTorch.
+/// Returns the pipe of the watchdog, if PyTorch's variables enable it.
 fn watchdog(context: &Context<'_>) -> Option<PathBuf> {
     let environment = context.environment;
     let on = environment.is_one(env::TORCHELASTIC_ENABLE_FILE_TIMER);
@@ -112,7 +113,7 @@ fn watchdog(context: &Context<'_>) -> Option<PathBuf> {
     })
 }
 
-/// In `PATH`, else beside the workers' interpreter.
+/// Finds the stack tool in `PATH`, or next to the workers' interpreter.
 fn stack_tool(entrypoint: &Entrypoint, context: &Context<'_>) -> Option<PathBuf> {
     let beside = Path::new(&entrypoint.program).parent();
     let beside = beside.filter(|directory| !directory.as_os_str().is_empty());

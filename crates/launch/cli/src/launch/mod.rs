@@ -1,9 +1,9 @@
-//! The launch of workers: flags + environment + machine -> [`AgentConfig`](rdzv_agent::AgentConfig),
-//! and its explanation.
+//! The launch of workers: the configuration of the agent, and its explanation.
 //!
-//! Flags that belong together stand in one file with the function that resolves them and the one
-//! that explains them. [`resolve()`] reads no clock, no variable and no file by itself. It asks a
-//! [`Machine`] for the facts about the host, so tests choose the machine they are on.
+//! Flags, environment and machine determine the [`AgentConfig`](rdzv_agent::AgentConfig). Each file
+//! contains a group of flags, the function that resolves them and the function that explains them.
+//! [`resolve()`] reads no clock, no variable and no file directly. It asks a [`Machine`] for facts
+//! about the host, so tests can choose their machine.
 //!
 //! | file | holds |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | `rendezvous` | the rendezvous of the agent: the choice, its credentials, the workers' store |
 //! | `entrypoint` | the command of each worker, and its interpreter |
 //! | `worker_output` | files and console |
-//! | `restarts` | restarts, grace, signals |
+//! | `restarts` | restarts, shutdown timeout, signals |
 //! | `preemption` | the notice of a scheduler that takes the nodes away |
 //! | `node_check` | the command that has to succeed before this node joins |
 //! | `hang_detection` | workers that hang |
@@ -24,7 +24,7 @@
 //! | `terminal_view` | the view on a terminal |
 //! | `resolve` | the whole plan, in the order of checks of `torchrun` |
 //! | `explain` | the whole explanation |
-//! | `rendezvous_explanation`, `worker_variables` | its longer sections |
+//! | `rendezvous_explanation`, `worker_variables` | the longer sections of the explanation |
 
 mod context;
 mod entrypoint;

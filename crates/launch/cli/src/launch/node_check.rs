@@ -12,16 +12,15 @@ use crate::number;
 /// Flags for the check of a node. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
 pub(crate) struct NodeCheckArgs {
-    /// A command, run by sh, that has to end with 0 before this node joins the others
+    /// Command (for sh) that must exit with 0 before this node joins.
     ///
-    /// Before the first round, and before every other one: after a failure, too. A node whose check
-    /// fails, or does not end within --node-check-timeout, leaves the others, says why with the
-    /// last line of the check, and ends with 77; a node in reserve takes its place. `rdzv check
-    /// --local` is such a command.
+    /// The command runs before every round, also after a failure. A node leaves the job if its
+    /// check fails or exceeds --node-check-timeout. It reports the last line of the check and ends
+    /// with 77, and a spare node replaces it. `rdzv check --local` is such a command.
     #[arg(long, value_name = "COMMAND")]
     node_check: Option<String>,
 
-    /// Seconds in which the command of --node-check has to end
+    /// Seconds in which the command of --node-check must end.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = number::float)]
     node_check_timeout: f64,
 }

@@ -1,5 +1,7 @@
-//! The observers of a run: `--event-log-handler`, `--metrics-handler`, `--events-file`, `--status-addr`, the
-//! health port and the workers' sockets.
+//! The observers of a run: events, metrics, status pages.
+//!
+//! The flags are `--event-log-handler`, `--metrics-handler`, `--events-file`, `--status-addr` and
+//! `--worker-server`. A variable sets the health port.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,59 +17,59 @@ use crate::explanation::{Draft, Provenance};
 use crate::number::parse_int;
 use crate::suggestion::did_you_mean;
 
-/// The host of an address without one: the status is for users of this node.
+/// Default host of the status address, for users on this node.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Flags of `rdzv run` and of `torchrun`.
+/// Flags for observers. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
 pub(crate) struct ObserveArgs {
-    /// Print torchelastic's metrics, console or null
+    /// Destination of torchelastic's metrics: console or null.
     ///
     /// `console` prints a line for each point on stdout, as torchelastic's ConsoleMetricHandler
     /// does: `[EPOCH][torchelastic]: NAME=VALUE`. The names are in docs/events.md.
     #[arg(long, value_name = "HANDLER", default_value = "null")]
     metrics_handler: String,
 
-    /// Append every event of the run to this file, one JSON object per line
+    /// Append every event of the run to this file, one JSON object per line.
     ///
-    /// Each line is written in one piece, so several nodes may share a file where their file system
-    /// appends atomically. The names and keys are in docs/events.md; unlike those of
-    /// --event-log-handler, they are all that happens.
+    /// Each line is written in one piece, so several nodes may share a file if their file system
+    /// appends atomically. The names and keys are in docs/events.md. Unlike --event-log-handler,
+    /// the file contains all events.
     #[arg(long, value_name = "FILE")]
     events_file: Option<OsString>,
 
-    /// Serve health, metrics and status over HTTP here
+    /// Serve health, metrics and status over HTTP at this address.
     ///
-    /// `/` is 200 while the agent's own threads make progress and else 503, `/metrics` is for
-    /// Prometheus, `/status` is the worker group and the coordinator's group as JSON. A port alone
-    /// is on 127.0.0.1; port 0 is a free one, told with LOGLEVEL=INFO.
-    /// TORCHELASTIC_HEALTH_CHECK_PORT serves `/` alone, on all addresses.
+    /// `/` is 200 while the agent's own threads make progress, and 503 otherwise. `/metrics` is for
+    /// Prometheus. `/status` shows the worker group and the coordinator's group as JSON. A port
+    /// alone is on 127.0.0.1. Port 0 picks a free port, which LOGLEVEL=INFO logs.
+    /// TORCHELASTIC_HEALTH_CHECK_PORT serves only `/`, on all addresses.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 
-    /// Give every worker a socket for its control plane
+    /// Give every worker a socket for its control plane.
     ///
-    /// Sets TORCH_WORKER_SERVER_SOCKET to a path of its own for each worker, where workers that use
-    /// PyTorch's `worker_main` answer requests. With --status-addr they can be reached as
-    /// `/workers/LOCAL_RANK/handler/NAME`.
+    /// Sets TORCH_WORKER_SERVER_SOCKET to a separate path for each worker. Workers that use
+    /// PyTorch's `worker_main` answer requests there. With --status-addr, HTTP requests to
+    /// `/workers/LOCAL_RANK/handler/NAME` reach them too.
     #[arg(long)]
     worker_server: bool,
 }
 
-/// The observers of a run.
+/// Observers of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Observers {
-    /// `--metrics-handler console`.
+    /// `true` with `--metrics-handler console`.
     pub(crate) metrics_shown: bool,
-    /// `--event-log-handler`: one of the registry's names.
+    /// Handler of `--event-log-handler`: one of the registry's names.
     pub(crate) handler: String,
-    /// `--events-file`, made absolute.
+    /// Absolute path of `--events-file`.
     pub(crate) events_file: Option<PathBuf>,
-    /// `--status-addr`.
+    /// Address of `--status-addr`.
     pub(crate) status: Option<Endpoint>,
-    /// The port that serves health alone, on all addresses.
+    /// Port that serves only health, on all addresses.
     pub(crate) health_port: Option<u16>,
-    /// `--worker-server`: where temporary files are, if workers get sockets.
+    /// Directory of temporary files, if workers get sockets (`--worker-server`).
     pub(crate) worker_sockets_in: Option<PathBuf>,
 }
 
@@ -111,7 +113,7 @@ impl ObserveArgs {
     }
 }
 
-/// Reads the address at which health, metrics and status are served.
+/// Parses the address at which health, metrics and status are served.
 pub(crate) fn address(text: &str) -> Result<Endpoint, Refusal> {
     let bad = || {
         let problem = format!("'{text}' is neither a port nor HOST:PORT");
@@ -123,7 +125,7 @@ pub(crate) fn address(text: &str) -> Result<Endpoint, Refusal> {
             port,
         });
     }
-    // A missing port would be the default, so it must not have one.
+    // A text without a port takes the default. Two defaults show if the text has a port.
     let parsed = |default| Endpoint::parse(text, default).map_err(|_| bad());
     match (parsed(0)?, parsed(1)?) {
         (one, other) if one == other && !one.host.is_empty() => Ok(one),
@@ -131,7 +133,7 @@ pub(crate) fn address(text: &str) -> Result<Endpoint, Refusal> {
     }
 }
 
-/// As in `torchrun`, text that is no port is no reason to refuse the run.
+/// Parses the health port. As in `torchrun`, a bad text is ignored.
 fn port(text: &str, context: &mut Context<'_>) -> Option<u16> {
     let port = parse_int(text).and_then(|number| u16::try_from(number).ok());
     if port.is_none() {
@@ -155,7 +157,7 @@ pub(super) fn explain(draft: &mut Draft, observers: &Observers) {
     }
     if let Some(address) = &observers.status {
         let port = match address.port {
-            0 => "a free port, told in the log",
+            0 => "a free port, shown in the log",
             _ => "",
         };
         draft.setting("status page", "status_addr", address.to_string(), port);

@@ -1,4 +1,4 @@
-//! The processors and devices that each worker gets.
+//! The processors and devices of each worker.
 
 use rdzv_agent::PlacementOptions;
 use rdzv_agent_proto::group::environment::device_of;
@@ -10,8 +10,9 @@ use super::flags::RunArgs;
 use crate::exit::Raised;
 use crate::explanation::Draft;
 
-/// Resolves `--numa-binding` and `--virtual-local-rank`. Beside the section: the processors of each
-/// worker, with the reason.
+/// Resolves `--numa-binding` and `--virtual-local-rank`.
+///
+/// Also returns the processors of each worker, with the reason.
 pub(super) fn resolve(
     args: &RunArgs,
     local_world_size: u32,
@@ -25,7 +26,7 @@ pub(super) fn resolve(
         .map_err(|error| Raised::new("RuntimeError", error.to_string()).about("--numa-binding"))?;
     let bindings = bindings.unwrap_or_default();
     if args.virtual_local_rank {
-        // There must be as many devices as workers, which get them one by one.
+        // Each worker gets one device, so there must be as many devices as workers.
         for local_rank in 0..local_world_size {
             device_of(&lists, LocalRank(local_rank))
                 .map_err(|text| Raised::value_error(text).about("--virtual-local-rank"))?;

@@ -1,4 +1,4 @@
-//! Preemption and time limits: the notice that the scheduler will take the nodes away.
+//! Preemption and time limits: the scheduler's notice that the job must end.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,36 +17,40 @@ use crate::number;
 /// Flags for preemption. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
 pub(crate) struct PreemptionArgs {
-    /// The signal by which the scheduler says that it will take the nodes away, such as USR1 or TERM
+    /// Signal by which the scheduler announces a preemption, such as USR1 or TERM.
     ///
-    /// It reaches one agent, and all agents of the job hear of it. Each writes the file that
-    /// workers find in RDZV_PREEMPT, and sends the signal to those of its workers that have a
-    /// handler for it, once. No restart follows. If all workers of a node end in the time of
-    /// --preempt-grace, with 0 or as the signal ends a process, the launcher ends with
-    /// --preempt-exit-code. Not given: SIGUSR1 and SIGUSR2 are passed on, SIGTERM ends the run.
+    /// The signal reaches one agent, which notifies all agents of the job. Each agent writes the
+    /// file that RDZV_PREEMPT names. It sends the signal once to each of its workers that has a
+    /// handler for it. No restart follows. All workers of a node may end within --preempt-grace,
+    /// with 0 or as the signal ends a process. Then the launcher ends with --preempt-exit-code.
+    /// Without this flag, SIGUSR1 and SIGUSR2 are passed on, and SIGTERM ends the run.
     #[arg(long, value_name = "NAME")]
     preempt_signal: Option<String>,
 
-    /// Seconds that workers have from the notice until they are told to end by SIGTERM
+    /// Seconds that workers have between the notice and SIGTERM.
     ///
-    /// Not given: as --shutdown-timeout, or 30, which they have once more from SIGTERM to SIGKILL.
+    /// The default is --shutdown-timeout, or 30. Workers have the shutdown timeout once more
+    /// between SIGTERM and SIGKILL.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     preempt_grace: Option<i64>,
 
-    /// The exit code of a launch whose workers have ended in order after the notice
+    /// Exit code of a launch whose workers ended in order after the notice.
     #[arg(long, value_name = "CODE", default_value = "75", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) preempt_exit_code: u8,
 
-    /// Have Slurm put the job into its queue again after the notice (`scontrol requeue`)
+    /// Requeue the Slurm job after the notice (`scontrol requeue`)
     ///
-    /// The agent of task 0 does so when its workers have ended in order, which ends the rest of the
-    /// job at once. A batch script that does it can wait for all nodes: see docs/slurm.md.
+    /// The agent of task 0 does so when its workers have ended in order. This ends the rest of the
+    /// job immediately. A batch script can wait for all nodes instead: see docs/slurm.md.
     #[arg(long)]
     requeue_on_preempt: bool,
 }
 
 impl PreemptionArgs {
-    /// The plan, if a signal is given; its file is in the folder for temporary files, and gets one of its own there.
+    /// Resolves the plan; `None` if no signal is specified.
+    ///
+    /// The file of the notice is in the directory for temporary files. Later it moves to a private
+    /// directory there.
     pub(super) fn resolve(
         &self,
         shutdown_timeout: Duration,
@@ -68,8 +72,7 @@ impl PreemptionArgs {
         };
         let number = signal::number(name).or_else(|| signal::number(&format!("SIG{name}")));
         let number = number.filter(|number| {
-            // A process cannot handle the first two, and the others mean something to the agent
-            // itself.
+            // A process cannot handle the first two, and the agent itself uses the others.
             let own = [
                 Signal::KILL,
                 Signal::STOP,
@@ -101,8 +104,9 @@ impl PreemptionArgs {
         }))
     }
 
-    /// Asks Slurm to queue the job again, if that is wanted and this is its first task. A sentence tells what
-    /// came of it.
+    /// Requeues the job if the user requested it and this is the first task.
+    ///
+    /// Returns a sentence about the result.
     pub(crate) fn requeue(&self, environment: &Environment) -> Option<String> {
         let is_first = environment.text("SLURM_PROCID").as_deref() == Some("0");
         if !self.requeue_on_preempt || !is_first {
@@ -124,7 +128,9 @@ impl PreemptionArgs {
     }
 }
 
-/// Unix time in seconds at which the job has to end, if it is known. Workers find it in RDZV_DEADLINE.
+/// Returns the Unix time in seconds at which the job must end, if it is known.
+///
+/// Workers find it in RDZV_DEADLINE.
 pub(super) fn deadline(scheduled: Option<u64>, context: &mut Context<'_>) -> Option<u64> {
     if let Some(deadline) = scheduled {
         let variable = context.workers.entry(env::RDZV_DEADLINE.into());
@@ -136,7 +142,7 @@ pub(super) fn deadline(scheduled: Option<u64>, context: &mut Context<'_>) -> Opt
     }
 }
 
-/// The name of the job for `scontrol`: of one task of an array, that task.
+/// Returns the name of the job for `scontrol`; in an array, that of its task.
 fn job(environment: &Environment) -> Option<String> {
     let array = environment.filled("SLURM_ARRAY_JOB_ID");
     match (array, environment.filled("SLURM_ARRAY_TASK_ID")) {
@@ -145,7 +151,7 @@ fn job(environment: &Environment) -> Option<String> {
     }
 }
 
-/// Adds the notice and its grace to an explanation.
+/// Adds the section about preemption to an explanation.
 pub(super) fn explain(
     draft: &mut Draft,
     plan: Option<&PreemptionPlan>,
@@ -161,7 +167,7 @@ pub(super) fn explain(
         draft.setting("notice", "preempt_signal", name, "");
         let grace = format!("{} s", plan.grace.as_secs());
         draft.setting(
-            "grace after it",
+            "time after it",
             "preempt_grace",
             grace,
             "as --shutdown-timeout if not given",
@@ -179,7 +185,7 @@ pub(super) fn explain(
     }
 }
 
-/// The file for the notice of a launch, before it has a folder of its own.
+/// Returns the directory in which the file for the notice is planned.
 pub(crate) fn folder_of(plan: &PreemptionPlan) -> Option<PathBuf> {
     Some(plan.file.as_ref()?.parent()?.to_owned())
 }

@@ -1,4 +1,4 @@
-//! The rendezvous of the agent: the choice, its credentials, and the workers' store.
+//! The rendezvous of the agent: choice, credentials, and the workers' store.
 
 use rdzv_agent::{RendezvousOptions, RendezvousPlan};
 use rdzv_core::env;
@@ -14,7 +14,9 @@ use super::rendezvous_choice::{
 use crate::exit::Refusal;
 use crate::trust::{NO_TOKEN, Trust};
 
-/// Resolves the section, up to the secret of the job. Beside it: the name of the run, and the reasons.
+/// Resolves the rendezvous options, except for the secret of the job.
+///
+/// Also returns the run id, and the reasons for the choice.
 pub(super) fn resolve(
     args: &RunArgs,
     choice: &RendezvousChoice<'_>,
@@ -49,7 +51,9 @@ pub(super) fn resolve(
     Ok((options, run_id, reasons))
 }
 
-/// Completes the section by the secret of the job, and by the voters that the environment names.
+/// Adds the secret of the job to the options.
+///
+/// Also adds the voters that the environment names.
 pub(super) fn admit(
     trust: Trust,
     choice: &RendezvousChoice<'_>,

@@ -21,45 +21,45 @@ use crate::suggestion::did_you_mean;
 /// Port of static rendezvous if `--master-port` is not given.
 const MASTER_PORT: i64 = 29500;
 
-/// Port of a c10d endpoint that names none.
+/// Port of a c10d endpoint without a port.
 pub(super) const C10D_PORT: u16 = 29400;
 
-/// The backends that there are, as far as they are built in.
+/// All backends; some may not be built in.
 const BACKENDS: [&str; 4] = ["static", "c10d", "etcd", "etcd-v2"];
 
-/// The time that static rendezvous waits for the other nodes, in seconds.
+/// Seconds for which static rendezvous waits for the other nodes.
 const STATIC_TIMEOUT: i64 = 900;
 
-/// How the nodes find one another.
+/// Flags for the rendezvous of the nodes.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct RendezvousArgs {
-    /// How the nodes find one another: static, c10d, etcd-v2 or etcd
+    /// Rendezvous backend: static, c10d, etcd-v2 or etcd.
     ///
-    /// `static` with neither an endpoint nor a master port on one node needs no rendezvous at all.
+    /// On one node, `static` without an endpoint and a master port needs no rendezvous.
     #[arg(long, value_name = "BACKEND", default_value = "static")]
     rdzv_backend: String,
 
-    /// Where the rendezvous is: a host, and usually a port
+    /// Endpoint of the rendezvous: a host, and usually a port.
     ///
     /// `static` requires the port; without an endpoint, it uses --master-addr and --master-port.
-    /// The default port of c10d is 29400, of etcd 2379. The agent that runs on the endpoint's host
-    /// hosts c10d, unless a store (`rdzv store`, say) is there already. Of three nodes or more,
-    /// agents are voters by themselves: c10d goes on when the machine of any one, or of five any
-    /// two, is lost. With a list of three or five, `a:29400,b,c`, the agents there are the voters.
-    /// RDZV_CONTACT_POINTS names addresses of voters, with commas between them, that a new node
-    /// asks too while the machine of the only endpoint is away.
+    /// The default port is 29400 for c10d and 2379 for etcd. The agent on the endpoint's host hosts
+    /// c10d, unless a store (such as `rdzv store`) already runs there. With three nodes or more,
+    /// agents become voters automatically: c10d continues if any one machine is lost, or any two of
+    /// five. With a list of three or five, `a:29400,b,c`, the agents there are the voters.
+    /// RDZV_CONTACT_POINTS lists addresses of voters, separated by commas. A new node contacts them
+    /// too while the machine of the only endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
-    /// Name of the job, the same on all its nodes
+    /// Name of the job, the same on all its nodes.
     ///
-    /// Workers see it as TORCHELASTIC_RUN_ID and log directories begin with it. Not given on a
-    /// single node, it is a random UUID (torchrun also overwrites one that was given; rdzv keeps
-    /// it); else it is `none`.
+    /// Workers see it as TORCHELASTIC_RUN_ID, and log directories begin with it. The default is a
+    /// random UUID on a single node, and `none` otherwise. On a single node, torchrun also replaces
+    /// a specified name; rdzv keeps it.
     #[arg(long, value_name = "ID")]
     pub(crate) rdzv_id: Option<String>,
 
-    /// More rendezvous settings: key=value,key=value
+    /// More rendezvous settings, as `key=value,key=value`
     ///
     /// Times are in seconds.
     ///
@@ -95,7 +95,7 @@ pub(crate) struct RendezvousArgs {
     #[arg(long, value_name = "K=V,...", default_value = "", verbatim_doc_comment)]
     rdzv_conf: String,
 
-    /// Run on this node alone, on a free port
+    /// Run on this node alone, on a free port.
     ///
     /// Overrides backend and endpoint.
     #[arg(long)]
@@ -105,34 +105,34 @@ pub(crate) struct RendezvousArgs {
 /// Addresses of static rendezvous.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct StaticArgs {
-    /// This node's rank; static rendezvous only
+    /// This node's rank; static rendezvous only.
     #[arg(long, value_name = "N", default_value = "0", value_parser = number::int)]
     node_rank: i64,
 
-    /// Address of node 0; static rendezvous only
+    /// Address of node 0; static rendezvous only.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     master_addr: String,
 
     /// Port on node 0; static rendezvous only (default 29500)
     ///
-    /// Given on a single node, it makes that node rendezvous statically, at that port.
+    /// On a single node, this flag makes the node use static rendezvous at this port.
     #[arg(long, value_name = "PORT", value_parser = number::int)]
     master_port: Option<i64>,
 
-    /// Address of this node that others should use
+    /// Address of this node that others should use.
     #[arg(long, value_name = "HOST")]
     local_addr: Option<String>,
 }
 
 impl RendezvousArgs {
-    /// Reads `--rdzv-conf`.
+    /// Parses `--rdzv-conf`.
     pub(super) fn settings(&self) -> Result<RendezvousConfig, Raised> {
         RendezvousConfig::parse(&self.rdzv_conf).map_err(|error| value_error("--rdzv-conf", &error))
     }
 }
 
 impl StaticArgs {
-    /// The address of this node; none if it is empty.
+    /// Returns the address of this node; `None` if it is empty.
     pub(super) fn local_addr(&self) -> Option<String> {
         self.local_addr
             .clone()
@@ -140,20 +140,20 @@ impl StaticArgs {
     }
 }
 
-/// The reasons of a choice. An empty text: the flag says it all.
+/// Reasons for a choice; a reason is empty if the flag itself is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RendezvousReasons {
-    /// For the backend, if it is not the one that the flag names.
+    /// Reason for the backend, if it is not the one of the flag.
     pub(super) backend: &'static str,
-    /// For the endpoint, if it is not the one that the flag names.
+    /// Reason for the endpoint, if it is not the one of the flag.
     pub(super) endpoint: &'static str,
-    /// For a run id that was not given.
+    /// Reason for a run id that the user did not specify.
     pub(super) run_id: &'static str,
-    /// For the number of restarts of the agent, if it was not given.
+    /// Reason for the agent's number of restarts, if the user did not specify it.
     pub(super) agent_restarts: &'static str,
 }
 
-/// The flags that a choice depends on.
+/// Flags on which a choice depends.
 pub(super) struct RendezvousChoice<'a> {
     pub(super) arguments: &'a RendezvousArgs,
     pub(super) fixed: &'a StaticArgs,
@@ -161,8 +161,9 @@ pub(super) struct RendezvousChoice<'a> {
 }
 
 impl RendezvousChoice<'_> {
-    /// Refuses spare nodes without a dynamic rendezvous. Warns of flags that have no effect with the chosen
-    /// backend, or another than they seem to have.
+    /// Refuses spare nodes without a dynamic rendezvous.
+    ///
+    /// Warns about flags whose effect with this backend may surprise the user.
     pub(super) fn check(&self, context: &mut Context<'_>) -> Result<(), Refusal> {
         if self.nodes.spares > 0 && self.has_fixed_nodes() {
             let problem = "nodes with fixed ranks have no reserve: a dynamic rendezvous is needed, such as --rdzv-backend c10d";
@@ -195,7 +196,9 @@ impl RendezvousChoice<'_> {
         Ok(())
     }
 
-    /// Finds options of `--rdzv-conf` that the backend does not know: refused, or warned of.
+    /// Refuses options of `--rdzv-conf` that the backend does not know.
+    ///
+    /// Without `is_strict`, it only warns about them.
     pub(super) fn check_options(
         &self,
         settings: &RendezvousConfig,
@@ -223,7 +226,9 @@ impl RendezvousChoice<'_> {
         Ok(())
     }
 
-    /// Refuses values of c10d's options that would end the run when it joins. PyTorch looks at them only then.
+    /// Refuses values of c10d's options that would end the run at its join.
+    ///
+    /// PyTorch checks these values only at the join.
     pub(super) fn check_values(&self, plan: &RendezvousPlan) -> Result<(), Raised> {
         match plan {
             RendezvousPlan::Dynamic { parameters }
@@ -255,7 +260,7 @@ impl RendezvousChoice<'_> {
             let reason = if self.arguments.standalone {
                 "--standalone: this node alone"
             } else {
-                "one node, and neither --rdzv-endpoint nor --master-port: nobody to meet"
+                "one node, and neither --rdzv-endpoint nor --master-port: no other node"
             };
             let reasons = RendezvousReasons {
                 backend: reason,
@@ -296,10 +301,10 @@ impl RendezvousChoice<'_> {
                  if that is not given)"
             }
             RendezvousPlan::Local => {
-                "one node, and an endpoint at which only this node is: nobody to meet"
+                "one node, and an endpoint that only this node can use: no other node"
             }
             RendezvousPlan::Dynamic { .. } if no_endpoint => {
-                "no --rdzv-endpoint: where this backend looks by itself"
+                "no --rdzv-endpoint: the default endpoint of this backend"
             }
             _ => "",
         };
@@ -312,7 +317,7 @@ impl RendezvousChoice<'_> {
         Ok((plan, RunId::new(run_id), reasons))
     }
 
-    /// Whether others than this host may reach the stores of the run.
+    /// `true` if other hosts may reach the stores of the run.
     pub(super) fn is_reachable(&self, plan: &RendezvousPlan) -> bool {
         let is_local = |host: &str| {
             let address: Result<IpAddr, _> = host.parse();
@@ -334,12 +339,14 @@ impl RendezvousChoice<'_> {
         }
     }
 
-    /// Whether each node has a rank that is given, or is alone.
+    /// `true` if flags fix the rank of each node, or the node is alone.
     fn has_fixed_nodes(&self) -> bool {
         self.alone() || self.arguments.rdzv_backend == "static"
     }
 
-    /// True if this node needs no other one: by `--standalone`, or because no flag names others.
+    /// `true` if this node needs no other node.
+    ///
+    /// The reason is `--standalone`, or that no flag names other nodes.
     fn alone(&self) -> bool {
         self.arguments.standalone
             || (self.arguments.rdzv_backend == "static"
@@ -348,7 +355,7 @@ impl RendezvousChoice<'_> {
                 && self.nodes.most == 1)
     }
 
-    /// The rendezvous of a node that needs no other one.
+    /// Returns the rendezvous of a node that needs no other node.
     fn local(
         &self,
         run_id: &str,
@@ -365,7 +372,7 @@ impl RendezvousChoice<'_> {
         if self.nodes.most == 1 {
             return Ok(RendezvousPlan::Local);
         }
-        // No other node finds this one there, which is what was asked for.
+        // Other nodes cannot find this endpoint, as the user requested.
         let parameters = self.parameters("c10d", "localhost:0", run_id, settings)?;
         Ok(RendezvousPlan::Dynamic { parameters })
     }
@@ -380,11 +387,11 @@ impl RendezvousChoice<'_> {
         let endpoint = self.arguments.rdzv_endpoint.as_str();
         let parameters = self.parameters(backend, endpoint, run_id, settings)?;
         if backend == "c10d" && self.nodes.most == 1 && is_private(endpoint) {
-            // There is nothing to do for the backend, except to check its options.
+            // The backend is not needed, so only its options are checked.
             backends.create(&parameters).map_err(misplaced)?;
             return Ok(RendezvousPlan::Local);
         }
-        // PyTorch has no lists, and looks at an endpoint when it connects.
+        // PyTorch has no lists of endpoints, and checks an endpoint only when it connects.
         if backend == "c10d" && (endpoint.contains(',') || settings.get("voters").is_some()) {
             C10dRendezvous::places(&parameters).map_err(misplaced)?;
         }
@@ -426,7 +433,7 @@ impl RendezvousChoice<'_> {
                 .map_err(|error| Raised::value_error(error.to_string()).about(flag))
         };
         let endpoint = parsed(0)?;
-        // Only a port that is missing follows the default.
+        // A port that depends on the default is missing.
         if endpoint.port != parsed(1)?.port {
             return Err(Raised::value_error(format!(
                 "port is missing in endpoint: {text}. Try to specify --master-port"
@@ -465,7 +472,9 @@ impl RendezvousChoice<'_> {
     }
 }
 
-/// The processes that RDZV_CONTACT_POINTS names. Voters listen at ports that nobody can guess.
+/// Returns the endpoints in RDZV_CONTACT_POINTS.
+///
+/// The ports of voters are unpredictable, so each endpoint needs a port.
 pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let places = text.split(',').map(str::trim).filter(|it| !it.is_empty());
     let parsed = places.map(|place| match Endpoint::parse(place, 0) {
@@ -479,7 +488,7 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     parsed.collect()
 }
 
-/// The settings about voters that have no effect.
+/// Returns warnings about settings of voters that have no effect.
 pub(super) fn without_effect(
     parameters: &RendezvousParameters,
     agent_restarts: u32,
@@ -524,7 +533,7 @@ fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {
     format!("--rdzv-backend is '{name}' and has to be one of {names}{meant}")
 }
 
-/// True for a c10d endpoint at which only this agent itself can be.
+/// `true` for a c10d endpoint that only this agent can use.
 fn is_private(endpoint: &str) -> bool {
     endpoint.trim().is_empty()
         || Endpoint::parse(endpoint, C10D_PORT).is_ok_and(|endpoint| {

@@ -1,5 +1,6 @@
-//! The lines of an explanation about rendezvous: the endpoint, the coordinator, and the store of the
-//! workers.
+//! The section of an explanation about rendezvous.
+//!
+//! It shows the endpoint, the coordinator, and the store of the workers.
 
 use rdzv_agent::{AgentConfig, MasterPort, RendezvousPlan};
 use rdzv_core::endpoint::Endpoint;
@@ -52,7 +53,7 @@ fn settings(draft: &mut Draft, plan: &AgentConfig) {
             draft.setting("settings", "rdzv_conf", timeout, "");
         }
         RendezvousPlan::Dynamic { parameters } => {
-            let why = Provenance::decided("decided by the rendezvous, in every round anew");
+            let why = Provenance::decided("decided by the rendezvous, for each round");
             draft.line("this node's rank", "not known yet", why);
             if !parameters.config.is_empty() {
                 let options = parameters.config.pairs().join(", ");
@@ -62,7 +63,7 @@ fn settings(draft: &mut Draft, plan: &AgentConfig) {
     }
 }
 
-/// The process that runs the coordinator, and the reason.
+/// Returns the process that runs the coordinator, and the reason.
 fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
     let here = "this node's agent".to_owned();
     let parameters = match &plan.rendezvous.plan {
@@ -86,7 +87,7 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
         },
         backend => (
             format!("the {backend} server at the endpoint"),
-            "this backend is a service of its own".to_owned(),
+            "this backend is a separate service".to_owned(),
         ),
     }
 }
@@ -128,7 +129,7 @@ fn at_voters(places: &[Endpoint], machine: &dyn Machine) -> (String, String) {
     (elected, why)
 }
 
-/// The places at which the coordinator may be.
+/// Returns the endpoints at which the coordinator may be.
 fn places(parameters: &RendezvousParameters) -> Vec<Endpoint> {
     C10dRendezvous::places(parameters).unwrap_or_else(|_| {
         vec![Endpoint {
@@ -138,7 +139,7 @@ fn places(parameters: &RendezvousParameters) -> Vec<Endpoint> {
     })
 }
 
-/// The address and port of the workers' store.
+/// Adds the address and port of the workers' store.
 fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
     let (address, port) = (draft.given("master_addr"), draft.given("master_port"));
     let local = draft.given("local_addr");
@@ -146,7 +147,7 @@ fn master(draft: &mut Draft, plan: &AgentConfig, reasons: &RendezvousReasons) {
     let (host, address) = match &plan.rendezvous.plan {
         RendezvousPlan::Static { endpoint, .. } => {
             let why = "static rendezvous: workers meet at its endpoint";
-            // A reason for the endpoint means that it was made of these two flags.
+            // A reason for the endpoint means that it comes from these two flags.
             let from = |given: Provenance| match reasons.endpoint {
                 "" => decided(why),
                 _ => given.because(why),

@@ -1,4 +1,4 @@
-//! Resolves a whole command line: flags, environment and machine give a [`AgentConfig`].
+//! Resolution of a command line and its context to an [`AgentConfig`].
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -19,29 +19,31 @@ use super::{placement, rendezvous};
 use crate::exit::Refusal;
 use crate::scheduler::Scheduled;
 
-/// A launch, ready to run, with the reasons that `--explain` shows.
+/// Launch that is ready to run, with the reasons that `--explain` shows.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    /// For the agent.
+    /// Configuration of the agent.
     pub(crate) plan: AgentConfig,
-    /// The observers of the run.
+    /// Observers of the run.
     pub(crate) observers: Observers,
-    /// For the user.
+    /// Messages to the user.
     pub(crate) notes: Vec<Note>,
     pub(super) scheduled: Scheduled,
-    /// Unix time in seconds at which the job has to end, if that is known.
+    /// Unix time in seconds at which the job must end, if it is known.
     pub(super) deadline: Option<u64>,
     pub(super) nodes: Nodes,
     pub(super) count: WorkerCount,
     pub(super) rendezvous: RendezvousReasons,
-    /// The interpreter of the workers, if they have one, and the reason for it.
+    /// Interpreter of the workers, if they have one, and the reason for it.
     pub(super) interpreter: Option<Interpreter>,
-    /// The processors of each worker, by local rank.
+    /// Processors of each worker, by local rank.
     pub(super) bindings: Vec<Binding>,
 }
 
-/// Resolves a command line. Values are checked in the order of `torchrun`, so that a line with
-/// several mistakes is answered with the same one.
+/// Resolves a command line.
+///
+/// Values are checked in the order of `torchrun`. So for a line with several mistakes, both report
+/// the same one.
 pub(crate) fn resolve(
     args: &RunArgs,
     called: &Called,
@@ -86,7 +88,7 @@ pub(crate) fn resolve(
     let (placement, bindings) = placement::resolve(args, local_world_size, &context)?;
     let hang = args.hang.resolve(&entrypoint, &mut context)?;
     rendezvous.node_check = args.node_check.resolve()?;
-    // A notice is another matter than the signal after which the scheduler kills.
+    // The scheduler's limit applies after SIGTERM, not after a notice.
     let after_notice = args.stop.shutdown_timeout(None, environment)?;
     let preemption = args.preemption.resolve(after_notice, &context)?;
     let deadline = deadline(scheduled.deadline, &mut context);
@@ -127,8 +129,9 @@ pub(crate) fn resolve(
     })
 }
 
-/// The launch as text, for `LOGLEVEL=INFO`: the fields that `torchrun` lists, with the values in
-/// effect.
+/// Returns the launch as text, for `LOGLEVEL=INFO`.
+///
+/// The fields are those that `torchrun` lists, with the values in effect.
 fn configuration(args: &RunArgs, nodes: &Nodes, plan: &AgentConfig) -> String {
     let (endpoint, settings) = match &plan.rendezvous.plan {
         RendezvousPlan::Local => ("none needed".to_owned(), String::new()),
@@ -162,7 +165,7 @@ fn configuration(args: &RunArgs, nodes: &Nodes, plan: &AgentConfig) -> String {
         ("monitor_interval", &args.monitor_interval),
         ("shutdown_timeout", &plan.stop.shutdown_timeout.as_secs()),
         ("log_dir", &log_dir),
-        // A setting of torchelastic's library; `torchrun` has no flag for it.
+        // A setting of torchelastic's library, for which `torchrun` has no flag.
         ("metrics_cfg", &"{}"),
         ("event_log_handler", &args.event_log_handler),
         ("numa_options", &numa),

@@ -1,4 +1,4 @@
-//! Restarts and ends: which failures lead to another attempt, and which signals end a run.
+//! Restarts and ends: failures that lead to a restart, signals that end a run.
 
 use std::time::Duration;
 
@@ -14,40 +14,42 @@ use crate::explanation::{Draft, Provenance};
 use crate::number::{self, int_or_raise, parse_int};
 use crate::suggestion::did_you_mean;
 
-/// Seconds between the closing signal and SIGKILL if no others are given.
+/// Default shutdown timeout: seconds between the closing signal and SIGKILL.
 const SHUTDOWN_TIMEOUT: u64 = 30;
 
 /// Flags for restarts.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct RestartArgs {
-    /// Exit codes of workers after which no restart is tried, such as 3,42; -6 stands for SIGABRT
+    /// Exit codes of workers that prevent a restart, such as 3,42,-6 (SIGABRT)
     ///
-    /// A worker that ends so by itself fails the run at once, whatever restarts are left: for
-    /// failures that would only come again, such as a wrong configuration.
+    /// A worker that exits with such a code without being stopped fails the run immediately, even
+    /// if restarts are left. This is for failures that a restart cannot fix, such as a wrong
+    /// configuration.
     #[arg(long, value_name = "CODES", allow_hyphen_values = true)]
     final_exit_codes: Option<String>,
 
-    /// Seconds to rest between the end of the workers and the next rendezvous
+    /// Seconds between the end of the workers and the next rendezvous.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     settle_delay: f64,
 
-    /// Most lives in a row shorter than 10 s after which this node's agent is started again; 0 never does that
+    /// Restart a killed agent up to N times in a row (0 disables restarts)
     ///
-    /// An agent that is killed (by SIGKILL, the kernel's out-of-memory killer, a crash) takes its
-    /// workers with it. It is started again, joins the others in the next round, and costs none of
-    /// --max-restarts. If it hosted the rendezvous, that goes on too. Not given: 3 with c10d and
-    /// several nodes, else 0.
+    /// Only an agent that dies within 10 s of its start counts. An agent that is killed (by
+    /// SIGKILL, the kernel's out-of-memory killer, a crash) takes its workers with it. The
+    /// restarted agent joins the other nodes in the next round, and --max-restarts is not charged.
+    /// If the agent hosted the rendezvous, it continues to host it. The default is 3 with c10d and
+    /// several nodes, and 0 otherwise.
     #[arg(long, value_name = "N")]
     agent_restarts: Option<u32>,
 }
 
-/// Restarts of an agent where nothing is said about them.
+/// Default of `--agent-restarts` for several nodes over c10d.
 const AGENT_RESTARTS: u32 = 3;
 
-/// How a run is ended by a signal.
+/// Flags for the end of a run by a signal.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct StopArgs {
-    /// Signals that end the run in order and are passed on to the workers
+    /// Signals that end the run in order and are passed on to the workers.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -55,11 +57,11 @@ pub(crate) struct StopArgs {
     )]
     signals_to_handle: String,
 
-    /// Seconds that workers have between the closing signal and SIGKILL
+    /// Seconds that workers have between the closing signal and SIGKILL.
     ///
-    /// Not given: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30, or less in a step of Slurm whose
-    /// KillWait is not longer. Unlike in torchrun it holds on every path: signals, restarts and
-    /// failures of a sibling.
+    /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. It is less in a step of Slurm whose
+    /// KillWait is not longer than 30. Unlike in torchrun, the timeout applies on every path:
+    /// signals, restarts and failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }
@@ -85,7 +87,7 @@ impl RestartArgs {
         })
     }
 
-    /// The number of restarts of the agent, and the reason for it.
+    /// Returns the number of restarts of the agent, and the reason for it.
     pub(super) fn of_agent(
         &self,
         plan: &RendezvousPlan,
@@ -134,8 +136,10 @@ fn exit_code(text: &str) -> Result<i32, Refusal> {
 }
 
 impl StopArgs {
-    /// Resolves the section, with the numbers of the signals in `--signals-to-handle`. A name that does not exist is
-    /// refused if `is_strict`, else left out with a warning; a signal that cannot be handled is an error.
+    /// Resolves the options, and parses `--signals-to-handle`.
+    ///
+    /// An unknown name is refused if `is_strict`, and left out with a warning otherwise. A signal
+    /// that no process can handle is an error.
     pub(super) fn resolve(
         &self,
         shutdown_timeout: Duration,
@@ -176,7 +180,9 @@ impl StopArgs {
         })
     }
 
-    /// The grace of every path on which workers are stopped. `longest` bounds what nobody asked for.
+    /// Returns the shutdown timeout, which applies wherever workers are stopped.
+    ///
+    /// `longest` limits only the default, not a value that the user sets.
     pub(super) fn shutdown_timeout(
         &self,
         longest: Option<Duration>,
@@ -204,12 +210,12 @@ impl StopArgs {
                 }
             },
         };
-        // Only the flag is refused when it is negative.
+        // Only a negative flag is refused; a negative variable counts as 0.
         Ok(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
     }
 }
 
-/// Refuses an interval that torchrun refuses; rdzv does not poll.
+/// Refuses an interval that torchrun refuses; rdzv itself does not poll.
 pub(super) fn check_monitor_interval(interval: f64) -> Result<(), Raised> {
     if interval > 0.0 {
         return Ok(());
@@ -219,7 +225,7 @@ pub(super) fn check_monitor_interval(interval: f64) -> Result<(), Raised> {
     Err(Raised::new("AssertionError", text).plainly(sentence))
 }
 
-/// Adds restarts, grace and signals to an explanation.
+/// Adds restarts, shutdown timeout and signals to an explanation.
 pub(super) fn explain(
     draft: &mut Draft,
     plan: &AgentConfig,
@@ -249,7 +255,7 @@ pub(super) fn explain(
         }
     }
     draft.line(
-        "grace before SIGKILL",
+        "time before SIGKILL",
         format!("{} s", plan.stop.shutdown_timeout.as_secs()),
         provenance.because(reason),
     );

@@ -13,37 +13,39 @@ use crate::exit::{ExitCodes, Refusal};
 /// Flags for the results of a run. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq, Default)]
 pub(crate) struct ReportArgs {
-    /// Write the verdict on the run to this file, as JSON
+    /// Write the verdict on the run to this file, as JSON.
     ///
-    /// Which failure was the first of the job, on which node and rank and why, with traceback and
-    /// the last lines of stderr, and what followed from it. Written when the run ends, however it
-    /// ends, and in one step: whoever reads the file finds all of it. The keys are in
-    /// docs/report.md. A path that ends in a slash, or is a directory, is made if it has to be, and
-    /// gets a file for each node, named after its host: `rdzv verdict DIRECTORY` reads all of them.
+    /// The verdict names the first failure of the job: node, rank, cause, traceback and the last
+    /// lines of stderr. It also lists the failures that followed. rdzv writes the file at every
+    /// end of the run, in one step, so a reader always finds a complete file. The keys are in
+    /// docs/report.md. A path that ends in a slash, or is a directory, gets one file for each node,
+    /// named after its host. The directory is created if necessary; `rdzv verdict DIRECTORY` reads
+    /// all files in it.
     #[arg(long, value_name = "FILE")]
     report: Option<OsString>,
 
-    /// Whose exit code to end with: launcher or worker
+    /// Source of the exit code: launcher or worker.
     ///
-    /// `launcher`: 0, 1 and 2, as torchrun. `worker`: the code of the worker that failed first, or
-    /// 128 and the number of the signal that ended it, or that the launcher was told to stop with
-    /// (143 for SIGTERM); errors of the launcher itself have codes of their own. The table is in
-    /// docs/exit-codes.md.
+    /// `launcher`: 0, 1 and 2, as in torchrun. `worker`: the code of the worker that failed first.
+    /// If a signal ended that worker or stopped the launcher, the code is 128 plus the number of
+    /// the signal (143 for SIGTERM). Errors of the launcher itself have other codes. The table is
+    /// in docs/exit-codes.md.
     #[arg(long, value_name = "launcher|worker", default_value = "launcher")]
     exit_code: String,
 
-    /// Let workers write to rdzv's own stderr with nothing in between
+    /// Let workers write directly to rdzv's own stderr.
     ///
     /// Workers whose stderr is neither redirected nor teed share that of rdzv. Unless it is a
-    /// terminal, they write there through a pipe, unchanged, so that the last lines of one that
-    /// fails are known for the verdict. With this flag they are not.
+    /// terminal, they write to it through a pipe, unchanged. Through the pipe, rdzv gets the last
+    /// lines of a failed worker for the verdict. With this flag, the verdict has no such lines.
     #[arg(long)]
     pub(crate) bare_stderr: bool,
 }
 
 impl ReportArgs {
-    /// Resolves the report file and the exit codes. Done before everything else, so that a launch
-    /// that is refused can be reported too.
+    /// Resolves the report file and the exit codes.
+    ///
+    /// This comes before everything else, so that a refused launch has a report too.
     pub(crate) fn resolve(
         &self,
         machine: &dyn Machine,

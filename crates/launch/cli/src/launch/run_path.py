@@ -32,8 +32,8 @@ def mark(rank):
 
 def begin():
     if not os.environ.get("TORCHELASTIC_ERROR_FILE") or os.environ.get("LOCAL_WORLD_SIZE") == "1":
-        return None  # There is nobody to wait for, or no directory to do it in.
-    # The mark is locked before it has its name. The lock ends with the process, whatever ends it.
+        return None  # There is no other worker, or no directory for the mark.
+    # The mark is locked before it gets its name. The lock ends with the process, for any reason.
     mine = mark(None)
     file = open(mine + ".new", "w")
     fcntl.lockf(file, fcntl.LOCK_EX)
@@ -41,8 +41,8 @@ def begin():
     return file
 
 def stay(running):
-    # A worker that has returned stays until all workers of the node have: a process group that the
-    # script leaves open may still be in use.
+    # A worker that has returned waits until all workers of the node have returned, because other
+    # workers may still use a process group that this script left open.
     running.close()
     begun = time.monotonic() + 60
     for rank in range(int(os.environ["LOCAL_WORLD_SIZE"])):

@@ -1,4 +1,4 @@
-//! The looks of a run on a terminal: `--ui` and `--no-pty`.
+//! The display of a run on a terminal: `--ui` and `--no-pty`.
 
 use clap::Args;
 use rdzv_agent::{AgentConfig, LiveView, OutputRelay, ViewOptions};
@@ -10,27 +10,30 @@ use crate::exit::Refusal;
 /// Flags for the terminal. `torchrun` has none of them.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct TerminalArgs {
-    /// Looks of a run on a terminal: auto, live or plain
+    /// Display of a run on a terminal: auto, live or plain.
     ///
-    /// `live`: the lines of all workers with labels and colours; below them one row for each
-    /// progress bar and one for the state of the run. `plain`: lines with labels only. `auto`:
-    /// live, on a dumb terminal (TERM=dumb) plain; if stdout and stderr are not both the terminal,
-    /// if this node has the only worker of the job, and in the form of torchrun, workers write to
-    /// the console themselves. NO_COLOR=1 takes the colours of rdzv away.
+    /// `live` shows the lines of all workers with labels and colours. Below them is one row for
+    /// each progress bar, and one for the state of the run. `plain` shows only lines with labels.
+    /// `auto` is live, or plain on a dumb terminal (TERM=dumb). With `auto`, workers write to the
+    /// console themselves in three cases: stdout and stderr are not both the terminal, this node
+    /// has the only worker of the job, or rdzv behaves as torchrun. NO_COLOR=1 turns the colours of
+    /// rdzv off.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "live", "plain"])]
     ui: String,
 
-    /// Give workers pipes instead of pseudo-terminals
+    /// Give workers pipes instead of pseudo-terminals.
     ///
     /// On a terminal, workers write to pseudo-terminals, so that progress bars, colours and line
-    /// buffering are as without rdzv.
+    /// buffering work as without rdzv.
     #[arg(long)]
     no_pty: bool,
 }
 
 impl TerminalArgs {
-    /// Starts the view, if there is to be one; if not, the plan says whether stderr passes through a terminal of ours.
-    /// `is_ours`: this program speaks as `rdzv run`, not as torchrun.
+    /// Starts the view, if the flags and the terminal allow one.
+    ///
+    /// Otherwise, it may set in the plan that stderr passes through a pseudo-terminal of rdzv.
+    /// `is_ours` is `true` if this program prints in rdzv's style, not in torchrun's.
     pub(crate) fn view(
         &self,
         is_ours: bool,
@@ -48,8 +51,7 @@ impl TerminalArgs {
             };
         };
         let is_alone = plan.identity.local_world_size == 1 && plan.rendezvous.plan.nodes() == 1;
-        // A program that called the launcher has the terminal; this process is in the background of
-        // it.
+        // A program that started the launcher owns the terminal; this process is in its background.
         let is_called = environment.filled(env::RDZV_CALLER).is_some();
         let is_direct = self.ui == "auto" && (is_alone || !is_ours || is_called);
         if is_direct || !plan.logs.capture_stderr {
@@ -70,7 +72,7 @@ impl TerminalArgs {
             workers: plan.identity.local_world_size,
         };
         let view = relay.show(options);
-        // Without a thread for it, workers write to the console themselves.
+        // If no thread can be started for the view, workers write to the console themselves.
         Ok(view
             .inspect_err(|error| tracing::debug!("no view: {error}"))
             .ok())

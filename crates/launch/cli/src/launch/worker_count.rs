@@ -1,4 +1,4 @@
-//! How many nodes and workers there are.
+//! The numbers of nodes and workers.
 
 use std::ffi::OsStr;
 
@@ -12,47 +12,47 @@ use crate::explanation::Draft;
 use crate::number::{int_or_raise, parse_int};
 use crate::suggestion::did_you_mean;
 
-/// How many nodes and workers.
+/// Flags for the numbers of nodes and workers.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct CountArgs {
-    /// Number of nodes, or MIN:MAX for an elastic job
+    /// Number of nodes, or MIN:MAX for an elastic job.
     ///
-    /// `N` means `N:N`; both must be positive, and MIN at most MAX. With static rendezvous only MAX
-    /// counts.
+    /// `N` means `N:N`. Both numbers must be positive, and MIN at most MAX. Static rendezvous uses
+    /// only MAX.
     #[arg(long, value_name = "N|MIN:MAX", default_value = "1:1")]
     nnodes: String,
 
-    /// Workers per node: a number, cpu, gpu, xpu or auto
+    /// Workers per node: a number, cpu, gpu, xpu or auto.
     ///
-    /// `cpu` is the number of processors this process may use: its affinity mask, or less if a
-    /// limit of its control group (cpu.max) leaves no time for so many. `gpu` is the number of
-    /// NVIDIA or AMD devices that are visible, `xpu` that of Intel's, `auto` that of whatever
-    /// accelerator there is, else as `cpu`. With more than one worker, OMP_NUM_THREADS is set to 1
-    /// unless it is set already.
+    /// `cpu` is the number of processors that this process may use: its affinity mask, or fewer if
+    /// a limit of its control group (cpu.max) allows less time. `gpu` is the number of visible
+    /// NVIDIA or AMD devices, and `xpu` that of Intel devices. `auto` is the first of `gpu`, `xpu`
+    /// and `cpu` that is available. With more than one worker, OMP_NUM_THREADS is set to 1 unless
+    /// it is set already.
     #[arg(long, value_name = "N|cpu|gpu|xpu|auto", default_value = "1")]
     pub(crate) nproc_per_node: String,
 }
 
-/// The range of nodes, `1 <= least <= most`.
+/// Range of the number of nodes, `1 <= least <= most`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Nodes {
-    /// The number of nodes that a job starts with.
+    /// Number of nodes with which a job can start.
     pub(super) least: u32,
-    /// The number that it never exceeds.
+    /// Maximum number of nodes.
     pub(super) most: u32,
-    /// As typed.
+    /// Value of the flag, as typed.
     pub(super) text: String,
-    /// Nodes beyond these that wait in reserve.
+    /// Number of spare nodes, in addition to these.
     pub(super) spares: u32,
 }
 
 impl Nodes {
-    /// Whether a job of these nodes cannot do without any of so many.
+    /// `true` if the job needs all of `there` available nodes.
     pub(super) fn are_all_needed_of(&self, there: usize) -> bool {
         usize::try_from(self.most).is_ok_and(|most| most >= there)
     }
 
-    /// The nodes that have workers, if so many of all are in reserve.
+    /// Subtracts the spare nodes, which have no workers.
     fn without_spares(self, spares: u32) -> Result<Self, Refusal> {
         if spares == 0 {
             return Ok(self);
@@ -75,17 +75,19 @@ impl Nodes {
     }
 }
 
-/// The number of workers.
+/// Number of workers, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorkerCount {
-    /// Zero and negative numbers are possible: they are refused later, in the order of `torchrun`.
+    /// Number of workers, which may be zero or negative.
+    ///
+    /// Such numbers are refused later, in the order of `torchrun`.
     pub(super) workers: i64,
-    /// The facts that were counted; empty for a plain number.
+    /// Facts from which the number follows; empty for a plain number.
     pub(super) reason: String,
 }
 
 impl CountArgs {
-    /// Reads `--nnodes`: `N` or `MIN:MAX`, of which `spares` nodes wait in reserve.
+    /// Parses `--nnodes`: `N` or `MIN:MAX`, and `N` includes `spares` spare nodes.
     pub(super) fn nodes(&self, spares: u32) -> Result<Nodes, Refusal> {
         let sentence = format!(
             "--nnodes is '{}' and has to be N or MIN:MAX, with numbers from 1 and MIN at most MAX, such as 2 or 1:4",
@@ -123,7 +125,7 @@ impl CountArgs {
         })
     }
 
-    /// Reads `--nproc-per-node`, and keeps several workers from each taking all processors.
+    /// Resolves `--nproc-per-node`, and limits the threads of several workers.
     pub(super) fn workers(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
         let count = self.count(context)?;
         count.limit_threads(context);
@@ -133,8 +135,8 @@ impl CountArgs {
     /// Counts the workers.
     ///
     /// A limit of the control group on processor time lowers the number of processors. `torchrun`
-    /// ignores it: in a container with two processors' worth of a large machine it starts a worker
-    /// for each processor of that machine.
+    /// ignores this limit. In a container that may use two processors of a large machine, it starts
+    /// a worker for each processor of the machine.
     fn count(&self, context: &mut Context<'_>) -> Result<WorkerCount, Raised> {
         if let Some(workers) = parse_int(&self.nproc_per_node) {
             let reason = String::new();
@@ -186,7 +188,7 @@ impl CountArgs {
     }
 }
 
-/// The processors of the affinity mask, as far as there is time on them.
+/// Returns the number of processors that the affinity mask and cpu.max allow.
 fn processors(context: &mut Context<'_>) -> WorkerCount {
     let mask = context.machine.affinity();
     let count = u32::try_from(mask.len()).unwrap_or(u32::MAX);
@@ -215,7 +217,7 @@ fn processors(context: &mut Context<'_>) -> WorkerCount {
 }
 
 impl WorkerCount {
-    /// The number of workers, if it is possible.
+    /// Returns the number of workers, if it is valid.
     pub(super) fn local_world_size(&self) -> Result<u32, Raised> {
         let workers = self.workers;
         let size = u32::try_from(workers).ok().filter(|size| *size > 0);

@@ -12,55 +12,55 @@ use crate::exit::Raised;
 use crate::explanation::{Draft, Provenance};
 use crate::number::parse_int;
 
-/// Prefix of teed lines if no other is given.
+/// Default prefix of teed lines.
 const PREFIX: &str = "[${role_name}${local_rank}]:";
 
-/// The `--log-dir` that turns files off.
+/// Value of `--log-dir` that turns files off.
 const NOWHERE: &str = "/dev/null";
 
-/// Where the workers' output goes.
+/// Flags for the output of workers.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct OutputArgs {
-    /// Directory for the workers' output and error files
+    /// Directory for the workers' output and error files.
     ///
-    /// A new directory named after the run id is made in it for each run. Not given, it is below
-    /// TMPDIR. `/dev/null` turns all files off, and with them -r, -t and --local-ranks-filter.
+    /// Each run creates a new directory in it, named after the run id. The default is below TMPDIR.
+    /// `/dev/null` turns all files off, and with them -r, -t and --local-ranks-filter.
     #[arg(long, value_name = "DIR")]
     log_dir: Option<OsString>,
 
-    /// Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both
+    /// Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both.
     ///
     /// One digit for all workers, or by local rank: `0:3,12:1`.
     #[arg(short, long, value_name = "STREAMS", default_value = "0")]
     redirects: String,
 
-    /// Streams that go to files and, prefixed, to the console; written as for -r
+    /// Streams that go to files and, prefixed, to the console; written as for -r.
     #[arg(short, long, value_name = "STREAMS", default_value = "0")]
     pub(crate) tee: String,
 
-    /// Prefix of teed lines
+    /// Prefix of teed lines.
     ///
-    /// Macros: ${role_name}, ${local_rank}, ${rank}, ${hostname}. Empty: the value of
-    /// TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else `[${role_name}${local_rank}]:`.
+    /// Macros: ${role_name}, ${local_rank}, ${rank}, ${hostname}. The default is the value of
+    /// TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or `[${role_name}${local_rank}]:`.
     #[arg(long, value_name = "TEMPLATE", default_value = "")]
     log_line_prefix_template: String,
 
     /// Local ranks whose output may reach the console: 0,2,3 (default: all)
     ///
-    /// Output of the others is in their files, if they have any. Else its end (64 KiB of each
-    /// stream) is kept, and shown if the worker fails.
+    /// Output of other ranks is in their files, if they have any. Otherwise rdzv keeps its end
+    /// (64 KiB of each stream), and shows it if the worker fails.
     #[arg(long, value_name = "RANKS", default_value = "")]
     local_ranks_filter: String,
 
-    /// Copy teed stdout lines with one of these texts to filtered_stdout.log
+    /// Copy teed stdout lines with one of these texts to filtered_stdout.log.
     ///
-    /// Separated by commas; a double comma is a comma.
+    /// Separate the texts by commas; a double comma is a comma in a text.
     #[arg(long, value_name = "TEXT,...")]
     duplicate_stdout_filters: Option<String>,
 
-    /// Copy teed stderr lines with one of these texts to filtered_stderr.log
+    /// Copy teed stderr lines with one of these texts to filtered_stderr.log.
     ///
-    /// Separated by commas; a double comma is a comma.
+    /// Separate the texts by commas; a double comma is a comma in a text.
     #[arg(long, value_name = "TEXT,...")]
     duplicate_stderr_filters: Option<String>,
 }
@@ -124,7 +124,9 @@ impl OutputArgs {
         })
     }
 
-    /// Made absolute, because workers may change their directory before they write an error file.
+    /// Returns the absolute path of the log directory.
+    ///
+    /// Workers may change their directory before they write an error file.
     fn base(&self, context: &Context<'_>) -> Result<LogBase, Raised> {
         let given = self.log_dir.as_deref().filter(|dir| !dir.is_empty());
         let Some(given) = given else {
@@ -145,8 +147,9 @@ impl OutputArgs {
     }
 }
 
-/// Reads `-r` and `-t`: one digit for all ranks, or `rank:digit` pairs. Unlike in `torchrun`,
-/// ranks may have several digits.
+/// Parses `-r` and `-t`: one digit for all ranks, or `rank:digit` pairs.
+///
+/// Unlike in `torchrun`, ranks may have several digits.
 fn selection(flag: &str, text: &str) -> Result<RankSelection, Raised> {
     let bad = || {
         Raised::value_error(format!(
@@ -183,7 +186,7 @@ fn streams(digit: &str) -> Option<StreamSelection> {
     Some(StreamSelection { stdout, stderr })
 }
 
-/// Reads `--local-ranks-filter`. Numbers that are no local rank are ignored.
+/// Parses `--local-ranks-filter`. Negative numbers are ignored.
 fn console_ranks(text: &str) -> Result<Option<BTreeSet<u32>>, Raised> {
     if text.is_empty() {
         return Ok(None);
@@ -204,8 +207,9 @@ fn console_ranks(text: &str) -> Result<Option<BTreeSet<u32>>, Raised> {
     Ok(Some(ranks))
 }
 
-/// Splits at commas; a double comma is a comma. Empty text is one empty needle, which every line
-/// contains.
+/// Splits a text at commas; a double comma is a comma in a needle.
+///
+/// An empty text is one empty needle, which every line contains.
 fn needles(text: Option<&str>) -> Vec<String> {
     let Some(text) = text else { return Vec::new() };
     let mut needles = vec![String::new()];

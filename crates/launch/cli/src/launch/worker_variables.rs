@@ -1,4 +1,4 @@
-//! The lines of an explanation about each worker: its command and its variables.
+//! The lines of an explanation about each worker: command and variables.
 
 use std::ffi::{OsStr, OsString};
 
@@ -12,7 +12,7 @@ use super::resolve::Launch;
 use crate::exit::{Raised, Refusal};
 use crate::explanation::{Draft, Provenance};
 
-/// Variables whose values follow from the round.
+/// Variables whose values depend on the round.
 const OF_ROUND: [&str; 6] = [
     env::RANK,
     env::WORLD_SIZE,
@@ -22,7 +22,7 @@ const OF_ROUND: [&str; 6] = [
     env::ROLE_WORLD_SIZE,
 ];
 
-/// More values than these are not listed one by one.
+/// Maximum number of values in a list; a longer list is shortened.
 const MANY: usize = 8;
 
 /// Adds the command of each worker to an explanation.
@@ -53,7 +53,7 @@ pub(super) fn explain_variables(
     });
     let alone = plan.rendezvous.plan == RendezvousPlan::Local;
     for (index, name) in names.into_iter().enumerate() {
-        // Part of the section on rendezvous.
+        // The section on rendezvous contains these two.
         if [env::MASTER_ADDR, env::MASTER_PORT].contains(&name) {
             continue;
         }
@@ -103,7 +103,7 @@ pub(super) fn explain_variables(
     }
 }
 
-/// The workers of the first attempt, none of them started.
+/// Returns the workers of the first attempt, without starting them.
 pub(super) fn preview_workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Refusal> {
     let plan = &launch.plan;
     let (nodes, group_rank, master) = match &plan.rendezvous.plan {
@@ -133,7 +133,7 @@ pub(super) fn preview_workers(launch: &Launch) -> Result<Vec<WorkerPreview>, Ref
     workers.map_err(|error| Raised::new(error.class(), error.to_string()).into())
 }
 
-/// The meaning of a variable, without the word that says for whom it is.
+/// Returns the first sentence about a variable, without `Worker: `.
 fn meaning(name: &str) -> String {
     let found = env::ALL.iter().find(|(known, _)| *known == name);
     let text = found.map_or("", |(_, meaning)| meaning.trim());
@@ -142,7 +142,7 @@ fn meaning(name: &str) -> String {
     sentence.to_owned()
 }
 
-/// One value if all workers have the same, else that of each.
+/// Returns one value if all workers have the same, or the value of each worker.
 fn listed(workers: &[WorkerPreview], value: impl Fn(&WorkerPreview) -> String) -> String {
     let mut values: Vec<String> = workers.iter().map(value).collect();
     if values.iter().all(|value| *value == values[0]) {
@@ -155,7 +155,7 @@ fn listed(workers: &[WorkerPreview], value: impl Fn(&WorkerPreview) -> String) -
     values.join(", ")
 }
 
-/// Who has which value: all workers the same, or each its own.
+/// Groups the values: one line if all are equal, or one line for each worker.
 fn grouped(
     workers: &[WorkerPreview],
     value: impl Fn(&WorkerPreview) -> String,
@@ -177,7 +177,7 @@ fn grouped(
     workers.iter().map(who).zip(values).collect()
 }
 
-/// A command as one would type it.
+/// Returns a command in the form in which a user would type it.
 fn words(program: &str, arguments: &[OsString]) -> String {
     let quoted = |word: &str| {
         let plain = |letter: char| letter.is_alphanumeric() || "-_=./:,+@%${}".contains(letter);

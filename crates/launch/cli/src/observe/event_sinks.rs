@@ -1,4 +1,4 @@
-//! The sinks of the events of a run, and the resources that live as long as it.
+//! The sinks of a run's events, and other resources that the run needs.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -23,28 +23,28 @@ use crate::exit::Raised;
 use crate::launch::{Observers, folder_of};
 use crate::terminal::{complain, print_line};
 
-/// All observers of the run, and the resources that live as long as it.
+/// All observers of a run, and other resources that exist until the run ends.
 #[derive(Debug)]
 pub(crate) struct Watchers {
     sinks: EventSinks,
-    /// The run as `/status`, the metrics and the failure report show it.
+    /// State of the run for `/status`, the metrics and the failure report.
     report: Arc<Mutex<NodeReport>>,
-    /// The workers' sockets are in it.
+    /// Directory of the workers' sockets.
     sockets: Option<TempDir>,
-    /// The notice of preemption is to come into it.
+    /// Directory for the file with the notice of preemption.
     notice: Option<TempDir>,
 }
 
 impl Watchers {
-    /// Passes an event to all of them.
+    /// Passes an event to all observers.
     pub(crate) fn record(&mut self, event: &AgentEvent) {
         self.sinks.record(event);
     }
 
-    /// The run is over. Returns its report.
+    /// Ends the observers after the run, and returns the report of the run.
     pub(crate) fn finish(&mut self) -> NodeReport {
         self.sinks.finish();
-        // Now, because the program may end without dropping anything.
+        // The program may end without dropping this value, so the directories are removed now.
         self.sockets = None;
         self.notice = None;
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,9 @@ impl Watchers {
     }
 }
 
-/// Opens what the user asked for. `shown` is false if the log level hides events.
+/// Opens the observers that the user requested.
+///
+/// `shown` is `false` if the log level hides events.
 pub(crate) fn open(
     plan: &mut AgentConfig,
     observers: &Observers,
@@ -116,7 +118,9 @@ pub(crate) fn open(
     })
 }
 
-/// Makes the private directory for the notice of preemption, and tells workers where it will be.
+/// Makes the private directory for the file with the notice of preemption.
+///
+/// Workers get the path of the file in a variable.
 fn notice_directory(plan: &mut AgentConfig) -> io::Result<Option<TempDir>> {
     let Some(preemption) = &mut plan.preemption else {
         return Ok(None);
@@ -132,7 +136,7 @@ fn notice_directory(plan: &mut AgentConfig) -> io::Result<Option<TempDir>> {
     Ok(Some(directory))
 }
 
-/// Bound before anything else happens, so that early requests are answered.
+/// Binds the listeners before the run begins, for early requests.
 fn listeners(observers: &Observers) -> Result<Vec<Listener>, Raised> {
     let mut listeners = Vec::new();
     if let Some(Endpoint { host, port }) = &observers.status {
@@ -148,7 +152,7 @@ fn listeners(observers: &Observers) -> Result<Vec<Listener>, Raised> {
     Ok(listeners)
 }
 
-/// The names of the library, with a console that never waits for its reader.
+/// Returns the default handlers, but with a console that never blocks.
 fn registry() -> EventRegistry {
     let mut registry = EventRegistry::with_defaults();
     registry.register("console", |facts| {
@@ -162,7 +166,7 @@ fn registry() -> EventRegistry {
     registry
 }
 
-/// The console of metrics, which never waits for its reader either.
+/// Console of metrics that never blocks.
 #[derive(Debug)]
 struct ShownMetrics;
 
@@ -176,16 +180,20 @@ fn refused(what: &str, error: &io::Error) -> Raised {
     Raised::new("OSError", format!("{what}: {error}"))
 }
 
-/// The path of a socket has up to 107 bytes. A name within the directory takes a few of them.
+/// Maximum length of a socket directory.
+///
+/// The path of a socket has at most 107 bytes, including the name of the socket.
 const LONGEST_DIRECTORY: usize = 100;
 
-/// The length that a directory of ours adds to the path it is in: a slash, the prefix, six random letters.
+/// Length that a directory adds to its parent: slash, prefix, six letters.
 const NAME: usize = 1 + PREFIX.len() + 6;
 
 const PREFIX: &str = "rdzv-";
 
-/// Makes the private directory of the workers' sockets (`--worker-server`), for this user only: in `temporary` if the paths of sockets fit there, else in `/tmp`.
-/// It goes when what is returned is dropped.
+/// Makes a private directory, for this user only.
+///
+/// It is in `temporary` if the paths of sockets fit there, and in `/tmp` otherwise. The directory
+/// is removed when the returned value is dropped.
 fn socket_directory(temporary: &Path) -> io::Result<TempDir> {
     let fits = OsStr::len(temporary.as_os_str()) + NAME <= LONGEST_DIRECTORY;
     let parent = if fits { temporary } else { Path::new("/tmp") };

@@ -1,4 +1,4 @@
-//! The group of the coordinator as metrics, looked up when somebody asks.
+//! Metrics of the coordinator's group, computed for each request.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use rdzv_agent::{GroupReport, GroupStatus};
 
-/// The metrics of a store: it has no run, and no workers.
+/// Returns the metrics of a store, which has no run and no workers.
 pub(crate) fn of_store(group: GroupStatus) -> Registry {
     let mut registry = Registry::with_prefix("rdzv");
     registry.register_collector(Box::new(GroupMetrics(group)));
     registry
 }
 
-/// The group as this process knows it.
+/// Collector for the group that this process knows.
 #[derive(Debug)]
 pub(super) struct GroupMetrics(pub(super) GroupStatus);
 
@@ -32,7 +32,7 @@ impl Collector for GroupMetrics {
                 gauge.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
             }
         }
-        // Those of an agent that is no voter would be of its own life only.
+        // An agent that is not a voter counts only the events since its own start.
         if group.voters.is_some() {
             for (name, help, value) in counters(&group) {
                 let counter = ConstCounter::new(value);
@@ -44,7 +44,7 @@ impl Collector for GroupMetrics {
     }
 }
 
-/// Name, help and value of each gauge; no value for what is not known here.
+/// Returns name, help and value of each gauge; `None` for an unknown value.
 fn gauges(group: &GroupReport) -> [(&'static str, &'static str, Option<i64>); 3] {
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let voters = group.voters.as_ref().map(|voters| {
@@ -64,7 +64,7 @@ fn gauges(group: &GroupReport) -> [(&'static str, &'static str, Option<i64>); 3]
 
 fn counters(group: &GroupReport) -> [(&'static str, &'static str, u64); 2] {
     let elected = "Coordinators that were elected, as this process has seen.";
-    let anew = "Times that the group has begun anew without its log.";
+    let anew = "Times that the group has restarted without its log.";
     [
         ("group_elections", elected, group.elections),
         ("group_takeovers", anew, group.takeovers),

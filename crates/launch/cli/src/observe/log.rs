@@ -1,4 +1,4 @@
-//! Log lines on stderr: as plain sentences, or in the form of torchelastic:
+//! Log lines on stderr, as plain sentences or in the form of torchelastic:
 //!
 //! ```text
 //! W1121 00:25:04.393117 21914 agent/stop.rs:88] Sending process 21920 closing signal SIGTERM
@@ -30,10 +30,10 @@ use crate::exit::Raised;
 use crate::face::Face;
 use crate::terminal::{Form, LineWriter};
 
-/// Reads `LOGLEVEL`; not set, it is WARNING.
+/// Parses `LOGLEVEL`; the default is WARNING.
 ///
-/// Names are those of Python's levels, in capitals. CRITICAL shows nothing, since nothing is logged
-/// at that level.
+/// The names are those of Python's levels, in capitals. CRITICAL shows nothing, because no message
+/// has that level.
 pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
     Ok(match text {
         None | Some("WARNING" | "WARN" | "NOTSET") => LevelFilter::WARN,
@@ -50,13 +50,14 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
     })
 }
 
-/// Sends log lines of this level and above to stderr. To be called once, by the program.
+/// Sends log lines of this level and above to stderr.
 ///
-/// In our own face warnings and errors are sentences, without those that are torchelastic's: events
-/// say the same. INFO and DEBUG give the form with time and place.
+/// The program calls it once. In rdzv's style, warnings and errors are sentences. Those of
+/// torchelastic are left out, because rdzv's own events report the same. At INFO and DEBUG, lines
+/// have the form with time and location.
 pub(crate) fn install(level: LevelFilter, face: Face) {
     if face == Face::Rdzv && level <= LevelFilter::WARN {
-        // What is awaited is kept up to date in the status row.
+        // Reminders update the status row, so they are needed even if they are not printed.
         let waits = match level {
             LevelFilter::WARN => LevelFilter::DEBUG,
             level => level,
@@ -77,11 +78,11 @@ pub(crate) fn install(level: LevelFilter, face: Face) {
         .with_writer(|| LineWriter)
         .event_format(LogForm::Torchelastic)
         .finish();
-    // Fails only if there is one already, and then lines go there.
+    // Fails only if another subscriber is installed; then that one gets the lines.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// A form of log lines.
+/// Form of log lines.
 enum LogForm {
     /// `rdzv: waiting for nodes: 2 of 4 ...`
     Plain,
@@ -117,7 +118,7 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
         Level::ERROR => Role::Error,
         _ => Role::Warning,
     };
-    // Its place is the status row, if there is one.
+    // A reminder appears in the status row, if there is one.
     if metadata.target() == reminder::TARGET {
         let is_shown = status_row::awaited(&text.0, text.1);
         if is_shown || *metadata.level() > Level::WARN {
@@ -131,8 +132,9 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
     Ok(())
 }
 
-/// The lines of a message: without the name of the role or run in front, which every message of a run has, and without
-/// rows of stars.
+/// Returns the lines of a message without the run's name and rows of stars.
+///
+/// Every message of a run begins with the name of the role or run.
 fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
     let lines = super::without_name(text).lines();
     let lines = lines.filter(|line| !line.trim_matches('*').is_empty());
@@ -146,7 +148,7 @@ fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
     shown
 }
 
-/// Further lines of a message stand below its first one.
+/// Indentation of the second and later lines of a message.
 const INDENT: &str = "      ";
 
 fn write_torchelastic(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> fmt::Result {
@@ -173,14 +175,16 @@ fn letter(level: Level) -> char {
     }
 }
 
-/// `crates/launch/agent/src/stop.rs` as `agent/stop.rs`, wherever it was built.
+/// Shortens `crates/launch/agent/src/stop.rs` to `agent/stop.rs`.
+///
+/// The result does not depend on the directory in which rdzv was built.
 fn source_path(file: &str) -> String {
     let Some((folder, rest)) = file.split_once("/src/") else {
         return file.to_owned();
     };
     let mut folders = folder.rsplit('/');
     let (own, slice) = (folders.next(), folders.next());
-    // The crates that a slice is named after are in folders that say `driver` and `proto`.
+    // The crates of a slice are in folders named `driver` and `proto`.
     let name = match (own, slice) {
         (Some("driver"), Some(slice)) => slice.to_owned(),
         (Some("proto"), Some(slice)) => format!("{slice}-proto"),
@@ -189,7 +193,7 @@ fn source_path(file: &str) -> String {
     format!("{name}/{rest}")
 }
 
-/// The message of an event, its other fields behind it, and the time that is left of a wait.
+/// Message of an event with its other fields, and the remaining time of a wait.
 #[derive(Default)]
 struct Text(String, Option<Duration>);
 

@@ -1,5 +1,6 @@
-//! The view of a run from outside while it goes on: log lines and events. Nothing here flows back
-//! into the run.
+//! Observation of a running job: log lines, events, status pages.
+//!
+//! Nothing here influences the run.
 //!
 //! | file | holds |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | `event_sinks` | the receivers of events |
 //! | `status_server` | health, metrics and status over HTTP |
 //! | `status_row` | the state of the run on a terminal |
-//! | `prometheus`, `group_metrics` | the metrics; those of the coordinator's group |
+//! | `prometheus`, `group_metrics` | the metrics of the run and of the coordinator's group |
 
 pub(crate) mod event_sinks;
 pub(crate) mod group_metrics;
@@ -18,7 +19,7 @@ mod status_row;
 pub(crate) mod status_server;
 pub(crate) mod story;
 
-/// A message without the name of the run (`[name] `) that may stand in front of it.
+/// Removes the name of the run (`[name] `) from the start of a message.
 fn without_name(text: &str) -> &str {
     let named = text.strip_prefix('[');
     let named = named.and_then(|text| text.split_once("] "));

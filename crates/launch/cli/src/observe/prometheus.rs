@@ -1,5 +1,6 @@
-//! The run as metrics for Prometheus (OpenMetrics text). What changes is counted as events come;
-//! what is, is looked up when somebody asks.
+//! Metrics of the run for Prometheus (OpenMetrics text).
+//!
+//! Counters follow the events. Gauges are computed for each request.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -21,7 +22,7 @@ use super::group_metrics::GroupMetrics;
 
 type Labels = [(&'static str, String); 1];
 
-/// Counts events.
+/// Counters of events.
 #[derive(Debug)]
 pub(crate) struct Counters {
     events: Family<Labels, Counter>,
@@ -34,7 +35,7 @@ pub(crate) struct Counters {
     fenced_seconds: Counter<f64, AtomicU64>,
 }
 
-/// A registry with everything in it, and the sink that feeds it.
+/// Returns a registry with all metrics, and the sink that updates the counters.
 pub(crate) fn metrics(
     facts: &RunFacts,
     status: Arc<Mutex<NodeReport>>,
@@ -68,7 +69,7 @@ pub(crate) fn metrics(
     registry.register("rendezvous_duration_seconds", help, rendezvous.clone());
     let help = "How long the agent was without a connection to a coordinator";
     registry.register("reattach_seconds", help, counters.reattach.clone());
-    let help = "How long workers stood still, counted when they go on or are killed";
+    let help = "How long workers were suspended, counted when they resume or are killed";
     registry.register("fenced_seconds", help, counters.fenced_seconds.clone());
     registry.register_collector(Box::new(GroupMetrics(group)));
     registry.register_collector(Box::new(Standing {
@@ -110,13 +111,13 @@ impl EventSink for Counters {
                 }
                 _ => {}
             },
-            // Counted by name above; what they change is in the status.
+            // Other events are counted by name above, and the gauges show their effects.
             _ => {}
         }
     }
 }
 
-/// The kinds of causes that can be told from an exit alone.
+/// Returns the kind of cause that an exit alone shows.
 fn cause(exit: Exit, stopped_by_agent: bool) -> &'static str {
     match exit {
         _ if exit.is_success() => "succeeded",
@@ -126,7 +127,7 @@ fn cause(exit: Exit, stopped_by_agent: bool) -> &'static str {
     }
 }
 
-/// What is, at the time of the question.
+/// Collector of the gauges: the state at the time of a request.
 #[derive(Debug)]
 struct Standing {
     status: Arc<Mutex<NodeReport>>,
@@ -151,10 +152,12 @@ impl Collector for Standing {
     }
 }
 
-/// The lines of a gauge: labels and value of each.
+/// Lines of a gauge: labels and value of each.
 type Lines = Vec<(Vec<(&'static str, String)>, f64)>;
 
-/// Name, help and lines of each gauge; no lines for what does not apply now.
+/// Returns name, help and lines of each gauge.
+///
+/// A gauge that does not apply now has no lines.
 fn gauges(status: &NodeReport, uptime: Duration) -> [(&'static str, &'static str, Lines); 9] {
     let plain = |value: Option<f64>| Vec::from_iter(value.map(|value| (Vec::new(), value)));
     let flag = |holds: bool| f64::from(u8::from(holds));

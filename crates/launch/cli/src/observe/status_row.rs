@@ -1,4 +1,4 @@
-//! The state of the run for the status row of the view.
+//! The state of the run, for the status row on a terminal.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -10,26 +10,27 @@ use rdzv_agent_proto::group::GroupState;
 use rdzv_console::live::{Phase, Status};
 use rdzv_core::time::Mono;
 
-/// Follows the events of a run.
+/// Sink that updates the status row with each event.
 #[derive(Debug)]
 pub(crate) struct StatusRow {
     view: LiveView,
     status: Status,
-    /// The job has one node.
+    /// `true` if the job has one node.
     is_alone: bool,
     /// Time between the first signal and SIGKILL.
     grace: Duration,
-    /// Ranks of the workers that run, by process id.
+    /// Ranks of the running workers, by process id.
     running: BTreeMap<u32, u32>,
-    /// The last signal, and when it came: the same at once is no other request.
+    /// Last signal and its time; an immediate repetition is not another request.
     signalled: Option<(i32, Mono)>,
 }
 
-/// The view of this process, for what other threads wait for.
+/// View of this process, for reminders from any thread.
 static VIEW: OnceLock<LiveView> = OnceLock::new();
 
-/// Something is awaited, for so long at most: says so in the status row. False if it has to be said in a line,
-/// because there is no such row or no room for it.
+/// Shows a reminder of a wait in the status row; `left` is the remaining time.
+///
+/// Returns `false` if there is no status row or no room in it. The caller then prints a line.
 pub(super) fn awaited(text: &str, left: Option<Duration>) -> bool {
     let Some(view) = VIEW.get() else {
         return false;
@@ -37,12 +38,12 @@ pub(super) fn awaited(text: &str, left: Option<Duration>) -> bool {
     view.set_awaited(super::without_name(text), left)
 }
 
-/// As for the agent.
+/// Time in which a repeated signal is the same request, as for the agent.
 const SAME_REQUEST: Duration = Duration::from_millis(200);
 
 impl StatusRow {
     pub(crate) fn new(view: LiveView, plan: &AgentConfig) -> Self {
-        // There is one launch in a process.
+        // A process has one launch, so the value is set once.
         let _ = VIEW.set(view.clone());
         let status = Status {
             phase: Phase::Starting,

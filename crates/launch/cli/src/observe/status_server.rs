@@ -1,17 +1,16 @@
-//! Health, metrics and status over HTTP, on a thread of its own that sleeps until it is asked.
+//! Health, metrics and status over HTTP, on a separate thread.
 //!
 //! | request | answer |
 //! |---|---|
-//! | `GET /` | 200 while the agent's own threads make progress, else 503 with the silent ones |
+//! | `GET /` | 200 while the agent's own threads make progress, or 503 with the silent ones |
 //! | `GET /metrics` | OpenMetrics text |
 //! | `GET /status` | the worker group, and the group of its coordinator, as JSON |
-//! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, behind its socket |
+//! | `/workers/⟨local rank⟩/…` | the answer of the worker's own server, through its socket |
 //!
-//! `rdzv store` serves the same, as far as it has it.
+//! `rdzv store` serves the same pages, without the worker group and the workers.
 //!
-//! The health port serves `/` alone: it is open to everybody. If the job has a token, everything
-//! but `/` asks peers on other hosts for the bearer token that is derived from it (`rdzv token
-//! --bearer FILE`).
+//! The health port serves only `/`, without authentication. If the job has a token, all other pages
+//! require the bearer token from peers on other hosts. `rdzv token --bearer FILE` prints it.
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -43,31 +42,31 @@ use tracing::{info, warn};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The sources of the answers.
+/// Sources of the answers.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    /// The agent's own threads.
+    /// State of the agent's own threads.
     pub(crate) liveness: Liveness,
-    /// Everything for Prometheus.
+    /// Metrics for Prometheus.
     pub(crate) metrics: Registry,
-    /// The worker group, if this is an agent.
+    /// State of the worker group, if this is an agent.
     pub(crate) node: Option<Arc<Mutex<NodeReport>>>,
-    /// The group of the coordinator, if there may be one.
+    /// State of the coordinator's group, if there may be one.
     pub(crate) group: Option<GroupStatus>,
-    /// The token of the job, if it has one.
+    /// Token of the job, if it has one.
     pub(crate) token: Option<Token>,
-    /// Where the workers' sockets are, if they have any.
+    /// Directory of the workers' sockets, if they have any.
     pub(crate) worker_sockets: Option<PathBuf>,
 }
 
-/// A socket that listens.
+/// Listening socket of the server.
 pub(crate) struct Listener {
     socket: TcpListener,
     health_only: bool,
 }
 
 impl Listener {
-    /// Binds a host and a port, for everything or for health alone.
+    /// Binds a host and a port, for all pages or only for health.
     pub(crate) fn bind(host: &str, port: u16, health_only: bool) -> io::Result<Self> {
         let socket = TcpListener::bind((host, port))?;
         socket.set_nonblocking(true)?;
@@ -79,7 +78,7 @@ impl Listener {
         })
     }
 
-    /// Binds a port on all addresses, IPv6 and IPv4 where there are both, for health alone.
+    /// Binds a port on all IPv6 and IPv4 addresses, only for health.
     pub(crate) fn health(port: u16) -> io::Result<Self> {
         let bound = Self::bind("::", port, true);
         bound.or_else(|_| Self::bind("0.0.0.0", port, true))
@@ -140,7 +139,7 @@ fn routes(sources: Arc<Sources>, health_only: bool) -> Router {
         .with_state(sources)
 }
 
-/// Peers on other hosts have to show the bearer token, if there is one.
+/// Requires the bearer token from peers on other hosts, if the job has a token.
 async fn authorize(
     State(sources): State<Arc<Sources>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -166,7 +165,7 @@ async fn authorize(
     }
 }
 
-/// Waits for a tenth of a second if a thread does not answer at once.
+/// Answers `GET /`; waits 0.1 s if a thread does not answer immediately.
 async fn health(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let mut text = String::new();
     let mut code = StatusCode::OK;
@@ -206,7 +205,7 @@ async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     }
 }
 
-/// The answer to `GET /status`.
+/// Answer to `GET /status`.
 #[derive(Serialize)]
 struct Status {
     #[serde(flatten)]
@@ -214,7 +213,9 @@ struct Status {
     group: Option<GroupReport>,
 }
 
-/// Waits for a tenth of a second if the thread of the store server does not answer at once.
+/// Answers `GET /status`.
+///
+/// Waits 0.1 s if the thread of the store server does not answer immediately.
 async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let node = sources.node.as_ref().map(|node| {
         let node = node.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,10 +227,10 @@ async fn status(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], json)
 }
 
-/// Limit for a worker to begin its answer. Some handlers collect traces.
+/// Time limit for the start of a worker's answer; some handlers collect traces.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `/workers/⟨local rank⟩/`.
+/// Answers `/workers/⟨local rank⟩/`.
 async fn worker_root(
     State(sources): State<Arc<Sources>>,
     Captured(local_rank): Captured<u32>,
@@ -238,13 +239,13 @@ async fn worker_root(
     forward(&sources, local_rank, "", request).await
 }
 
-/// Anything below it.
+/// Answers every path below `/workers/⟨local rank⟩/`.
 async fn worker_path(
     State(sources): State<Arc<Sources>>,
     Captured((local_rank, _)): Captured<(u32, String)>,
     request: Request,
 ) -> Response {
-    // As it was sent: what was captured is decoded, and the worker decodes it itself.
+    // The captured path is decoded, but the worker decodes the path too, so the raw path is sent.
     let path = request.uri().path().to_owned();
     let rest = path.splitn(4, '/').nth(3).unwrap_or_default();
     forward(&sources, local_rank, rest, request).await
@@ -261,7 +262,7 @@ async fn forward(sources: &Sources, local_rank: u32, path: &str, mut request: Re
         return (StatusCode::BAD_REQUEST, "this is no path\n").into_response();
     };
     *request.uri_mut() = uri;
-    // The version is a matter of each connection, and so is whether it stays.
+    // The HTTP version and the `Connection` header belong to each connection, not to the request.
     *request.version_mut() = Version::HTTP_11;
     request.headers_mut().remove(header::CONNECTION);
     let host = HeaderValue::from_static("worker");

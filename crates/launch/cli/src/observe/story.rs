@@ -1,4 +1,4 @@
-//! The events of a run as sentences, and what its end needs of them.
+//! The events of a run as sentences, and the facts for the report at its end.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,38 +14,41 @@ use rdzv_console::success::Success;
 use rdzv_console::{Line, line};
 use rdzv_core::time::{Mono, Wall};
 
-/// A run as it goes on, for people.
+/// Sentences for users about a running job.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     grace: Duration,
     began: Option<Wall>,
-    /// The last event.
+    /// Time of the last event.
     last: Wall,
-    /// Number of workers and nodes of the last round.
+    /// Number of workers in the last round.
     workers: u32,
+    /// Number of nodes in the last round.
     nodes: u32,
-    /// Rank of this node in the last round; none if it has been in none.
+    /// Rank of this node in the last round; `None` before the first round.
     rank: Option<u32>,
-    /// Workers of the attempt that run: process id and rank.
+    /// Running workers of the attempt: process id and rank.
     running: BTreeMap<u32, u32>,
     /// Directory of the output of each worker of the attempt, by local rank.
     outputs: BTreeMap<u32, PathBuf>,
-    /// The attempts that were followed by another.
+    /// Attempts that were followed by another attempt.
     attempts: Vec<Attempt>,
-    /// Changes of membership, in few words.
+    /// Changes of membership, each in a short phrase.
     changes: Vec<String>,
-    /// A change whose round has not been formed.
+    /// Reason of a change whose next round is not complete yet.
     change: Option<String>,
     requests: StopRequests,
     stops: u32,
-    /// Whether it has been said that the grace is over.
+    /// `true` once a line has reported the end of the shutdown timeout.
     grace_is_over: bool,
-    /// Number of workers that were killed after a signal had ended the run.
+    /// Number of workers that were killed after a signal ended the run.
     killed: u32,
 }
 
 impl Story {
-    /// A run that has not begun. `grace` is the time of workers between the closing signal and SIGKILL.
+    /// Creates the story of a run that has not begun.
+    ///
+    /// The parameter is the shutdown timeout of the workers.
     pub(crate) fn new(grace: Duration) -> Self {
         Self {
             grace,
@@ -53,7 +56,7 @@ impl Story {
         }
     }
 
-    /// Takes an event; the lines that tell of it.
+    /// Records an event, and returns the lines about it.
     pub(crate) fn record(&mut self, event: &AgentEvent, width: Option<usize>) -> Vec<Line> {
         let began = *self.began.get_or_insert(event.at());
         self.last = event.at();
@@ -154,24 +157,26 @@ impl Story {
         regrouped(nodes).lines(width)
     }
 
-    /// The ranks that run, in their order.
+    /// Returns the ranks of the running workers, in ascending order.
     fn ranks(&self) -> Vec<u32> {
         let mut ranks: Vec<u32> = self.running.values().copied().collect();
         ranks.sort_unstable();
         ranks
     }
 
-    /// Rank of this node in the last round; none if it has been in none.
+    /// Returns the rank of this node in the last round; `None` before the first.
     pub(crate) fn rank(&self) -> Option<u32> {
         self.rank
     }
 
-    /// The attempts before the last one.
+    /// Returns the attempts before the last one.
     pub(crate) fn attempts(&self) -> &[Attempt] {
         &self.attempts
     }
 
-    /// The directory of a worker's output in the last attempt, if it is in files.
+    /// Returns the directory of a worker's output in the last attempt.
+    ///
+    /// `None` if the output is not in files.
     pub(crate) fn output_of(&self, local_rank: u32) -> Option<String> {
         let directory = self.outputs.get(&local_rank)?;
         Some(directory.display().to_string())
@@ -181,7 +186,7 @@ impl Story {
         self.last.since(self.began.unwrap_or(self.last))
     }
 
-    /// The run has succeeded.
+    /// Returns the report of a successful run.
     pub(crate) fn success(&self) -> Success {
         let attempts = self.attempts.iter();
         Success {
@@ -193,13 +198,13 @@ impl Story {
         }
     }
 
-    /// A signal has ended the run.
+    /// Returns the lines about a run that a signal ended.
     pub(crate) fn stopped(&self, signal: i32, width: Option<usize>) -> Vec<Line> {
         stop::ended(signal, self.took(), self.workers, self.killed, width)
     }
 }
 
-/// The reason of a restart in few words: `rank 5: ValueError: boom`.
+/// Returns the reason of a restart in a short form: `rank 5: ValueError: boom`.
 fn reason(attempt: &Attempt) -> String {
     const ROOM: usize = 50;
     let Some(failure) = &attempt.failure else {

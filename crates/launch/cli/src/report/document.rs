@@ -1,4 +1,4 @@
-//! The verdict as JSON, for `--report`. The keys are described in `docs/report.md`.
+//! The verdict as JSON, for `--report`; `docs/report.md` describes the keys.
 
 use jiff::Timestamp;
 use rdzv_agent::observe::NodeReport;
@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::exit::Refusal;
 use crate::face::Face;
 
-/// Stays the same when keys are added.
+/// Version of the format, which does not change when keys are added.
 const VERSION: u32 = 1;
 
-/// The whole file.
+/// Content of the report file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
     version: u32,
@@ -64,7 +64,9 @@ impl Document {
         }
     }
 
-    /// Of a run that has ended. `title` is the script, module or program.
+    /// Returns the report of a run that has ended.
+    ///
+    /// `title` is the script, module or program.
     pub(crate) fn of_run(
         report: &NodeReport,
         title: &str,
@@ -109,7 +111,7 @@ impl Document {
         }
     }
 
-    /// Of a launch that was refused before it began.
+    /// Returns the report of a launch that was refused before it began.
     pub(crate) fn of_refusal(run_id: Option<&str>, refusal: &Refusal, face: Face) -> Self {
         let exit = refusal.exit(face).code();
         let error = match face {
@@ -119,7 +121,7 @@ impl Document {
         Self::new((run_id, None), "error", exit, Some(error), &[])
     }
 
-    /// Of a launch whose agent was killed; `text` says how.
+    /// Returns the report of a launch whose agent was killed; `text` says how.
     pub(crate) fn of_lost_agent(
         run_id: Option<&str>,
         title: &str,
@@ -140,7 +142,7 @@ impl Document {
         Self::new((run_id, Some(title)), "error", exit_code, error, &[failure])
     }
 
-    /// The text, with a newline at its end.
+    /// Returns the JSON text, with a newline at its end.
     pub(crate) fn text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self)
             .expect("a document has text keys only, so it is JSON");

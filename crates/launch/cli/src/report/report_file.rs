@@ -1,24 +1,26 @@
-//! The report file: refused early if it cannot be written, and never seen half written.
+//! The report file: never partly written, and checked before the run begins.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A path that a report can be written to.
+/// Path to which the report can be written.
 #[derive(Debug)]
 pub(crate) struct ReportFile {
     path: PathBuf,
-    /// A pipe or device is written to as it is: it cannot be replaced.
+    /// `true` for a pipe or device, which is written directly and not replaced.
     direct: bool,
 }
 
 impl ReportFile {
-    /// Makes sure now that writing will work in the end. An earlier report stays until then.
+    /// Checks early that the report can be written at the end.
+    ///
+    /// An existing report stays until then.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let path = match fs::canonicalize(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-            // A link is followed: what it leads to is replaced.
+            // Links are followed, and the target is replaced.
             found => found?,
         };
         let kind = match fs::metadata(&path) {
@@ -41,10 +43,10 @@ impl ReportFile {
         Ok(file)
     }
 
-    /// Writes the report: a new file beside it takes its place.
+    /// Writes the report to a new file, then renames the file to the path.
     pub(crate) fn write(&self, text: &str) -> io::Result<()> {
         if self.direct {
-            // A pipe without a reader must not hold up the end of the run.
+            // A pipe without a reader must not block the end of the run.
             let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
             let mut file = OpenOptions::new()
                 .write(true)

@@ -37,7 +37,7 @@ fn with_file(content: Result<Value, String>) -> Failure {
 }
 
 fn rendered(failures: &[Failure], root_cause: usize) -> String {
-    // A trailing blank is part of the layout, and editors would eat it in a snapshot.
+    // A trailing blank is part of the layout, but editors would remove it from a snapshot.
     let text = render("train.py", failures, root_cause, &TimeZone::UTC);
     text.replace(" \n", " ¶\n")
 }

@@ -1,13 +1,15 @@
-//! Lists of hosts as Slurm writes them: `n[1-3,07-09],gpu-a[1-2]x[3-4]`.
+//! Parser of Slurm's lists of hosts: `n[1-3,07-09],gpu-a[1-2]x[3-4]`.
 
-/// A list may not name more hosts than this.
+/// Maximum number of hosts in a list.
 const MOST_HOSTS: usize = 65_536;
 
-/// The names, in the order of the list; the last brackets of a name change fastest.
+/// Returns the host names, in the order of the list.
+///
+/// In a name with several brackets, the last one changes fastest.
 ///
 /// # Errors
 ///
-/// The part of the list that cannot be read, and the reason.
+/// Returns the reason why the list cannot be parsed.
 pub(super) fn hosts(list: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for entry in entries(list)? {
@@ -20,7 +22,7 @@ pub(super) fn hosts(list: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// The parts between the commas that stand in no brackets.
+/// Splits the list at the commas outside brackets.
 fn entries(list: &str) -> Result<Vec<&str>, String> {
     let mut entries = Vec::new();
     let (mut begin, mut is_inside) = (0, false);
@@ -46,7 +48,7 @@ fn entries(list: &str) -> Result<Vec<&str>, String> {
     Ok(entries)
 }
 
-/// The names of one entry.
+/// Returns the names of one entry.
 fn expand(entry: &str) -> Result<Vec<String>, String> {
     let mut names = vec![String::new()];
     let mut rest = entry;
@@ -75,7 +77,9 @@ fn expand(entry: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// The numbers of `1-3,07-09`, as wide as the first number of their range is written.
+/// Returns the numbers of a text such as `1-3,07-09`.
+///
+/// The numbers of a range are as wide as its first number.
 fn numbers(ranges: &str) -> Result<Vec<String>, String> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {
@@ -105,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// A list as Slurm might write it.
+    /// Returns a random list that Slurm might write.
     fn random_list(random: &mut fastrand::Rng) -> String {
         let entries = (0..random.usize(1..4)).map(|_| {
             let mut entry = random.alphabetic().to_string();
@@ -120,7 +124,7 @@ mod tests {
                     }
                 });
                 let ranges: Vec<String> = ranges.collect();
-                // It refuses a list with a text behind the last brackets.
+                // `scontrol` refuses a list with text after the last brackets.
                 let behind = match group {
                     _ if group == groups => "",
                     _ => ["", "-", "x", ".a"][random.usize(0..4)],
@@ -133,7 +137,7 @@ mod tests {
         entries.join(",")
     }
 
-    /// Needs Slurm's `scontrol`; no daemon of it.
+    /// Needs Slurm's `scontrol`, but no daemon of Slurm.
     #[test]
     #[ignore = "needs scontrol: run by `cargo xtask test`"]
     fn random_lists_are_expanded_as_scontrol_expands_them() {
@@ -148,7 +152,7 @@ mod tests {
         )
         .unwrap();
         let mut count = 0;
-        // One process tells many lists, with a name between two of them.
+        // Each process expands many lists, separated by a special name.
         for lists in lists.chunks(20) {
             let all = lists.join(",end-of-list,");
             let asked = Command::new("scontrol")

@@ -1,18 +1,24 @@
-//! The time that Slurm leaves between SIGTERM and SIGKILL: an agent has to be done with its workers before.
+//! `KillWait`: the time that Slurm leaves between SIGTERM and SIGKILL.
+//!
+//! An agent must have stopped its workers within this time.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Variables;
 
-/// Where Slurm's configuration is without a variable: as installed, and as a node without a file of its own caches it.
+/// Usual paths of Slurm's configuration, if no variable names it.
+///
+/// The first is that of an installed file. A node without such a file caches the configuration at
+/// the second.
 const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
 
-/// `KillWait` where the configuration does not have it.
+/// Default of `KillWait`, in seconds.
 const UNSAID: u64 = 30;
 
-/// The longest grace of workers after which their agent still ends before Slurm kills it; none if Slurm's configuration
-/// cannot be read here, as in a container.
+/// Returns the longest shutdown timeout that ends before Slurm's SIGKILL.
+///
+/// `None` if Slurm's configuration cannot be read here, as in a container.
 pub(super) fn longest_grace(variables: &Variables<'_>) -> Option<Duration> {
     let paths = match variables.text("SLURM_CONF") {
         Some(path) => vec![PathBuf::from(path)],
@@ -23,7 +29,9 @@ pub(super) fn longest_grace(variables: &Variables<'_>) -> Option<Duration> {
     grace_within(kill_wait(&text))
 }
 
-/// Seconds of `KillWait` in a configuration. Slurm takes the last one, and no notice of upper and lower case.
+/// Returns the seconds of `KillWait` in a configuration.
+///
+/// As in Slurm, the last line counts, and names are case-insensitive.
 fn kill_wait(configuration: &str) -> u64 {
     let lines = configuration.lines().rev();
     let words = lines.flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace());
@@ -34,7 +42,9 @@ fn kill_wait(configuration: &str) -> u64 {
         .unwrap_or(UNSAID)
 }
 
-/// A tenth of the time is kept for the end of the agent and its report, and at least a second.
+/// Returns the shutdown timeout that fits into `kill_wait` seconds.
+///
+/// A tenth of the time, but at least one second, remains for the end of the agent and its report.
 fn grace_within(kill_wait: u64) -> Option<Duration> {
     let kept = u64::max(kill_wait / 10, 1);
     let grace = kill_wait.saturating_sub(kept);
@@ -63,7 +73,7 @@ mod tests {
         for (wait, grace) in [(4, 3), (8, 7), (30, 27), (300, 270), (2, 1)] {
             assert_eq!(grace_within(wait), Some(Duration::from_secs(grace)));
         }
-        // There is no time for any grace.
+        // No time is left for the workers.
         assert_eq!([grace_within(1), grace_within(0)], [None, None]);
     }
 }

@@ -1,8 +1,9 @@
-//! Settings that a cluster scheduler knows: `srun rdzv run train.py` needs no flags.
+//! Settings from a cluster scheduler: `srun rdzv run train.py` needs no flags.
 //!
-//! Only inside a step of several nodes of a Slurm job, with one task on each of them. A flag or a
-//! `PET_*` variable wins; if one of them says how the nodes meet, all of that is the user's. A
-//! batch script, an `salloc` shell and a worker are no such place.
+//! rdzv reads them only inside a step of a Slurm job, with one task on each node. A flag or a
+//! `PET_*` variable overrides a setting. If one of them configures the rendezvous, rdzv takes no
+//! rendezvous settings from Slurm. In a batch script, an `salloc` shell or a worker, rdzv takes no
+//! settings at all.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,10 +18,10 @@ use crate::explanation::{Draft, Provenance};
 mod host_list;
 mod kill_wait;
 
-/// The schedulers that can be asked.
+/// Values of `--scheduler`.
 pub(crate) const SCHEDULERS: [&str; 3] = ["auto", "slurm", "none"];
 
-/// Fields of flags that say how the nodes meet.
+/// Fields of flags that configure the rendezvous.
 const MEETS: [&str; 7] = [
     "standalone",
     "nnodes",
@@ -31,56 +32,62 @@ const MEETS: [&str; 7] = [
     "master_port",
 ];
 
-/// Variables of a worker: what it starts is a matter of its own.
+/// Variables of a worker; inside a worker, Slurm's settings do not apply.
 const OF_WORKERS: [&str; 2] = [TORCHELASTIC_RUN_ID, LOCAL_RANK];
 
-/// Ports of jobs begin here and end below the ports that the system gives out by itself.
+/// Range of the jobs' ports, below the ports that the system assigns.
 const PORTS: std::ops::Range<u64> = 20_000..32_000;
 
-/// Nothing starts a task of a step again that was killed, so its coordinator comes back from its keeper or never.
+/// Option for a short wait for a lost coordinator.
+///
+/// Slurm does not restart a killed task of a step, so only the keeper can restart a coordinator.
 const COORDINATOR_TIMEOUT: &str = "coordinator_timeout=5";
 
-/// The settings of a launch that a scheduler gives.
+/// Settings of a launch from a scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scheduled {
-    /// The place in the job; none outside of one.
+    /// Description of the job, the step and the task; `None` outside a step.
     pub(crate) job: Option<String>,
-    /// This node among those of the step, if it has several. Their output comes to one place.
+    /// This node's part in the step, if the step has several nodes.
+    ///
+    /// All these nodes print to the same output.
     pub(crate) place: Option<StepPlace>,
-    /// Values for flags that were not given.
+    /// Values for flags that neither the line nor a variable sets.
     pub(crate) values: Vec<Value>,
-    /// The reason why the rest is not taken; empty if it is.
+    /// Reason why rdzv takes no rendezvous settings; empty if it takes them.
     pub(crate) not_taken: &'static str,
-    /// Unix time in seconds at which the job ends, if the scheduler says so.
+    /// Unix time in seconds at which the job ends, if the scheduler reports it.
     pub(crate) deadline: Option<u64>,
-    /// The longest grace of workers after which an agent ends before the scheduler kills it, if that is known.
+    /// Longest shutdown timeout that ends before the scheduler's SIGKILL, if known.
     pub(crate) longest_grace: Option<Duration>,
-    /// Sentences for the user.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A node among those of a step of several.
+/// Node of a step with several nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StepPlace {
-    /// Its name.
+    /// Name of the node.
     pub(crate) node: String,
-    /// The number of its task.
+    /// Number of the node's task.
     pub(crate) task: usize,
-    /// The names of all nodes.
+    /// Names of all nodes of the step.
     pub(crate) names: Vec<String>,
 }
 
-/// A value for a flag.
+/// Value for a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// The name of the flag's field.
+    /// Name of the flag's field.
     pub(crate) id: &'static str,
     pub(crate) value: String,
-    /// The variable that it was made of.
+    /// Variable from which the value comes.
     pub(crate) variable: &'static str,
 }
 
-/// Adds the place in the job to an explanation. The values stand where those of the flags stand.
+/// Adds the section about the scheduler to an explanation.
+///
+/// The values from the scheduler are in the sections of their flags.
 pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
     let Some(job) = &scheduled.job else {
         return;
@@ -95,11 +102,13 @@ pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
     }
 }
 
-/// Asks the scheduler of this name. `given` tells the text that a flag was given, if it was.
+/// Reads the settings from the scheduler with this name.
+///
+/// `given` returns the value of a flag by its id, if the line or a variable sets the flag.
 ///
 /// # Errors
 ///
-/// A job in which the nodes could not meet, and values that Slurm does not write.
+/// Fails for a step with several tasks on a node, and for values that Slurm does not write.
 pub(crate) fn scheduled(
     scheduler: &str,
     environment: &BTreeMap<OsString, OsString>,
@@ -125,7 +134,7 @@ pub(crate) fn scheduled(
     step.settings(&variables, given)
 }
 
-/// A batch script, a shell of `salloc`, or no job at all.
+/// Returns the settings in a batch script, an `salloc` shell, or without a job.
 fn outside_of_a_step(
     variables: &Variables<'_>,
     given: impl Fn(&str) -> Option<String>,
@@ -179,22 +188,22 @@ fn unreadable(name: &str, value: &str, reason: &str) -> Refusal {
     ))
 }
 
-/// A step of a Slurm job, and this task of it.
+/// Step of a Slurm job, and this task in it.
 struct Step {
     job: u64,
     step: u64,
     task: u64,
     restart: u64,
     nodes: u64,
-    /// The names of its nodes; the task of the first one hosts the rendezvous.
+    /// Names of the step's nodes; the first node hosts the rendezvous.
     names: Vec<String>,
     own: String,
 }
 
 impl Step {
-    /// None outside of a step.
+    /// Reads the step from the variables; `None` outside a step.
     fn of(variables: &Variables<'_>) -> Result<Option<Self>, Refusal> {
-        // In a batch script and in an interactive step it is a word.
+        // In a batch script and in an interactive step, the value is a word.
         let step = variables.text("SLURM_STEP_ID");
         let step = step.and_then(|step| step.parse::<u64>().ok());
         let (Some(step), Some(task)) = (step, variables.number("SLURM_PROCID")?) else {
@@ -208,7 +217,7 @@ impl Step {
             .map_err(|reason| unreadable("SLURM_STEP_NODELIST", &list, &reason))?;
         let own = variables.needed("SLURMD_NODENAME")?;
         if !names.contains(&own) {
-            // Variables that came along to another host.
+            // The variables were passed on to another host.
             return Ok(None);
         }
         let nodes = variables.number("SLURM_STEP_NUM_NODES")?.unwrap_or(0);
@@ -254,7 +263,7 @@ impl Step {
                 task: usize::try_from(*task).unwrap_or(usize::MAX),
                 names: self.names.clone(),
             }),
-            // Not in every version.
+            // Some versions of Slurm do not set it.
             deadline: variables.number("SLURM_JOB_END_TIME")?,
             longest_grace: kill_wait::longest_grace(variables),
             ..Scheduled::default()
@@ -276,8 +285,7 @@ impl Step {
             return Ok(scheduled);
         }
         if MEETS.into_iter().any(is_given) {
-            // The nodes of one rendezvous have one name for it; nodes that are alone each have
-            // their own.
+            // The nodes of one rendezvous share a run id. Standalone nodes have different run ids.
             if ["rdzv_endpoint", "master_addr", "master_port"]
                 .into_iter()
                 .any(is_given)
@@ -297,14 +305,14 @@ impl Step {
         add("nnodes", nodes.to_string(), "SLURM_STEP_NUM_NODES");
         add("rdzv_backend", "c10d".to_owned(), "SLURM_STEP_ID");
         let voters = self.voters(&given);
-        // The port of the first holds for all.
+        // The port of the first endpoint is that of all.
         let mut endpoint = format!("{}:{}", voters[0], self.port());
         for voter in &voters[1..] {
             let _ = write!(endpoint, ",{voter}");
         }
         add("rdzv_endpoint", endpoint, "SLURM_STEP_NODELIST");
         add("rdzv_id", self.run_id(variables), "SLURM_JOB_ID");
-        // All nodes start at once: a round need not wait long for more of them.
+        // All nodes start at the same time, so a round need not wait long for more nodes.
         let mut options = format!("last_call_timeout=2,{COORDINATOR_TIMEOUT}");
         if let [first] = voters {
             let is_host = u8::from(*first == self.own);
@@ -314,11 +322,11 @@ impl Step {
         Ok(scheduled)
     }
 
-    /// The nodes at which the coordinator may be: several, so that the first one can be lost, if a node in reserve can
-    /// take its place.
+    /// Returns the nodes that can host the coordinator.
     ///
-    /// A group of voters begins when all of them are there. A node whose check fails never is, and
-    /// must not keep the others waiting.
+    /// They are three if there are spare nodes: then the job continues if the first node is lost.
+    /// A group of voters waits at its start until all voters run. A node whose check fails never
+    /// runs, so with `--node-check` there is only one voter, unless `voters` requests more.
     fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {
         let asked = given("rdzv_conf").and_then(|options| {
             let mut pairs = options.split(',').filter_map(|pair| pair.split_once('='));
@@ -334,7 +342,7 @@ impl Step {
         self.names.get(..count).unwrap_or(&self.names[..1])
     }
 
-    /// Each task would start all workers of its node.
+    /// Refuses several tasks on a node: each would start all workers of the node.
     fn check_tasks(&self, variables: &Variables<'_>) -> Result<(), Refusal> {
         const NAME: &str = "SLURM_STEP_TASKS_PER_NODE";
         let Some(tasks) = variables.text(NAME) else {
@@ -371,17 +379,17 @@ impl Step {
         format!("slurm-{job}.{}.{}", self.step, self.restart)
     }
 
-    /// A port that other jobs on the node do not have, as a rule.
+    /// Returns a port that other jobs on the node probably do not use.
     fn port(&self) -> u64 {
         let name = format!("{}.{}.{}", self.job, self.step, self.restart);
-        // FNV-1a: every node has to find the same port, whatever its build.
+        // FNV-1a: every node must compute the same port, even with another build of rdzv.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         PORTS.start + hash % (PORTS.end - PORTS.start)
     }
 
-    /// A sentence if `--nnodes` names another number of nodes than the step has.
+    /// Returns a warning if `--nnodes` does not match the step's number of nodes.
     fn disagrees(&self, nnodes: &str) -> Option<String> {
         let nodes = self.nodes;
         let bound = |text: &str| text.trim().parse::<u64>().ok();
@@ -400,7 +408,9 @@ impl Step {
     }
 }
 
-/// The accelerators that the step has on this node, as far as they are visible; none if Slurm counts none.
+/// Returns the number of visible accelerators of the step on this node.
+///
+/// `None` if Slurm counts no accelerators.
 fn accelerators(variables: &Variables<'_>) -> Result<Option<u64>, Refusal> {
     let Some(count) = variables
         .number("SLURM_GPUS_ON_NODE")?

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A step of three nodes, seen by the task on `n2`.
+/// Variables of the task on `n2`, in a step of three nodes.
 const STEP: [(&str, &str); 9] = [
     ("SLURM_JOB_ID", "55"),
     ("SLURM_JOB_NUM_NODES", "4"),
@@ -67,7 +67,7 @@ fn a_step_of_several_nodes_needs_no_flags() {
         .unwrap();
     assert_eq!(host, "n1");
     assert!(PORTS.contains(&port.parse().unwrap()), "{port}");
-    // All nodes find the same place, and another restart another one.
+    // All nodes compute the same endpoint, and each restart of the job has another one.
     let first = of(&[("SLURMD_NODENAME", "n1"), ("SLURM_PROCID", "0")], &[]);
     assert_eq!(
         value(&first, "rdzv_endpoint"),
@@ -123,10 +123,10 @@ fn nodes_in_reserve_make_voters_of_the_first_three() {
         endpoint(&[("spares", "1")]),
         (first, several.clone(), options)
     );
-    // A node whose check fails would never be there.
+    // A node whose check fails would never become a voter.
     assert_eq!(endpoint(&[("spares", "1"), ("node_check", "true")]).1, None);
     assert_eq!(endpoint(&[("spares", "0")]).1, None);
-    // The user's settings are all of them.
+    // With one flag about the rendezvous, all its settings are the user's.
     for (settings, others) in [
         ("voters=3", several),
         ("join_timeout=9, voters=1", None),
@@ -209,7 +209,7 @@ fn workers_are_as_many_as_accelerators() {
 
 #[test]
 fn outside_of_a_step_nothing_is_taken() {
-    // A batch script, whose step is a word in newer versions.
+    // In a batch script, newer versions of Slurm set the step to a word.
     for step in ["", "batch", "interactive"] {
         let found = of(&[("SLURM_STEP_ID", step)], &[]);
         assert_eq!((found.job, found.values), (None, vec![]));
@@ -221,7 +221,7 @@ fn outside_of_a_step_nothing_is_taken() {
         assert_eq!(chosen, Scheduled::default());
     }
     for others in [
-        // Another host, a worker, no job.
+        // In order: another host, a worker, no job.
         ("SLURMD_NODENAME", "login"),
         ("LOCAL_RANK", "0"),
         ("TORCHELASTIC_RUN_ID", "x"),
@@ -292,7 +292,7 @@ fn the_grace_ends_before_slurm_kills() {
     let path = path.to_str().unwrap();
     let found = of(&[("SLURM_CONF", path)], &[]);
     assert_eq!(found.longest_grace, Some(Duration::from_secs(18)));
-    // A step of one node is killed as well.
+    // Slurm kills a step of one node too.
     let alone = [
         ("SLURM_CONF", path),
         ("SLURM_STEP_NODELIST", "n2"),

@@ -1,29 +1,33 @@
-//! The judgement on the facts of all nodes: what would make a job fail, or be slow to fail. Pure.
+//! Comparison of the facts of all nodes. Pure.
+//!
+//! A finding is a fact that would make a job fail, or delay the notice of a failure.
 
 use std::collections::BTreeMap;
 
 use super::facts::Facts;
 
-/// Clocks may differ by so many seconds: beyond it the order of events in logs of several nodes is wrong.
+/// Largest accepted difference of a clock, in seconds.
+///
+/// With a larger difference, the order of events in the logs of several nodes is wrong.
 const CLOCKS_WITHIN: f64 = 2.0;
 
-/// Something wrong with a node.
+/// Problem of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) node: String,
     pub(super) text: String,
 }
 
-/// The other nodes, as one has seen them.
+/// Observations of one node about the other nodes.
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Seen {
-    /// The nodes that it did not reach, with the reason.
+    /// Nodes that it could not reach, each with the reason.
     pub(super) unreachable: BTreeMap<String, String>,
-    /// Its clock (Unix time in seconds) at a moment that is the same for all.
+    /// Clock of the node in Unix seconds, read at the same moment on all nodes.
     pub(super) clock: f64,
 }
 
-/// The faults of one node by itself. `least_free` is in bytes.
+/// Returns the problems of one node alone. `least_free` is in bytes.
 pub(super) fn alone(facts: &Facts, least_free: u64) -> Vec<Finding> {
     let mut texts = Vec::new();
     if let Err(reason) = &facts.python {
@@ -33,7 +37,7 @@ pub(super) fn alone(facts: &Facts, least_free: u64) -> Vec<Finding> {
         match free {
             Err(reason) => texts.push(format!("{}: {reason}", path.display())),
             Ok(free) if *free < least_free => texts.push(format!(
-                "{}: {} MiB are free, {} MiB are wanted",
+                "{}: {} MiB are free, {} MiB are required",
                 path.display(),
                 free >> 20,
                 least_free >> 20
@@ -49,8 +53,9 @@ pub(super) fn alone(facts: &Facts, least_free: u64) -> Vec<Finding> {
     texts.into_iter().map(finding).collect()
 }
 
-/// The faults of the nodes together. `seen` is by the name of the node; one that has said nothing more is not
-/// in it.
+/// Returns the problems that show only in the comparison of nodes.
+///
+/// `seen` holds the observations by node name. A node that became silent is not in it.
 pub(super) fn together(all: &[Facts], seen: &BTreeMap<String, Seen>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for facts in all {
@@ -62,18 +67,18 @@ pub(super) fn together(all: &[Facts], seen: &BTreeMap<String, Seen>) -> Vec<Find
             Err(reason) => findings.push(of(format!("its own name has no address: {reason}"))),
             Ok(list) if !list.is_empty() && list.iter().all(|address| is_loopback(address)) => {
                 findings.push(of(format!(
-                    "its own name is {}, where no other node finds it",
+                    "its own name resolves to {}, which other nodes cannot reach",
                     list[0]
                 )));
             }
             Ok(_) => {}
         }
         match seen.get(&facts.node) {
-            None => findings.push(of("it fell silent during the check".to_owned())),
+            None => findings.push(of("it went silent during the check".to_owned())),
             Some(seen) => findings.extend(
                 seen.unreachable
                     .iter()
-                    .map(|(node, reason)| of(format!("it does not reach {node}: {reason}"))),
+                    .map(|(node, reason)| of(format!("it cannot reach {node}: {reason}"))),
             ),
         }
     }
@@ -91,7 +96,7 @@ fn is_loopback(address: &str) -> bool {
     parsed.is_ok_and(|address| address.is_loopback())
 }
 
-/// The nodes that have another value than most.
+/// Returns the nodes whose value differs from the most frequent one.
 fn outliers(all: &[Facts], what: &str, value: impl Fn(&Facts) -> String) -> Vec<Finding> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for facts in all {
@@ -109,7 +114,7 @@ fn outliers(all: &[Facts], what: &str, value: impl Fn(&Facts) -> String) -> Vec<
         .map(|facts| Finding {
             node: facts.node.clone(),
             text: format!(
-                "{what}: {}, where most nodes have {}",
+                "{what}: {}, but most nodes have {}",
                 shown(&value(facts)),
                 shown(usual)
             ),
@@ -117,7 +122,7 @@ fn outliers(all: &[Facts], what: &str, value: impl Fn(&Facts) -> String) -> Vec<
         .collect()
 }
 
-/// The nodes whose clocks are far from the one in the middle.
+/// Returns the nodes whose clocks differ too much from the median.
 fn clocks(seen: &BTreeMap<String, Seen>) -> Vec<Finding> {
     let mut times: Vec<f64> = seen.values().map(|seen| seen.clock).collect();
     times.sort_by(f64::total_cmp);
@@ -198,7 +203,7 @@ mod tests {
             [
                 "a: Python: there is none",
                 "a: /logs: read-only",
-                "a: /tmp: 5120 MiB are free, 6144 MiB are wanted",
+                "a: /tmp: 5120 MiB are free, 6144 MiB are required",
                 "a: GPU 1: lost",
             ]
         );
@@ -220,16 +225,16 @@ mod tests {
         assert_eq!(
             texts(together(&all, &seen)),
             [
-                "a: it does not reach b: refused",
-                "c: its own name is 127.0.1.1, where no other node finds it",
-                "b: PyTorch: none, where most nodes have 2.15.0",
-                "c: GPUs: 7, where most nodes have 8",
+                "a: it cannot reach b: refused",
+                "c: its own name resolves to 127.0.1.1, which other nodes cannot reach",
+                "b: PyTorch: none, but most nodes have 2.15.0",
+                "c: GPUs: 7, but most nodes have 8",
                 "c: its clock is 6.0 s ahead",
             ]
         );
         seen.remove("b");
         assert!(
-            texts(together(&all, &seen)).contains(&"b: it fell silent during the check".to_owned())
+            texts(together(&all, &seen)).contains(&"b: it went silent during the check".to_owned())
         );
     }
 }

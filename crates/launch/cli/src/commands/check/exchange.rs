@@ -1,4 +1,6 @@
-//! The nodes of a check at one store: each tells its facts, tries to reach every other, and hears what was found.
+//! Exchange between the nodes of a check, through one store.
+//!
+//! Each node publishes its facts, tries to reach all other nodes, and reads the number of findings.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
@@ -12,35 +14,35 @@ use tracing::warn;
 use super::compare::Seen;
 use super::facts::Facts;
 
-/// The time in which a node has to answer another.
+/// Timeout of a connection from one node to another.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The time from the facts of all nodes to the last answer.
+/// Limit for the rest of the check once all nodes have published their facts.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(20);
 
-/// The time in which the others read the last key.
+/// Time that the other nodes have to read the last key.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
-/// This node among the others.
+/// This node's part in the exchange.
 pub(super) struct Exchange<'a> {
     store: TcpStore,
     until: Instant,
     place: &'a Place,
-    /// Keeps the port that others try.
+    /// Keeps the port open to which the other nodes connect.
     _listener: Option<TcpListener>,
 }
 
-/// The place where the nodes meet, and this node among them.
+/// Endpoint of the store, and the rank of this node.
 pub(super) struct Place {
     pub(super) endpoint: Endpoint,
-    /// One of the nodes says what is awaited.
+    /// `true` on the node that hosts the store, compares the facts and reports.
     pub(super) is_host: bool,
     pub(super) rank: usize,
     pub(super) nodes: usize,
 }
 
 impl<'a> Exchange<'a> {
-    /// Meets the others and tells them the facts.
+    /// Connects to the store and publishes the facts of this node.
     pub(super) fn begin(
         place: &'a Place,
         facts: &mut Facts,
@@ -74,12 +76,14 @@ impl<'a> Exchange<'a> {
         format!("{what}/{}", self.place.rank)
     }
 
-    /// The time that is left.
+    /// Returns the time that is left.
     fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// The values that nodes tell under this word in the time that is left; only those that are expected to.
+    /// Reads the values that the expected nodes publish in the time that is left.
+    ///
+    /// `what` is the first part of the key. The value is `None` for every other node.
     fn read_all<T: serde::de::DeserializeOwned>(
         &self,
         what: &str,
@@ -96,21 +100,23 @@ impl<'a> Exchange<'a> {
             .collect()
     }
 
-    /// The facts of all nodes, whose names these are; none of one that did not come.
+    /// Returns the facts of all nodes; `None` for a node that did not come.
     pub(super) fn facts(&mut self, names: &[String]) -> Vec<Option<Facts>> {
         self.await_all(names);
         let all = self.read_all("facts", |_| true);
-        // One that did not come has used up the time of the others.
+        // A node that did not come has used up all the time, so the others get more.
         self.until = Instant::now() + ANSWERED_WITHIN;
         all
     }
 
-    /// Waits until all nodes have told their facts, or the time is over. Says now and then which have not.
+    /// Waits until all nodes have published their facts, or the time is over.
+    ///
+    /// The host reports regularly which node is missing.
     fn await_all(&self, names: &[String]) {
         let nodes = self.place.nodes;
         let keys: Vec<String> = (0..nodes).map(|rank| format!("facts/{rank}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        // The findings name the nodes that did not come.
+        // The report names the nodes that did not come, so the error is not needed.
         let _ = wait_reminding(&self.store, &keys, Some(self.left()), &mut |_, left| {
             if !self.place.is_host {
                 return;
@@ -131,7 +137,7 @@ impl<'a> Exchange<'a> {
         });
     }
 
-    /// Tries to reach the others, and takes the time when all have done so.
+    /// Tries to reach the other nodes, and reads the clock once all have done so.
     pub(super) fn look(&self, all: &[Option<Facts>]) -> Result<(), StoreError> {
         let mut unreachable = BTreeMap::new();
         for facts in all.iter().flatten().filter(|facts| facts.port != 0) {
@@ -144,19 +150,21 @@ impl<'a> Exchange<'a> {
         if usize::try_from(ready).is_ok_and(|ready| ready >= present) {
             self.store.set("go", b"1")?;
         }
-        // The last one to be ready may be one that has fallen silent.
+        // A node that has become silent may never be ready.
         let _ = self.store.wait(&["go"], Some(self.left()));
         let clock = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let clock = clock.as_secs_f64();
         self.publish("seen", &Seen { unreachable, clock })
     }
 
-    /// The others, as each node has seen them.
+    /// Returns the observations of each node about the others.
     pub(super) fn seen(&self, all: &[Option<Facts>]) -> Vec<Option<Seen>> {
         self.read_all("seen", |rank| all[rank].is_some())
     }
 
-    /// Tells all nodes how many findings each has, and waits until those that came have read it.
+    /// Publishes the number of findings of each node.
+    ///
+    /// Waits until the nodes that came have read it.
     pub(super) fn conclude(
         &self,
         findings: &BTreeMap<String, usize>,
@@ -174,7 +182,7 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// The number of findings of each node, from the one that compares.
+    /// Reads the number of findings of each node, which the host publishes.
     pub(super) fn findings(&self) -> Result<BTreeMap<String, usize>, StoreError> {
         let left = self.left() + READ_WITHIN;
         let text = self.store.get_within("findings", Some(left))?;

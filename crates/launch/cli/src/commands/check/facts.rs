@@ -1,4 +1,4 @@
-//! The facts about one node that a check looks at, and how they are found.
+//! Facts about one node for a check, and the functions that collect them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,34 +17,38 @@ use serde::{Deserialize, Serialize};
 use super::gpus::gpu_problems;
 use crate::launch::{Environment, Machine, ThisHost};
 
-/// The time that a program asked about the node may take. A driver of a broken device may never answer.
+/// Limit for a program that reports about the node.
+///
+/// The driver of a broken device may never answer.
 const PROGRAM_WITHIN: Duration = Duration::from_secs(20);
 
-/// Prints the version of Python and, where it is installed, that of PyTorch, without importing it.
+/// Python code that prints the versions of Python and PyTorch.
+///
+/// It does not import PyTorch. Without PyTorch, the second line is empty.
 const VERSIONS: &str = "\
 import importlib.metadata as m, sys
 print('.'.join(map(str, sys.version_info[:3])))
 try: print(m.version('torch'))
 except m.PackageNotFoundError: print('')";
 
-/// One node.
+/// Facts about one node.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub(super) struct Facts {
     pub(super) node: String,
     pub(super) rdzv: String,
-    /// Path and version of the Python of workers; a reason if there is none.
+    /// Path and versions of the workers' Python; the reason if there is none.
     pub(super) python: Result<Python, String>,
-    /// Free bytes by directory; a reason if it cannot be used.
+    /// Free bytes by directory; the reason if the directory cannot be used.
     pub(super) disks: BTreeMap<PathBuf, Result<u64, String>>,
     pub(super) gpus: usize,
     pub(super) gpu_problems: Vec<String>,
-    /// The addresses of the node by its own name; a reason if it has none.
+    /// Addresses of the node by its own name; the reason if there are none.
     pub(super) addresses: Result<Vec<String>, String>,
-    /// The port at which others try to reach it.
+    /// Port to which the other nodes try to connect.
     pub(super) port: u16,
 }
 
-/// The Python of workers.
+/// The workers' Python.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, Default)]
 pub(super) struct Python {
     pub(super) path: String,
@@ -53,7 +57,9 @@ pub(super) struct Python {
     pub(super) torch: String,
 }
 
-/// Looks at this node. `directories` are those that have to have room.
+/// Collects the facts about this node.
+///
+/// `directories` are the directories that need free space.
 pub(super) fn gather(node: String, environment: &Environment, directories: &[PathBuf]) -> Facts {
     let accelerators = ThisHost.accelerators();
     let (vendor, gpus) = accelerators.gpus();
@@ -80,7 +86,7 @@ pub(super) fn gather(node: String, environment: &Environment, directories: &[Pat
 
 fn free(path: &Path) -> Result<u64, String> {
     if !ThisHost.takes_files(path) {
-        return Err("no file can be made there".to_owned());
+        return Err("cannot create a file there".to_owned());
     }
     let found = statvfs(path).map_err(|error| error.to_string())?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
@@ -112,7 +118,7 @@ fn nvidia(gpus: usize) -> Vec<String> {
     ]);
     match run(&mut query) {
         Ok(printed) => gpu_problems(&printed, gpus),
-        // Containers may have the devices without the tool.
+        // A container may have the devices but not the tool.
         Err(error) if error.starts_with(NOT_STARTED) => Vec::new(),
         Err(error) => vec![format!("nvidia-smi: {error}")],
     }
@@ -120,7 +126,7 @@ fn nvidia(gpus: usize) -> Vec<String> {
 
 const NOT_STARTED: &str = "it cannot be started";
 
-/// The stdout of a program that ends with 0 in time.
+/// Returns the stdout of a program, which must exit with 0 in time.
 fn run(command: &mut Command) -> Result<String, String> {
     let command = command
         .stdin(Stdio::null())
@@ -150,7 +156,7 @@ fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// The directories that a run writes to: temporary files and, if they are there, those that were named.
+/// Returns the directory of temporary files, then the directories of `named`.
 pub(super) fn directories(environment: &Environment, named: &[PathBuf]) -> Vec<PathBuf> {
     let temporary = environment.0.get(OsStr::new("TMPDIR"));
     let temporary = temporary.filter(|path| !path.is_empty());

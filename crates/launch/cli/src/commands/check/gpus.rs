@@ -1,6 +1,8 @@
-//! The words of nvidia-smi about the devices of a node. Pure.
+//! Parser of the output of nvidia-smi about the devices of a node. Pure.
 
-/// The faults of so many devices, by the lines `INDEX, UNCORRECTED ERRORS` of nvidia-smi.
+/// Returns the problems of `gpus` devices.
+///
+/// `printed` is the output of nvidia-smi, with lines `INDEX, UNCORRECTED ERRORS`.
 pub(super) fn gpu_problems(printed: &str, gpus: usize) -> Vec<String> {
     let lines: Vec<&str> = printed
         .lines()
@@ -20,7 +22,7 @@ pub(super) fn gpu_problems(printed: &str, gpus: usize) -> Vec<String> {
         match errors.parse::<u64>() {
             Ok(0) => {}
             Ok(count) => problems.push(format!("GPU {index}: {count} uncorrected memory errors")),
-            // A device without such a counter.
+            // The device has no such counter.
             Err(_) if errors.contains("N/A") || errors.contains("Not Supported") => {}
             Err(_) => problems.push(format!("GPU {index}: {errors}")),
         }

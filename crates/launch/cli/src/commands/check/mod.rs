@@ -1,4 +1,4 @@
-//! `rdzv check`: whether the nodes of a job can run it, before it begins.
+//! `rdzv check`: checks before a job starts that its nodes can run it.
 
 mod compare;
 mod exchange;
@@ -22,33 +22,34 @@ use crate::launch::{Environment, host_name};
 use crate::scheduler;
 use crate::terminal::{complain, show};
 
-/// Check whether the nodes of a job can run it
+/// Check that the nodes of a job can run it.
 ///
-/// `srun rdzv check` looks at all nodes of a Slurm step, elsewhere it looks at this one: room for
-/// temporary files, Python, GPUs and their uncorrected errors; on several nodes also names, ports,
-/// clocks, and whether the versions of rdzv, Python and PyTorch and the numbers of GPUs are the
-/// same. The first node prints a line for each and what is wrong. Ends with 0 if nothing is, else
-/// with 1 on the first node and on those that have a finding.
+/// `srun rdzv check` checks all nodes of a Slurm step; elsewhere, the command checks this node. It
+/// checks the space for temporary files, Python, GPUs and their uncorrected errors. On several
+/// nodes, it also checks names, ports and clocks, and compares the versions of rdzv, Python and
+/// PyTorch and the numbers of GPUs. The first node prints a line for each node and each finding.
+/// The exit code is 0 without findings. Otherwise it is 1 on the first node and on each node that
+/// has a finding.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Look at this node only, whatever the step; for --node-check
+    /// Check only this node, even in a Slurm step; for --node-check.
     #[arg(long)]
     local: bool,
 
-    /// A directory that has to have room, beside that of temporary files; may be given several times
+    /// Another directory that needs free space (can be repeated).
     #[arg(long, value_name = "PATH")]
     dir: Vec<PathBuf>,
 
-    /// The room that is wanted in each
+    /// Free space that each directory needs.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     min_free: usize,
 
-    /// Seconds in which all nodes have to come and answer
+    /// Seconds that all nodes have to join the check and answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
 }
 
-/// Looks, and tells.
+/// Checks the nodes and prints the result.
 pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
     let environment = Environment(std::env::vars_os().collect());
     let step = match arguments.local {
@@ -90,7 +91,7 @@ pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
     }
 }
 
-/// The place where the nodes of a step meet, and their names.
+/// Returns the endpoint and this node's rank in a step, and all node names.
 fn place_of(step: &scheduler::Scheduled) -> Option<(Place, Vec<String>)> {
     let place = step.place.as_ref()?;
     let value = |id: &str| step.values.iter().find(|value| value.id == id);
@@ -104,7 +105,9 @@ fn place_of(step: &scheduler::Scheduled) -> Option<(Place, Vec<String>)> {
     Some((place_here, place.names.clone()))
 }
 
-/// Meets the other nodes; the number of findings that this one answers for.
+/// Compares the nodes.
+///
+/// Returns the number of findings that decides this node's exit code.
 fn compare_nodes(
     place: &Place,
     names: &[String],
@@ -137,7 +140,7 @@ fn compare_nodes(
     Ok(findings.len() + missing.len())
 }
 
-/// A line for each node, and one for each finding.
+/// Prints a line for each node and for each finding, and a summary.
 fn report(all: &[&Facts], missing: &[&str], findings: &[Finding]) {
     let mut text = String::new();
     for facts in all {

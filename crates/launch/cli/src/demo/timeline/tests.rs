@@ -66,7 +66,7 @@ fn finished() -> Observation {
     }))
 }
 
-/// A demo with two workers as it should go.
+/// Returns the observations of a successful demo with two workers.
 fn all_of_it() -> Vec<Observation> {
     vec![
         started(0, 100),
@@ -87,7 +87,7 @@ fn all_of_it() -> Vec<Observation> {
     ]
 }
 
-/// One thing happens every 10 ms.
+/// Feeds the observations to a timeline, one every 10 ms.
 fn play(kill: bool, story: Vec<Observation>) -> (Timeline, Vec<Action>) {
     let mut timeline = Timeline::new(2, kill);
     let actions = (1_u64..)
@@ -176,16 +176,16 @@ fn a_story_with_a_part_missing_is_reported_as_such() {
         story.remove(index);
         reason(true, story)
     };
-    assert_eq!(without(4), "nobody was killed");
+    assert_eq!(without(4), "no worker was killed");
     assert_eq!(without(5), "the victim did not die of SIGKILL");
-    assert_eq!(without(10), "the workers did not go on");
+    assert_eq!(without(10), "the workers did not continue");
     assert_eq!(without(12), "the training did not end");
     assert_eq!(without(14), "still running: process 103");
     let mut anew = all_of_it();
     anew[10] = met(0);
     assert_eq!(
         reason(true, anew),
-        "the workers began anew, not from a checkpoint"
+        "the workers restarted without a checkpoint"
     );
 }
 

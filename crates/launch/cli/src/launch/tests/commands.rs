@@ -1,4 +1,4 @@
-//! The command that workers execute.
+//! Tests of the command that workers execute.
 
 use std::ffi::OsString;
 

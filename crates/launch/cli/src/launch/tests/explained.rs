@@ -1,4 +1,4 @@
-//! Explanations of lines on machines of a test's choosing.
+//! Tests of explanations, on machines that each test chooses.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,9 @@ fn explained(case: &Case) -> Value {
     serde_json::from_str(&case.explanation().json()).unwrap()
 }
 
-/// Value, source (flag, variable or the kind of origin) and reason of a line.
+/// Returns value, source and reason of a line.
+///
+/// The source is a flag, a variable or the kind of the origin.
 fn line(explanation: &Value, name: &str) -> (String, String, String) {
     let sections = explanation["sections"].as_array().unwrap().iter();
     let mut lines = sections.flat_map(|section| section["lines"].as_array().unwrap());
@@ -42,7 +44,7 @@ fn a_launch_is_explained_as_a_table() {
     .with("PET_MAX_RESTARTS", "3")
     .with("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5");
     let table = case.explanation().table();
-    // The rest grows with every new flag.
+    // The last section grows with every new flag, so it is not in the snapshot.
     let (planned, _) = table.split_once("\nOther settings\n").unwrap();
     insta::assert_snapshot!(planned);
 }

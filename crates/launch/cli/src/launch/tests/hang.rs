@@ -1,4 +1,4 @@
-//! Workers that hang.
+//! Tests of flags for workers that hang.
 
 use std::ffi::OsStr;
 use std::path::Path;

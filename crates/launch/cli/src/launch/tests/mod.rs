@@ -1,4 +1,4 @@
-//! Lines resolved on a machine and in an environment of the test's choosing.
+//! Tests of `resolve`; each test chooses its machine and its environment.
 
 mod commands;
 mod explained;
@@ -22,7 +22,7 @@ use crate::args::{Launcher, Parsed, parse};
 use crate::exit::Refusal;
 use crate::explanation::{Explanation, Setting};
 
-/// A machine of a test's choosing.
+/// Machine that a test chooses.
 #[derive(Debug, Default)]
 struct Fake {
     processors: u32,
@@ -66,7 +66,7 @@ impl Machine for Fake {
         lists: &VisibleLists,
         local_world_size: u32,
     ) -> Result<Vec<Binding>, PlacementError> {
-        // All devices are at node 0, which has all processors.
+        // All devices are at NUMA node 0, which has all processors.
         let accelerators = self.accelerators();
         let visible = accelerators.current(lists);
         let topology = Topology {
@@ -107,7 +107,7 @@ impl Machine for Fake {
     }
 }
 
-/// A launch to be: what was typed, in which environment, on which machine.
+/// Input of a launch: command line, environment and machine.
 struct Case {
     line: Vec<&'static str>,
     environment: Environment,
@@ -135,7 +135,7 @@ impl Case {
         self
     }
 
-    /// As `rdzv run`, which is less lenient than `torchrun`.
+    /// Resolves as `rdzv run`, which is stricter than `torchrun`.
     fn strict(mut self) -> Self {
         self.called.is_strict = true;
         self

@@ -1,4 +1,4 @@
-//! Values and combinations that are refused, with the text that says so.
+//! Tests of values and combinations that are refused, with the error text.
 
 use rdzv_agent::RendezvousPlan;
 
@@ -260,7 +260,7 @@ fn values_of_c10d_that_cannot_be_are_refused_before_anything_starts() {
         let line = [&flags[..], &["--rdzv-conf", settings, "s.py"]].concat();
         let refusal = case(&line).strict().refusal();
         assert!(refusal.to_string().contains(sentence), "{refusal}");
-        // torchrun finds out when it joins.
+        // torchrun reports this mistake only when it joins.
         case(&line).launch();
     }
 }

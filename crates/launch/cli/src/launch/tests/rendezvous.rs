@@ -1,4 +1,4 @@
-//! Which rendezvous a line means.
+//! Tests of the rendezvous that a line chooses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -125,7 +125,7 @@ fn a_job_without_a_token_says_so_where_others_can_reach_it() {
     }
 }
 
-/// The parameters of a dynamic rendezvous.
+/// Returns the parameters of a dynamic rendezvous.
 fn dynamic(line: &[&'static str]) -> RendezvousParameters {
     let launch = case(&[line, &["s.py"]].concat()).launch();
     match launch.plan.rendezvous.plan {

@@ -1,4 +1,4 @@
-//! Workers, threads, devices, output and signals.
+//! Tests of workers, threads, devices, output and signals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

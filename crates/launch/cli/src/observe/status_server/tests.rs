@@ -24,7 +24,7 @@ fn sources(liveness: &Liveness, token: Option<Token>) -> Sources {
     }
 }
 
-/// The answer to `GET /`.
+/// Returns the answer to `GET /`.
 fn health_of(liveness: &Liveness) -> (u16, String) {
     let sources = sources(liveness, None);
     let runtime = Builder::new_current_thread().build().unwrap();
@@ -43,7 +43,7 @@ fn health_names_the_thread_that_makes_no_progress() {
     assert_eq!(health_of(&liveness), (200, "starting\n".to_owned()));
     let _awake = liveness.watch("awake", Arc::new(|alive| alive.send(()).unwrap()));
     assert_eq!(health_of(&liveness), (200, "awake: alive\n".to_owned()));
-    // What is sent to a thread that has ended is dropped.
+    // The message to a thread that has ended is dropped.
     let ended = liveness.watch("gone", Arc::new(drop));
     let said = "awake: alive\ngone: has ended\n".to_owned();
     assert_eq!(health_of(&liveness), (503, said));
@@ -51,7 +51,7 @@ fn health_names_the_thread_that_makes_no_progress() {
     assert_eq!(health_of(&liveness).0, 200);
 }
 
-/// The code of the answer to a peer at this address.
+/// Returns the status code of the answer to a peer at this address.
 fn code(peer: &str, page: &str, header: &str, token: Option<&Token>) -> u16 {
     let sources = sources(&Liveness::new(), token.cloned());
     let peer: SocketAddr = format!("{peer}:5").parse().unwrap();
