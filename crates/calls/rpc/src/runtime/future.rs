@@ -179,7 +179,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         let until = Some(Instant::now() + at_most);
         let Some(result) = self.state.wait(until) else {
             let text = format!(
-                "the result was not there within {} s; the call goes on",
+                "the result was not there within {} s; the call continues",
                 at_most.as_secs_f64()
             );
             let error = RpcError::new(RpcErrorKind::Deadline, text);
