@@ -297,7 +297,7 @@ fn a_worker_that_comes_and_then_hangs_is_named_by_all_at_the_deadline() {
         });
         for error in &errors {
             assert_eq!(error.kind, RpcErrorKind::Deadline);
-            let named = "of 3 workers, w1 (rank 1) came and then said nothing more";
+            let named = "of 3 workers, w1 (rank 1) joined and then sent nothing more";
             assert!(error.message.contains(named), "{error}");
         }
         assert_eq!(errors[0].message, errors[1].message);

@@ -182,7 +182,7 @@ fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
         }
     };
     assert!(
-        said.contains("PeerLost") && said.contains("took it for dead"),
+        said.contains("PeerLost") && said.contains("members removed it"),
         "{said}"
     );
     // It does not take the others for dead because it was away itself.
