@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `rdzv/rpc/round` | the current [`Round`] |
 //! | `rdzv/rpc/{epoch}/member/{rank}` | static: a [`Note`], usually the worker |
-//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready` | static: workers that have read all, their number |
+//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready` | static: workers that know all, their number |
 //! | `rdzv/rpc/{epoch}/go` | static: the note that ends forming |
 //! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: number of workers that know the refusal |
 //! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: shutdown |

@@ -276,7 +276,7 @@ fn what_is_shared_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
         );
         assert_eq!(world.arena.free(), 0, "the callee has not read the tensors");
         world.watch.open();
-        // The memory is reused as soon as it is free.
+        // Free memory is reused immediately.
         let others: Vec<_> = (0..ROOM).map(|_| world.tensor()).collect();
         drop(others);
         assert_eq!(blocking.wait(), Ok(()));
@@ -297,7 +297,7 @@ fn what_is_being_read_is_kept_although_its_call_is_cancelled() {
         let blocking = world.agents[0].call(1, BLOCK, &());
         let (bytes, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         calls.into_iter().for_each(cancel);
-        // The memory is reused as soon as it is free.
+        // Free memory is reused immediately.
         let mut others = Vec::new();
         let begun = Instant::now();
         let all = |seen: &Seen| bytes.iter().all(|byte| seen.begun.contains(byte));
