@@ -14,10 +14,14 @@ use crate::wire::clock::micros;
 
 /// One end of a call, from its start to its answer.
 ///
-/// Fields: `trace` (32 hexadecimal digits, the same in calls that functions make), `span` (the
-/// call's number, the same at both ends), `method`, `worker` (the one at the other end),
-/// `bytes_out`, `bytes_in`, `queue_micros` (waiting for room, or for a thread), `run_micros` (the
-/// function; at the caller, all the time until the answer).
+/// Fields:
+///
+/// - `trace`: 32 hexadecimal digits, the same in calls that functions make
+/// - `span`: the number of the call, the same at both ends
+/// - `method`, `worker`: the method, and the worker at the other end
+/// - `bytes_out`, `bytes_in`: sizes of the request and the reply
+/// - `queue_micros`: time spent waiting for credit or for a thread
+/// - `run_micros`: time of the function; at the caller, all the time until the answer
 #[derive(Debug, Clone)]
 pub(crate) struct CallSpan {
     span: Span,

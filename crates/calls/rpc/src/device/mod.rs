@@ -5,8 +5,8 @@
 //!
 //! # How to add an accelerator
 //!
-//! In one file: a type for its memory (a [`DeviceMemory`]), a type for a point in a stream of its
-//! work (an [`Event`]), and a [`DeviceBackend`] that creates them. With CUDA:
+//! One file needs three types: its memory (a [`DeviceMemory`]), a point in a stream of its work (an
+//! [`Event`]), and a [`DeviceBackend`] that creates both. With CUDA:
 //!
 //! - `alloc` is `cudaMallocAsync` on a pool's stream.
 //! - `copy_in` is `cudaMemcpyAsync` from the host on that stream. It takes `Bytes`, which the

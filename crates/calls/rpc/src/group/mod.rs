@@ -96,10 +96,14 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a lease that is too short, `GroupMismatch` if the group is static,
-    /// `DuplicateName` or `DuplicateId` if a living member has the name or id, `DeviceMap` if the
-    /// device maps do not fit, `Deadline` if it takes too long, `Store` if the store fails. The
-    /// group is unchanged then.
+    /// The group is unchanged after an error:
+    ///
+    /// - `InvalidArgument` for a lease that is too short
+    /// - `GroupMismatch` if the group is static
+    /// - `DuplicateName` or `DuplicateId` if a living member has the name or id
+    /// - `DeviceMap` if the device maps do not fit
+    /// - `Deadline` if the join takes too long
+    /// - `Store` if the store fails
     pub fn join(
         store: Arc<dyn Store>,
         me: Member,

@@ -34,8 +34,8 @@ impl Refusal {
 
 /// Value of a key that a worker waits for.
 ///
-/// A worker that ends the forming of a group writes the reason to the keys for which the others
-/// wait, so that each of them gets it immediately.
+/// A worker that ends the forming of a group writes the reason to the keys that the others wait
+/// for. Each of them then gets it immediately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Note {

@@ -15,9 +15,12 @@
 //! ([`rdzv_rpc_proto::tensor::plan()`]). References are forked last, so that no fork is made for a
 //! message that is never sent.
 //!
-//! Reading order: `peer` (facts about the other side, for both directions), `table`, `target` (the
-//! device to which a tensor is sent), `outgoing`, `incoming`, `reader` (bodies from untrusted
-//! peers), `context` (the slots of the thread).
+//! Reading order:
+//!
+//! - `peer`: facts about the other side, for both directions
+//! - `table`, then `target`: the device to which a tensor is sent
+//! - `outgoing`, `incoming`, then `reader`: bodies from untrusted peers
+//! - `context`: the slots of the thread
 
 mod context;
 mod incoming;

@@ -16,13 +16,13 @@ use crate::{Payload, RpcError};
 
 /// Serialises a value; the memory of its tensors becomes parts.
 ///
-/// Memory without gaps is not copied. A message that fails leaves no state behind, so encode a
+/// Memory without gaps is not copied. A failed call cleans up nothing outside of it, so encode a
 /// request before you register its reply.
 ///
 /// # Errors
 ///
-/// `Serialization` if the value refuses or is too large, `DeviceMap` if a tensor is on a device
-/// that the map of the destination does not have, and the errors of [`ForkReferences`].
+/// `Serialization` if the value refuses to be serialised or is too large. `DeviceMap` if a tensor
+/// is on a device that is not in the map of the destination. Also the errors of [`ForkReferences`].
 ///
 /// [`ForkReferences`]: super::ForkReferences
 pub fn encode<T: Serialize + ?Sized>(

@@ -1,8 +1,8 @@
 //! Values that another worker creates, and copies of them.
 //!
 //! The owner answers the call that creates a value after it has registered the value, not when the
-//! function ends. The body of the call has the ids of the new value and of the caller's fork, the
-//! number of the method, and the usual argument of the method.
+//! function ends. The body of the call has the ids of the new value and of the caller's fork. The
+//! number of the method and its usual argument follow.
 
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};

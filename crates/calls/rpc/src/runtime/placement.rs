@@ -1,10 +1,10 @@
 //! Moving the driver away from a processor on which its callers spin.
 //!
-//! Two threads that spin for each other on one processor pay a thread switch for each step of a
-//! call, even if another processor is free. Linux leaves them there, because neither thread sleeps
-//! for long. In a virtual machine, Linux also mistakes a halted processor for one that the host has
-//! given to others, so it wakes a thread on the processor of the waking thread. Only the driver
-//! moves, because it belongs to the agent; the threads of the program stay.
+//! Two threads may spin for each other on one processor. Each step of a call then costs a thread
+//! switch, even if another processor is free. Linux leaves them there, because neither thread
+//! sleeps for long. In a virtual machine, Linux also mistakes a halted processor for one that the
+//! host has given to others. It therefore wakes a thread on the processor of the waking thread.
+//! Only the driver moves, because it belongs to the agent; the threads of the program stay.
 
 use std::time::{Duration, Instant};
 

@@ -33,11 +33,12 @@ impl RpcAgent {
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] for all waiting members when `within` is over; the error names
-    /// the members that did not report. [`RpcErrorKind::PeerLost`] for all members as soon as one
-    /// is lost, with its name. [`RpcErrorKind::UnknownWorker`] for members that are not in the
-    /// group. [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if the
-    /// values are too large, for a time of zero, and in async functions, which must not block.
+    /// - [`RpcErrorKind::Deadline`] for all waiting members when `within` is over; the error names
+    ///   the members that did not report.
+    /// - [`RpcErrorKind::PeerLost`] for all members as soon as one is lost, with its name.
+    /// - [`RpcErrorKind::UnknownWorker`] for members that are not in the group.
+    /// - [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if the values
+    ///   are too large, or for a time of zero. Also in async functions, which must not block.
     pub fn all_gather<T: Serialize + DeserializeOwned>(
         &self,
         value: &T,
