@@ -41,13 +41,13 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Spans {
             let key = id.into_u64();
             self.0
                 .lock()
-                .expect("no thread panics while it holds the spans")
+                .expect("no thread panics with the spans")
                 .push((key, name.to_owned(), fields));
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
-        let mut spans = self.0.lock().expect("no thread panics while it holds the spans");
+        let mut spans = self.0.lock().expect("no thread panics with the spans");
         let last = spans.iter_mut().rfind(|(of, ..)| *of == id.into_u64());
         if let Some((_, _, fields)) = last {
             values.record(&mut Reading(fields));

@@ -133,8 +133,7 @@ impl RpcAgent {
                 waiting.park(None);
             }
             let verdict = waiting.take();
-            let verdict =
-                verdict.expect("only the waiting thread takes the value of its slot");
+            let verdict = verdict.expect("only the waiting thread takes the value of its slot");
             return verdict.as_ref().clone().map_err(RpcError::from);
         }
         let within_micros = micros(within);

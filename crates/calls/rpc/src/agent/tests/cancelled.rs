@@ -274,7 +274,7 @@ fn what_is_shared_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
             1,
             "the one that blocks"
         );
-        assert_eq!(world.arena.free(), 0, "the callee has not read the tensors");
+        assert_eq!(world.arena.free(), 0, "the callee has read nothing");
         world.watch.open();
         // Free memory is reused immediately.
         let others: Vec<_> = (0..ROOM).map(|_| world.tensor()).collect();
