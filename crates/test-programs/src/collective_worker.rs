@@ -1,23 +1,25 @@
-//! One rank of a group.
+//! One rank of a process group.
 //!
 //! ```text
 //! collective_worker <store host:port> <rank> <world size>
 //! collective_worker <store host:port> <rank> <world size> <name of the group>
 //! ```
 //!
-//! With a name it measures, for `cargo xtask bench collective`: rank 0 prints one line of JSON, the
-//! median seconds of one `all_reduce` by size in bytes, and with two ranks, of a message to the
-//! other one and back, as `message` and the size. Without a name it does what a test tells it, line
-//! by line. It says `ready` when it is in the group, and answers every line of its input with one
-//! line: `ok`, or the error.
+//! With a name, the program measures for `cargo xtask bench collective`. Rank 0 prints one line of
+//! JSON with the median seconds of one `all_reduce` by size in bytes. With two ranks, the line also
+//! has the median seconds of a message to the other rank and back, as `message` and the size.
 //!
-//! | line | does |
+//! Without a name, the program executes the commands of a test. It prints `ready` when it is in the
+//! group, and answers every line of its input with one line: `ok`, or the error.
+//!
+//! | line | action |
 //! |---|---|
-//! | `operations` | every operation, with each of some types and lengths, and compares with what has to come |
-//! | `barrier` | waits for all |
-//! | `monitored N` | waits for all for N ms |
-//! | `receive`, `receive-any`, `send` | one message with tag 9, from or to rank 2, or from any; to it 100 kB |
-//! | `reduce` | reduces 4 MiB again and again until that fails; says `reducing` after the first time |
+//! | `operations` | runs and checks every operation with several types and lengths |
+//! | `barrier` | waits for all ranks |
+//! | `monitored N` | waits for all ranks, for up to N ms |
+//! | `receive`, `receive-any` | receives one message with tag 9 from rank 2, or from any rank |
+//! | `send` | sends 100 kB with tag 9 to rank 2 |
+//! | `reduce` | reduces 4 MiB until that fails; prints `reducing` after the first time |
 
 use std::io::BufRead;
 use std::net::Ipv4Addr;
@@ -27,10 +29,10 @@ use rdzv_collective::{CollectiveError, Element, GroupOptions, ProcessGroup, Redu
 
 use crate::store_at;
 
-/// Numbers of elements: none, one, 1 KiB of four bytes each, and an odd number.
+/// Numbers of elements: none, one, 1 KiB of four-byte elements, an odd number.
 const LENGTHS: [usize; 4] = [0, 1, 256, 1001];
 
-/// 1 MiB of four bytes each.
+/// Number of four-byte elements in 1 MiB.
 const LONG: usize = 256 << 10;
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -76,10 +78,10 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Sizes in bytes, and how often each is reduced and sent. The peer of the benchmark has the same.
+/// Sizes in bytes and numbers of rounds, equal to those of the peer.
 const ROUNDS: [(usize, usize); 3] = [(4, 3000), (64 << 10, 1000), (16 << 20, 20)];
 
-/// How many of these do not count.
+/// Number of rounds that are not counted.
 const WARM: usize = 5;
 
 fn measure(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
@@ -92,7 +94,7 @@ fn measure(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
     }
     let (rank, is_pair) = (group.rank(), group.world_size() == 2);
     for (bytes, rounds) in ROUNDS.into_iter().filter(|_| is_pair) {
-        // Without a copy of the values, as PyTorch's.
+        // The values are sent without a copy, as in PyTorch.
         let mut values = vec![1.0_f32; bytes / size_of::<f32>()];
         group.barrier()?;
         let messages = group.point_to_point();
@@ -116,7 +118,7 @@ fn measure(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
     Ok(())
 }
 
-/// The median of the times in seconds.
+/// Returns the median time in seconds.
 fn median(
     rounds: usize,
     mut once: impl FnMut() -> Result<(), CollectiveError>,
@@ -132,7 +134,7 @@ fn median(
     Ok(times[times.len() / 2].as_secs_f64())
 }
 
-/// Sums ones for ever.
+/// Sums ones until an error occurs.
 fn reduce(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
     let sum = group.world_size();
     for round in 0_u64.. {
@@ -158,7 +160,7 @@ fn operations(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
     objects(group)
 }
 
-/// What a rank has at a place: small, so that sums and products are exact in every type.
+/// Value of a rank at an index; small, so that sums and products are exact.
 fn value(rank: u32, place: usize) -> u32 {
     (rank + (place % 5) as u32) % 3 + 1
 }
@@ -167,10 +169,10 @@ fn values<T>(rank: u32, length: usize, to: impl Fn(u32) -> T) -> Vec<T> {
     (0..length).map(|place| to(value(rank, place))).collect()
 }
 
-/// What becomes of two values.
+/// Combination of two values.
 type Combine = fn(u32, u32) -> u32;
 
-/// Operations of which all types have the same results.
+/// Checks the operations whose results are equal for all types.
 fn exact<T: Element + PartialEq + std::fmt::Debug>(
     group: &mut ProcessGroup,
     length: usize,
@@ -244,7 +246,7 @@ fn exact<T: Element + PartialEq + std::fmt::Debug>(
     if size > 1 {
         let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
         let mut received = values(size, length, to);
-        // All send first, without waiting.
+        // All ranks send first, without waiting.
         let sent = group.point_to_point().send(own.clone(), next, 3)?;
         let from = group.receive(&mut received, None, 3)?;
         assert_eq!((from, sent.wait()?), (previous, own), "from any rank");

@@ -1,6 +1,6 @@
-//! Tensors of PyTorch through messages of ours and back, in one process.
+//! PyTorch tensors through rdzv messages and back, in one process.
 //!
-//! Built as a library with C functions, which Python calls with the pointers of its capsules. See
+//! This is a library with C functions. Python calls them with the pointers of its capsules; see
 //! `interop/test_dlpack.py`.
 
 #![allow(unsafe_code)]
@@ -12,11 +12,12 @@ use rdzv_rpc::message::{Incoming, Outgoing, decode, encode};
 use rdzv_rpc::tensor::Tensor;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 
-/// A tensor as an argument of a call, and again as its receiver has it. Null if it cannot be one.
+/// Passes a tensor through a message; returns it as the receiver gets it.
+/// Returns null on failure.
 ///
 /// # Safety
 ///
-/// `tensor` comes out of a capsule, which does not own it any longer; nobody writes to its memory.
+/// `tensor` comes from a capsule that no longer owns it; no code writes to its memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_there_and_back(
     tensor: *mut DLManagedTensorVersioned,
@@ -25,11 +26,11 @@ pub unsafe extern "C" fn rdzv_there_and_back(
     unsafe { through(tensor, |tensor| there_and_back(&tensor)) }
 }
 
-/// The same for pointers of the older kind.
+/// Same as [`rdzv_there_and_back`], for pointers of the older kind.
 ///
 /// # Safety
 ///
-/// As of [`rdzv_there_and_back`].
+/// The rules of [`rdzv_there_and_back`] apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_there_and_back_legacy(
     tensor: *mut DLManagedTensor,
@@ -38,11 +39,11 @@ pub unsafe extern "C" fn rdzv_there_and_back_legacy(
     unsafe { through(tensor, |tensor| there_and_back(&tensor)) }
 }
 
-/// The first row of a tensor, which is all that is left of it here.
+/// Returns the first row of a tensor, and drops the rest here.
 ///
 /// # Safety
 ///
-/// As of [`rdzv_there_and_back`].
+/// The rules of [`rdzv_there_and_back`] apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdzv_first_row(
     tensor: *mut DLManagedTensorVersioned,
@@ -59,7 +60,7 @@ unsafe fn through<M: ManagedTensorBase + 'static>(
     let result = || -> Result<*mut M, String> {
         // SAFETY: as the caller promised.
         let managed = unsafe { Managed::from_raw(tensor) }.map_err(|error| error.to_string())?;
-        // SAFETY: likewise.
+        // SAFETY: as the caller promised.
         let tensor = unsafe { Tensor::from_dlpack(managed) }.map_err(|error| error.to_string())?;
         let managed = work(tensor)?
             .to_dlpack()

@@ -1,5 +1,6 @@
-//! A worker in a group, and nothing else: for seeing how groups form, change and end, and for tests
-//! that end it by force.
+//! A worker that is only a member of a group, for tests of groups.
+//!
+//! It shows how groups form, change and end, and tests kill it.
 //!
 //! ```text
 //! group_member join HOST:PORT NAME RANK LEASE_MS [DIE_BEFORE]
@@ -7,11 +8,12 @@
 //! ```
 //!
 //! The store at `HOST:PORT` is any TCP store, e.g. that of `rdzv store`. With `DIE_BEFORE` the
-//! process kills itself before its request to the store with that number, counted from 0. It prints
-//! `in` when it is in the group, `view NAME …` for each state of the group, `detached TEXT` when it
-//! is told nothing more, and `failed KIND TEXT`. It leaves when its standard input says `leave`,
-//! waits for the others when that says `shutdown MS`, and prints `left`; it ends without a word
-//! when its standard input does.
+//! process kills itself before its request to the store with that number, counted from 0.
+//!
+//! Output lines: `in` when the process is in the group, `view NAME …` for each state of the group,
+//! `detached TEXT` when reports end, and `failed KIND TEXT` after an error. On the input line
+//! `leave` the process leaves the group; on `shutdown MS` it waits for the others. After both it
+//! prints `left`. When its standard input ends, it exits without output.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};
@@ -101,7 +103,7 @@ fn tell(change: &GroupChange) {
     }
 }
 
-/// The store, for a process that lives so long.
+/// Returns the store, with a limit on the number of requests if there is one.
 fn mortal(store: TcpStore, die_before: &[&str]) -> Result<Arc<dyn Store>, Box<dyn Error>> {
     Ok(match die_before {
         [] => Arc::new(store),
@@ -116,14 +118,14 @@ fn mortal(store: TcpStore, die_before: &[&str]) -> Result<Arc<dyn Store>, Box<dy
 #[derive(Debug)]
 struct Mortal {
     inner: Box<dyn Store>,
-    /// How many requests are left, for all clones together.
+    /// Number of remaining requests, for all clones together.
     left: Arc<AtomicI64>,
 }
 
 impl Mortal {
     fn alive(&self) -> &dyn Store {
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
-            // There is no way for this to fail, nor to come back from it.
+            // This call cannot fail, and does not return.
             let _ = kill_process(getpid(), Signal::KILL);
         }
         &*self.inner

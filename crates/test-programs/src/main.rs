@@ -1,9 +1,9 @@
-//! Programs that tests and benchmarks start: workers, clients and load generators.
+//! Programs that tests and benchmarks start, such as workers and clients.
 //!
-//! All of them are this one binary, because each binary would be linked with everything. The name
-//! under which it is started says which program it is. Under its own name it makes the names: hard
-//! links in the folder `programs` beside it, because programs start themselves by the path of their
-//! process.
+//! All programs are this one binary, because each separate binary would link everything again. The
+//! name under which the binary starts selects the program. Under its own file name it creates the
+//! other names: hard links in the folder `programs` beside it. They are no symbolic links, because
+//! programs start themselves by the path of their process.
 
 mod collective_worker;
 mod crowd;
@@ -29,7 +29,7 @@ use std::{env, fs, io};
 use rdzv_store::{TcpStore, TcpStoreOptions};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// A name and what runs under it.
+/// Name and entry point of a program.
 type Program = (&'static str, fn() -> ExitCode);
 
 /// All programs.
@@ -65,7 +65,8 @@ fn main() -> ExitCode {
     program()
 }
 
-/// Makes the hard links. Each takes the place of an older one at once: a test may be starting it.
+/// Creates the hard links; each one replaces an older one atomically.
+/// A test may be starting the program at the same time.
 fn make_names() -> io::Result<()> {
     let this = env::current_exe()?;
     let folder = this.with_file_name("programs");
@@ -74,7 +75,7 @@ fn make_names() -> io::Result<()> {
         let new = folder.join(format!("{name}.{}", std::process::id()));
         fs::hard_link(&this, &new)?;
         fs::rename(&new, folder.join(name))?;
-        // It is still there if the old name was a link to the same file.
+        // The file still exists if the old name was a link to the same file.
         let _ = fs::remove_file(&new);
     }
     Ok(())
@@ -89,11 +90,11 @@ fn store_at(endpoint: &str) -> Result<TcpStore, Box<dyn Error>> {
     ))?)
 }
 
-/// Lets this process have as many files open as the system allows.
+/// Raises the limit of open files of this process to its maximum.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What it is for fails with a clear error of its own.
+    // A failure shows later as a clear error of the operation that needs the files.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

@@ -1,7 +1,7 @@
-//! A node of a rendezvous, for tests with other implementations in the same one.
+//! A rendezvous node, for tests together with other implementations.
 //!
 //! Usage: `member BACKEND ENDPOINT RUN_ID MIN:MAX [OPTIONS] [LOCAL_ADDR]`, with `OPTIONS` as for
-//! `--rdzv-conf`. Each line on the standard input is a command, each line on the standard output an
+//! `--rdzv-conf`. Each line on standard input is a command. Each line on standard output is an
 //! answer or a change:
 //!
 //! | command | answer |
@@ -12,8 +12,8 @@
 //! | `set KEY VALUE`, `get KEY` | `set`; `value VALUE` (the store of the round) |
 //! | `fail TEXT` | `reported` |
 //!
-//! Changes are `membership ROUND TEXT`, `peer-failed NODE TEXT`, `closed-by-other`, `lost TEXT`. It
-//! ends with its standard input.
+//! Changes are `membership ROUND TEXT`, `peer-failed NODE TEXT`, `closed-by-other`, `lost TEXT`.
+//! The program ends with its standard input.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};
@@ -60,7 +60,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
 struct Node {
     rendezvous: Box<dyn RendezvousBackend>,
-    /// The store of the round.
+    /// Store of the round.
     round: Option<Arc<dyn Store>>,
 }
 

@@ -1,12 +1,12 @@
-//! What workers would be bound to on a machine that is described by files.
+//! Prints the processors for workers on a machine that files describe.
 //!
 //! ```text
 //! placement ROOT AFFINITY MODE WORKERS
 //! placement / 0-63 exclusive 8
 //! ```
 //!
-//! `ROOT` has the machine's `proc` and `sys`; `AFFINITY` is what the agent may use there. Prints
-//! one list of processors per worker, or `error:` and the reason.
+//! `ROOT` has the machine's `proc` and `sys`; `AFFINITY` is the list of processors that the agent
+//! may use. The program prints one list of processors per worker, or `error:` and the reason.
 
 use rdzv_agent::topology::Hardware;
 use rdzv_agent_proto::topology::{BindingMode, CpuList, VisibleLists};

@@ -1,13 +1,16 @@
-//! A worker that makes, passes on, drops and uses remote references at random, until it is told to
-//! stop or killed. The tests run four of them and kill some; it says what was not as it has to be.
+//! A worker that uses remote references at random until it must stop.
+//!
+//! It creates, passes on, drops and uses references. The tests run four of these workers and kill
+//! some of them. Each worker reports violations.
 //!
 //! ```text
 //! reference_worker HOST:PORT NAME RANK SEED
-//! reference_worker HOST:PORT NAME RANK idle      does nothing by itself
+//! reference_worker HOST:PORT NAME RANK idle      makes no references itself
 //! ```
 //!
-//! In the store: `operations` counts what was done, `violations` says what was wrong; at `stop`
-//! everything is dropped, and `reports` gets a line when nothing is left, or too long after.
+//! In the store, `operations` counts the operations, and `violations` describes errors. At `stop`
+//! the worker drops everything. It appends a line to `reports` when nothing is left, or after a
+//! time limit.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -30,27 +33,28 @@ const KEEP_NUMBER: Method<RRef<u64>, ()> = Method::new("number.keep");
 const KEEP: Method<(RRef<Token>, String, u64), ()> = Method::new("keep");
 const NUMBER: ValueMethod<Token, (), u64> = ValueMethod::new("token.number");
 
-/// The most references that a worker collects, and calls that it has on their way.
+/// Maximum number of references that a worker collects, and of its open calls.
 const POOL: usize = 64;
 const ON_THEIR_WAY: usize = 32;
 
-/// So often the store is told and asked.
+/// Number of operations between two exchanges with the store.
 const TURN: u64 = 256;
 
-/// How long a question may take.
+/// Time limit of a request for a value.
 const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(20));
 
-/// How long after the last was dropped something may be left. What went astray is asked for after 5 s.
+/// Time after the last drop by which nothing may be left.
+/// Lost messages are requested again after 5 s.
 const DRAINED: Duration = Duration::from_secs(90);
 
-/// How many tokens there are in this process.
+/// Number of tokens that exist in this process.
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static STOPPING: AtomicBool = AtomicBool::new(false);
 static NUMBERS: Mutex<Vec<RRef<u64>>> = Mutex::new(Vec::new());
 static HELD: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// A value.
+/// A value behind references.
 #[derive(Serialize, Deserialize)]
 struct Token {
     owner: String,
@@ -59,7 +63,7 @@ struct Token {
     _counted: Counted,
 }
 
-/// Made and dropped with it.
+/// Counter of live tokens, created and dropped with each token.
 struct Counted(());
 
 impl Default for Counted {
@@ -75,7 +79,7 @@ impl Drop for Counted {
     }
 }
 
-/// A reference, and what has to be behind it.
+/// A reference, and the expected value behind it.
 #[derive(Clone)]
 struct Entry {
     reference: RRef<Token>,
@@ -241,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// Others die. Nothing else may go wrong.
+    /// Records an error; only errors that follow from killed workers are allowed.
     fn failed(&mut self, what: &str, error: &RpcError) {
         use RpcErrorKind::{Cancelled, Deadline, PeerLost, UnknownWorker};
         if !matches!(error.kind, Cancelled | Deadline | PeerLost | UnknownWorker) {
@@ -300,7 +304,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let dropped = std::mem::take(&mut *held());
     drop(dropped);
     let until = Instant::now() + DRAINED;
-    // A reference may be on its way to us as long as others go on.
+    // A reference may be in flight to this worker while other workers are running.
     let is_empty =
         || agent.references() == ReferenceCounters::default() && LIVE.load(Ordering::SeqCst) == 0;
     let mut empty_since = None;
@@ -311,7 +315,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
             Some(since) if since.elapsed() > Duration::from_secs(8) => break,
             Some(_) => {}
         }
-        // The tables are looked at from time to time; there is nothing to wait for.
+        // The tables are polled, because no event reports when they are empty.
         std::thread::sleep(Duration::from_millis(20));
     }
     let result = match is_empty() {

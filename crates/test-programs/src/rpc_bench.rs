@@ -1,20 +1,25 @@
-//! One worker that does what it is told, line by line, and is measured: our side of
-//! `cargo xtask bench rpc`.
+//! One worker that `cargo xtask bench rpc` controls and measures.
 //!
 //! ```text
 //! rpc_bench default | tcp
 //! ```
 //!
-//! Rank, world size and store are in its environment, as an agent sets it. It says `{}` when it is
-//! ready, and answers every line of its input with one line of JSON:
+//! Rank, world size and store come from its environment, as an agent sets it. The worker prints
+//! `{}` when it is ready, and answers every line of its input with one line of JSON:
 //!
 //! | line | answer |
 //! |---|---|
 //! | `init` | joins the group: `seconds` |
-//! | `calls` | calls the next worker: `latency_p50`, `latency_p90`, `latency_p99`, `paced_p50` (one call every 10 ms), `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the `threads`, `descriptors` and `megabytes` that the group and the first calls added |
-//! | `lent` | calls the next worker with tensors in an arena: seconds of a call with 64 MiB (`lent`) and with 1 GiB (`lent_large`); not over TCP, where nothing can be lent |
-//! | `idle` | does nothing for a while: `cores` that it used |
-//! | `shutdown` | leaves with all others: `seconds`, and ends |
+//! | `calls` | calls the next worker; see below |
+//! | `lent` | calls the next worker with tensors in an arena: `lent`, `lent_large`; not over TCP |
+//! | `idle` | does nothing for a while: `cores` that the worker used |
+//! | `shutdown` | leaves with all other workers: `seconds`, and ends |
+//!
+//! `calls` returns `latency_p50`, `latency_p90` and `latency_p99` (seconds), `paced_p50` (one call
+//! every 10 ms), `in_flight` (calls per second, 64 at the same time), `one_way` and `echo` (bytes
+//! per second). It also returns the `threads`, `descriptors` and `megabytes` that the group and the
+//! first calls added. `lent` is the time in seconds of a call with 64 MiB, and `lent_large` with 1
+//! GiB.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -31,7 +36,7 @@ use serde_json::{Value, json};
 
 use crate::rpc_scenario::process;
 
-/// What all sides of the benchmark do. The peer has the same figures.
+/// Parameters of the benchmark, the same for all implementations.
 const CALLS: usize = 1000;
 const PACED_CALLS: usize = 100;
 const CALLS_IN_FLIGHT: usize = 3000;
@@ -44,7 +49,7 @@ const WARM_CALLS: usize = 50;
 const WARM_BULK_CALLS: usize = 1;
 const IDLE: Duration = Duration::from_secs(5);
 
-/// How long shutting down may take.
+/// Time limit of the shutdown.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
 
 const NOTHING: Method<(), ()> = Method::new("bench.nothing");
@@ -95,7 +100,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a process has at a moment.
+/// Resources that a process uses.
 struct Used {
     threads: f64,
     descriptors: f64,
@@ -119,7 +124,7 @@ impl Used {
     }
 }
 
-/// Joins the group of all.
+/// Joins the group of all workers.
 fn join(configuration: &str) -> Result<RpcAgent, Box<dyn Error>> {
     let near = configuration == "default";
     let options = RpcOptions {
@@ -142,7 +147,7 @@ fn join(configuration: &str) -> Result<RpcAgent, Box<dyn Error>> {
     Ok(builder.methods(methods).options(options).connect()?)
 }
 
-/// Calls the next worker.
+/// Measures calls of the next worker.
 fn calls(agent: &RpcAgent, alone: &Used) -> Result<Value, Box<dyn Error>> {
     let next = (agent.me().id.0 as usize + 1) % agent.workers().len();
     let peer = &agent.workers()[next];
@@ -164,7 +169,7 @@ fn calls(agent: &RpcAgent, alone: &Used) -> Result<Value, Box<dyn Error>> {
     }))
 }
 
-/// Seconds of each of some empty calls, in order of size.
+/// Returns the sorted times of empty calls in seconds.
 fn one_by_one(
     agent: &RpcAgent,
     peer: &WorkerInfo,
@@ -184,7 +189,7 @@ fn one_by_one(
     Ok(times)
 }
 
-/// Empty calls per second.
+/// Returns the number of empty calls per second.
 fn many_at_a_time(agent: &RpcAgent, peer: &WorkerInfo) -> Result<f64, RpcError> {
     let mut futures: VecDeque<RpcFuture<()>> = VecDeque::with_capacity(IN_FLIGHT);
     let start = Instant::now();
@@ -200,7 +205,7 @@ fn many_at_a_time(agent: &RpcAgent, peer: &WorkerInfo) -> Result<f64, RpcError> 
     Ok(CALLS_IN_FLIGHT as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Bytes per second, of those that go there.
+/// Returns the bytes per second that the calls send.
 fn bulk(call: impl Fn(&Tensor) -> Result<(), RpcError>) -> Result<f64, RpcError> {
     let values = Tensor::from_vec(vec![1.0_f32; BULK_ELEMENTS], [BULK_ELEMENTS])?;
     for _ in 0..WARM_BULK_CALLS {
@@ -214,7 +219,7 @@ fn bulk(call: impl Fn(&Tensor) -> Result<(), RpcError>) -> Result<f64, RpcError>
     Ok(bytes as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Seconds of one call with a tensor of so many bytes in an arena, of those in the middle.
+/// Returns the median time of a call with a tensor in an arena, in seconds.
 fn registered(agent: &RpcAgent, bytes: usize) -> Result<f64, Box<dyn Error>> {
     let next = (agent.me().id.0 as usize + 1) % agent.workers().len();
     let peer = &agent.workers()[next];

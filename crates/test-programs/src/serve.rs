@@ -1,4 +1,4 @@
-//! A bare store server: prints its address and serves until its standard input ends.
+//! A store server that prints its address and serves until its input ends.
 //!
 //! `serve [host] [port]`
 
@@ -18,7 +18,7 @@ pub(crate) fn main() -> Result<(), StoreError> {
         ..ServerOptions::default()
     })?;
     println!("{}", server.local_addr());
-    // Whoever started this closes the pipe, or ends, to end it.
+    // The parent process closes the pipe, or exits, to end this program.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     server.shutdown(Duration::from_secs(1));
     Ok(())

@@ -1,10 +1,10 @@
-//! The other process of the tests of `rdzv-shm`. Its standard input is a socket.
+//! The other process of the `rdzv-shm` tests; its standard input is a socket.
 //!
-//! | argument | what it does |
+//! | argument | action |
 //! |---|---|
-//! | `echo` | accepts rings and sends everything back, until the socket ends |
-//! | `sink` | accepts rings and reads everything, until the socket ends |
-//! | `peek` | reads memory of the process at the other end: a claim, an address and a length come over the socket, the bytes go back |
+//! | `echo` | accepts rings and sends all data back, until the socket ends |
+//! | `sink` | accepts rings and reads all data, until the socket ends |
+//! | `peek` | reads a claim, an address and a length; returns bytes of the other process |
 
 use std::env;
 use std::error::Error;
@@ -28,7 +28,7 @@ pub(crate) fn main() -> Result<()> {
     }
 }
 
-/// The rings that the process at the other end offers.
+/// Accepts the rings that the other process offers.
 fn accepted(socket: &mut UnixStream) -> Result<Link> {
     let mut message = [0; pair::MESSAGE];
     let (length, descriptors) = pass::receive(&socket, &mut message)?;

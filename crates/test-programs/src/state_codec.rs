@@ -1,17 +1,17 @@
-//! Reads and writes rendezvous states for scripts. Interop tests drive it.
+//! Reads and writes rendezvous states for scripts; interop tests use it.
 //!
-//! Each line of standard input is a command and a word, and is answered by one line.
+//! Each line of standard input is a command and a word. The program answers with one line.
 //!
 //! | command | answer |
 //! |---|---|
-//! | `read VALUE` | what the value of a store means, as JSON; `null` for the sentinel |
-//! | `write JSON` | the value of a store for such a description |
-//! | `again VALUE` | the value that is written back for one that was read |
+//! | `read VALUE` | the state in a store value, as JSON; `null` for the sentinel |
+//! | `write JSON` | the store value of such a description |
+//! | `again VALUE` | the store value that is written back for one that was read |
 //!
 //! A description has `round`, `complete`, `closed`, `deadline`, `participants`, `wait_list`,
 //! `redundancy_list` and `last_heartbeats`. A node is `[addr, pid, local_id]`; participants are
 //! pairs of node and rank, heartbeats pairs of node and time. Times are microseconds after 1970, in
-//! UTC. What cannot be read is answered by `error ` and why.
+//! UTC. If the program cannot read a word, it answers with `error ` and the reason.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

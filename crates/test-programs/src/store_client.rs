@@ -1,20 +1,22 @@
-//! A store client for scripts: reads commands, prints results. Interop tests drive it.
+//! A store client for scripts: reads commands and prints results.
+//!
+//! The interop tests use it.
 //!
 //! ```text
 //! store_client [OPTIONS] tcp://HOST:PORT        a TcpStore
 //! store_client [OPTIONS] file:///PATH           a FileStore
-//! store_client rendezvous URL                   an init-method URL, and nothing of the below
+//! store_client rendezvous URL                   an init-method URL, without the rest below
 //!
-//!   --world-size N     default: not known
+//!   --world-size N     default: unknown
 //!   --timeout-ms N     default: 300000
-//!   --prefix P         wrap the store in a PrefixStore; may be given several times, innermost first
-//!   --no-wait          do not take part in the count of joined clients (init/)
+//!   --prefix P         wrap the store in a PrefixStore; repeatable, innermost first
+//!   --no-wait          do not count this client as joined (init/)
 //! ```
 //!
 //! Prints `ready` once it is connected. Then each line of standard input is one command, its words
-//! separated by single spaces, and is answered by one line. Keys are plain text, `%` quotes a byte
-//! (`%20` is a space, `%25` is `%`, a lone `%` is the empty word). Values go in and out as
-//! hexadecimal digits; an empty value is `-`.
+//! separated by single spaces. The program answers each line with one line. Keys are plain text,
+//! `%` quotes a byte (`%20` is a space, `%25` is `%`, a lone `%` is the empty word). Values are
+//! hexadecimal digits in both directions; an empty value is `-`.
 //!
 //! | command | answer |
 //! |---|---|
@@ -31,15 +33,15 @@
 //! | `barrier KEY WORLD_SIZE MILLISECONDS` | `ok` |
 //! | `timeout MILLISECONDS` | `ok` |
 //! | `get_state RUN_ID` | `none`, or the state of that run's rendezvous and its token |
-//! | `set_state RUN_ID STATE TOKEN` | the same, and `true` or `false`: whether it was written; `-` is no token |
+//! | `set_state RUN_ID STATE TOKEN` | the same, and `true` if it was written; `-` is no token |
 //! | `clone` | `ok`; the following commands use the clone, and the original is closed |
 //!
-//! A command that fails is answered by `error ` and the error's text. At the end of the input the
-//! store is closed and the exit code is 0. If the store cannot be opened, `error ` and the text are
-//! printed instead of `ready` and the exit code is 1.
+//! If a command fails, the answer is `error ` and the error's text. At the end of the input the
+//! program closes the store and exits with 0. If the store cannot be opened, the program prints
+//! `error ` and the text instead of `ready`, and exits with 1.
 //!
-//! `rendezvous` prints `joined RANK WORLD_SIZE`, or `error ` and the text; then the same for the
-//! next round of the same rendezvous.
+//! `rendezvous` prints `joined RANK WORLD_SIZE`, or `error ` and the text. Then it prints the same
+//! for the next round of the same rendezvous.
 
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -85,7 +87,7 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Two rounds of the rendezvous of an init-method URL.
+/// Joins two rounds of the rendezvous of an init-method URL.
 fn take_part(url: &str) {
     let options = UrlOptions {
         timeout: Duration::from_secs(10),
@@ -108,12 +110,12 @@ fn state_of(store: &Arc<dyn Store>, run_id: &str) -> Result<C10dState, Failure> 
     Ok(C10dState::new(Arc::clone(store), &RunId::new(run_id)).map_err(named)?)
 }
 
-/// An error with PyTorch's name for it.
+/// Formats an error with PyTorch's name for it.
 fn named(error: RendezvousError) -> String {
     format!("{}: {error}", error.class())
 }
 
-/// A state and its token, and what follows; or that there is none.
+/// Formats a state and its token with a suffix, or `none`.
 fn shown(now: Option<(Bytes, Token)>, more: &str) -> String {
     match now {
         None => "none".to_owned(),

@@ -1,11 +1,11 @@
-//! Connects to a worker and says by what and why:
+//! Connects to a worker, and prints the transport and its reason:
 //!
 //! ```text
 //! transport CONTACT [CERTIFICATE KEY AUTHORITY]
 //! ```
 //!
-//! The contact is the JSON that a [`PeerAddress`] makes. With certificates, TCP is encrypted. It
-//! greets the worker, and ends when that closes.
+//! The contact is the JSON form of a [`PeerAddress`]. With certificates, TCP is encrypted. The
+//! program greets the worker, and ends when the worker closes the connection.
 
 use std::env;
 use std::io::{self, IoSlice};

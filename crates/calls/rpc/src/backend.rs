@@ -1,4 +1,4 @@
-//! Backends by name: each makes its own type of agent, with its own options.
+//! Backends by name: each creates its own type of agent, with its own options.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::{Methods, RpcAgent, RpcError};
 /// Name of the backend that rdzv includes.
 pub const NAME: &str = "RDZV";
 
-/// Alias of that backend, which users of PyTorch know.
+/// Name of the same backend that users of PyTorch know.
 pub const ALIAS: &str = "TENSORPIPE";
 
 /// Agent of a backend: a worker that makes and serves calls.
@@ -32,7 +32,7 @@ pub trait Agent: Any + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// The first failure of the shutdown. The agent has ended in this case too.
+    /// Returns the first failure of the shutdown. The agent has ended in this case too.
     fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError>;
 }
 
@@ -46,7 +46,7 @@ impl Agent for RpcAgent {
             return Self::shutdown(self, deadline);
         }
         self.stop();
-        // It does not notify the other members: its lease expires.
+        // The agent does not notify the other members: its lease expires.
         drop(self.take_group());
         Ok(())
     }
@@ -84,14 +84,14 @@ pub struct InitArguments {
 
 /// A backend: a type of options, and agents with these options.
 pub trait RpcBackend: Send + Sync + 'static {
-    /// Type of the options. It has to refuse unknown keywords.
+    /// Type of the options, which must refuse unknown keywords.
     type Options: Default + DeserializeOwned;
 
-    /// Makes the agent, and returns when the group has formed.
+    /// Creates the agent, and returns when the group has formed.
     ///
     /// # Errors
     ///
-    /// The failure of forming or joining the group. Nothing is left running then.
+    /// Returns the failure of forming or joining the group. No agent is running in this case.
     fn init(
         &self,
         arguments: InitArguments,
@@ -126,18 +126,18 @@ impl RpcBackend for BuiltIn {
     }
 }
 
-/// A backend without its type of options: makes an agent from keywords.
+/// Function that creates an agent of a backend from keywords.
 type Init =
     dyn Fn(InitArguments, &Keywords) -> Result<Arc<dyn Agent>, RpcError> + Send + Sync + 'static;
 
-/// Backends by name. [`BackendRegistry::of_process`] is the shared one.
+/// Backends by name; [`BackendRegistry::of_process`] is the shared registry.
 #[derive(Default)]
 pub struct BackendRegistry {
     backends: RwLock<BTreeMap<String, Arc<Init>>>,
 }
 
 impl BackendRegistry {
-    /// Makes an empty registry.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -182,14 +182,14 @@ impl BackendRegistry {
         Ok(())
     }
 
-    /// Makes an agent of the backend of this name.
+    /// Creates an agent of the backend with this name.
     ///
     /// Its options are the defaults, overridden by the keywords.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for an unknown name or keyword and for a wrong value; otherwise those of
-    /// the backend.
+    /// `InvalidArgument` for an unknown name or keyword and for a wrong value; otherwise the errors
+    /// of the backend.
     pub fn init(
         &self,
         name: &str,

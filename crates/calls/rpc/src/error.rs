@@ -9,7 +9,7 @@ use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Failure of the called function, as the callee described it.
+/// Failure of the called function, as the callee reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Error)]
 #[error("{type_name}: {message}")]
 pub struct RemoteError {
@@ -47,7 +47,7 @@ impl From<GatherError> for RpcError {
 }
 
 impl RpcError {
-    /// Makes an error of this kind with this sentence.
+    /// Creates an error of this kind with this message.
     pub fn new(kind: RpcErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -58,7 +58,7 @@ impl RpcError {
         }
     }
 
-    /// This worker is shutting down.
+    /// Creates the error of a worker that is shutting down.
     pub(crate) fn stopping() -> Self {
         Self::new(RpcErrorKind::Stopping, "this worker is shutting down")
     }
@@ -70,9 +70,9 @@ impl RpcError {
         move |error| Self::new(RpcErrorKind::Internal, format!("{what}: {error}"))
     }
 
-    /// Makes the error of a deadline that these workers missed.
+    /// Creates the error of a deadline that these workers missed.
     ///
-    /// `message` makes the text from their names and ranks.
+    /// `message` creates the text from their names and ranks.
     pub(crate) fn late(workers: &[WorkerInfo], message: impl FnOnce(&str) -> String) -> Self {
         let names = workers.iter();
         let names = names.map(|worker| format!("{} (rank {})", worker.name, worker.id));
@@ -84,7 +84,7 @@ impl RpcError {
         }
     }
 
-    /// Makes an error of kind [`RpcErrorKind::InvalidArgument`].
+    /// Creates an error of kind [`RpcErrorKind::InvalidArgument`].
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(RpcErrorKind::InvalidArgument, message)
     }
@@ -103,7 +103,7 @@ impl RpcError {
         self
     }
 
-    /// `true` if the same call may succeed when it is repeated.
+    /// `true` if the same call may succeed when the caller repeats it.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
     }

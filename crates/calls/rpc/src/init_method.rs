@@ -1,14 +1,14 @@
-//! Opening of the store of a group from the URL of its init method.
+//! Opens the store of a group from the URL of its init method.
 //!
 //! | URL | store | rank, if none is given |
 //! |---|---|---|
 //! | `env://` | TCP, at `MASTER_ADDR`:`MASTER_PORT` | `RANK` |
-//! | `tcp://host:port` | TCP, there | `?rank=R` |
+//! | `tcp://host:port` | TCP, at this endpoint | `?rank=R` |
 //! | `file:///path` | that file | `?rank=R` |
 //!
 //! Rank 0 hosts a TCP store, unless the agent that started the workers hosts it. Opening the store
 //! does not wait for the other workers. Forming the group does, and its errors name the missing
-//! workers. `rdzv_rendezvous::url` registers handlers of other schemes.
+//! workers. `rdzv_rendezvous::url` registers handlers for other schemes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use rdzv_store::Store;
 
 use crate::{RpcError, RpcErrorKind};
 
-/// A store, and the rank of this worker in the group that forms there.
+/// A store, and the rank of this worker in the group that forms in the store.
 #[derive(Debug, Clone)]
 pub struct OpenedStore {
     /// The store, which must live as long as the group: this process may host it.
     pub store: Arc<dyn Store>,
-    /// Rank, as given or as specified by the URL or the environment.
+    /// Rank that the caller, the URL or the environment specifies.
     pub rank: WorkerId,
 }
 
@@ -34,9 +34,9 @@ pub struct OpenedStore {
 ///
 /// # Errors
 ///
-/// `InvalidArgument`, before any network work, for a world size of 0, for a rank that is not below
-/// it, and for mistakes in the URL, with PyTorch's texts; `Store` if the store cannot be reached or
-/// hosted.
+/// `InvalidArgument`, before any network work, for a world size of 0, and for a rank that is not
+/// below the world size. Also for mistakes in the URL, with PyTorch's texts. `Store` if this worker
+/// cannot reach or host the store.
 pub fn open_store(
     url: &str,
     rank: Option<u32>,
@@ -59,7 +59,7 @@ pub fn open_store(
     })
 }
 
-/// Refuses an empty group, and a rank outside of the group.
+/// Rejects an empty group, and a rank outside of the group.
 pub(crate) fn check_size(rank: Option<u32>, world_size: Option<u32>) -> Result<(), RpcError> {
     match (rank, world_size) {
         (_, Some(0)) => Err(RpcError::invalid(
@@ -147,7 +147,7 @@ mod tests {
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("MASTER_PORT", &port),
                 ("RANK", rank),
-                // The world size of the job, whose workers need not all be in the group.
+                // The world size of the job; only some of its workers are in the group.
                 ("WORLD_SIZE", "7"),
             ];
             open_store("env://", None, world_size, LONG, Environment::of(variables))

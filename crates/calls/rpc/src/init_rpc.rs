@@ -1,6 +1,6 @@
 //! Optional agent of the process, which any code can find.
 //!
-//! [`RpcAgentBuilder::connect`] makes any number of agents. [`init_rpc`] makes one of them the
+//! [`RpcAgentBuilder::connect`] creates any number of agents. [`init_rpc`] makes one of them the
 //! agent of the process; [`current`] returns it until it has shut down.
 
 use rdzv_lock::Mutex;
@@ -10,14 +10,14 @@ use crate::{RpcAgent, RpcAgentBuilder, RpcError, RpcErrorKind};
 /// State of the agent of this process.
 enum Place {
     Free,
-    /// Some thread is making an agent.
+    /// A thread is creating an agent.
     Taken,
     Of(RpcAgent),
 }
 
 static PLACE: Mutex<Place> = Mutex::new(Place::Free);
 
-/// Releases the reservation if no agent results from it, whatever the reason.
+/// Guard that releases the reservation if no agent results from it.
 struct Reservation;
 
 impl Reservation {
@@ -28,7 +28,7 @@ impl Reservation {
             Place::Taken => None,
             Place::Free | Place::Of(_) => Some(std::mem::replace(&mut *place, Place::Taken)),
         };
-        // Outside of the lock: it may be the last handle of an agent.
+        // Dropped outside of the lock, because it may be the last handle of an agent.
         drop(place);
         match former {
             Some(_) => Ok(Self),
@@ -60,7 +60,7 @@ impl Drop for Reservation {
 /// # Errors
 ///
 /// [`RpcErrorKind::AlreadyInitialized`] before anything else, if there is an agent or another
-/// thread is making one; otherwise those of [`RpcAgentBuilder::connect`]. After an error of
+/// thread is creating one; otherwise the errors of [`RpcAgentBuilder::connect`]. After an error of
 /// `connect` the process has no agent, and may try again.
 pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
     let reservation = Reservation::make()?;
@@ -85,12 +85,12 @@ pub fn current() -> Result<RpcAgent, RpcError> {
     }
 }
 
-/// Clears the agent of the process if it is this one, which has stopped.
+/// Clears the agent of the process if it is this agent, which has stopped.
 fn ended(agent: &RpcAgent) {
     let mut place = PLACE.lock();
     let is_it = matches!(&*place, Place::Of(current) if current.is(agent));
     let former = is_it.then(|| std::mem::replace(&mut *place, Place::Free));
     drop(place);
-    // Outside of the lock: it may be the last handle of the agent.
+    // Dropped outside of the lock, because it may be the last handle of the agent.
     drop(former);
 }

@@ -2,8 +2,7 @@
 //!
 //! This crate is for Rust what `torch.distributed.rpc` is for Python. Named workers in static or
 //! dynamic groups call registered functions on one another, hold references to remote values, and
-//! pass tensors without needless copies. Nothing that a peer sends can name code that was not
-//! registered.
+//! pass tensors without needless copies. A peer can only call functions that were registered.
 //!
 //! Functions run on a tokio runtime of the agent: async functions on one of its threads, blocking
 //! functions on threads of its blocking pool. The application itself does not need tokio.
@@ -12,14 +11,14 @@
 //! |---|---|
 //! | an agent, or several | [`RpcAgent::builder`] |
 //! | the one agent of a process, found with [`current`] | [`init_rpc()`] |
-//! | agents of other makes, by name | [`backend::BackendRegistry`] |
+//! | agents of other backends, by name | [`backend::BackendRegistry`] |
 //! | a group without an agent | [`group::Group`] |
 //! | connections without calls | [`transport::Listener`], [`transport::connect()`] |
 //! | values as messages | [`message::encode`], [`message::decode`] |
 //! | tensors of other libraries | [`dlpack`] |
 //!
-//! This crate reexports every type in its public signatures, here or in the module that has the
-//! signature.
+//! This crate reexports every type in its public signatures, at its root or in the module that has
+//! the signature.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

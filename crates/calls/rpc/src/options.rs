@@ -22,25 +22,26 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Default time limit for forming or joining a group.
 pub const DEFAULT_INIT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Size limit of the messages about references and groups between workers.
+/// Minimum of the message limit.
+/// Messages about references and groups between workers have at most this size.
 const SMALLEST_MESSAGE_LIMIT: u64 = 64 << 10;
 
 /// PyTorch's name of the channel that reads the memory of another process.
 pub(crate) const MEMORY_CHANNEL: &str = "cma";
 
-/// Channels of PyTorch that have an effect here.
+/// Channels of PyTorch that have an effect.
 const MEANT_CHANNELS: [&str; 2] = ["basic", MEMORY_CHANNEL];
 
-/// Channels of PyTorch without effect: more TCP connections, and accelerator copies.
+/// PyTorch channels without effect: more TCP connections, accelerator copies.
 const IGNORED_CHANNELS: [&str; 5] = ["mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth"];
 
-/// Options by name, as a program in another language or a file gives them.
+/// Options by name, as they come from another language or a file.
 pub type Keywords = Map<String, Value>;
 
 /// Options of an agent.
 ///
-/// [`check`](Self::check) refuses values that cannot be honoured;
-/// [`connect`](crate::RpcAgentBuilder::connect) calls it first.
+/// [`check`](Self::check) rejects invalid values; [`connect`](crate::RpcAgentBuilder::connect)
+/// calls it first.
 ///
 /// Most fields can be given as [`Keywords`], under their own names. Durations are seconds, a device
 /// is a number or a text, and device maps are `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
@@ -56,17 +57,18 @@ pub struct RpcOptions {
     pub init_method: String,
     /// Number of handlers that may block at the same time (default 16).
     ///
-    /// Completions need none of these threads.
+    /// Completions do not use these threads.
     pub num_worker_threads: u32,
     /// Device maps by the name of the callee: devices here to devices there.
     #[serde(deserialize_with = "device_maps")]
     pub device_maps: BTreeMap<String, DeviceMap>,
-    /// Accelerators of this worker; empty for those that the device maps name.
+    /// Accelerators of this worker; if empty, the device maps determine them.
     #[serde(deserialize_with = "devices")]
     pub devices: Vec<Device>,
     /// Transports that may be used, in order of preference; `None` for all.
     ///
-    /// PyTorch's `ibv` is accepted beside other transports, and ignored with a line in the log.
+    /// PyTorch's `ibv` is accepted in addition to other transports, and ignored with a line in the
+    /// log.
     #[serde(alias = "_transports")]
     pub transports: Option<Vec<TransportName>>,
     /// PyTorch's `_channels`; empty for all.
@@ -80,13 +82,13 @@ pub struct RpcOptions {
     ///
     /// `None` is the local address of the connection to the store that the application supplies, or
     /// to the host of the init method. It is 127.0.0.1 with `env://` without `MASTER_ADDR`, and
-    /// with a store that has no connection.
+    /// with a store without a connection.
     pub address: Option<IpAddr>,
     /// Token with which all workers of the job authenticate to one another.
     ///
     /// As a keyword it is a text of at least 16 bytes. `None` is the token in the file that
-    /// `RDZV_JOB_TOKEN_FILE` names, which agents set for the workers of a job with a token. Without
-    /// that variable there is no token.
+    /// `RDZV_JOB_TOKEN_FILE` names. Agents set this variable for the workers of a job with a token.
+    /// Without this variable there is no token.
     #[serde(deserialize_with = "token")]
     pub token: Option<Token>,
     /// Files for TLS over TCP; `None` for no TLS.
@@ -96,9 +98,9 @@ pub struct RpcOptions {
     /// It is not the timeout of calls.
     #[serde(deserialize_with = "seconds")]
     pub init_deadline: Duration,
-    /// Silence after which the others regard a member of a dynamic group as dead.
+    /// Time without lease renewal after which a dynamic group removes a member.
     ///
-    /// The default is 5 s, the minimum 100 ms. It is the same on all workers.
+    /// The default is 5 s, the minimum 100 ms. Use the same value on all workers.
     #[serde(deserialize_with = "seconds")]
     pub lease: Duration,
     /// Silence of another host after which the calls to its workers fail.
@@ -109,12 +111,12 @@ pub struct RpcOptions {
     pub heartbeat_limit: Duration,
     /// Maximum size of a message with its tensors, in bytes.
     ///
-    /// The default is 4 GiB, the minimum 64 KiB. It is the same on all workers.
+    /// The default is 4 GiB, the minimum 64 KiB. Use the same value on all workers.
     pub message_limit: u64,
     /// Details of the transports, beyond the fields above; not a keyword.
     ///
     /// A transport is used if both this field and [`transports`](Self::transports) allow it. The
-    /// address, the heartbeat limit and the TLS files, if any, are those of the fields above.
+    /// address, the heartbeat limit and the TLS files, if any, come from the fields above.
     #[serde(skip)]
     pub transport: TransportOptions,
     /// Settings of remote references, such as their timeouts; not a keyword.
@@ -146,11 +148,11 @@ impl Default for RpcOptions {
 }
 
 impl RpcOptions {
-    /// Adds to the device map for a callee.
+    /// Adds pairs to the device map for a callee.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the map is not one to one, or maps a device differently than an earlier
+    /// `InvalidArgument` if the map is not one to one, or maps a device differently from an earlier
     /// map. The options are unchanged in this case.
     pub fn set_device_map<S: Into<Device>, T: Into<Device>>(
         &mut self,
@@ -163,7 +165,7 @@ impl RpcOptions {
             .map_err(|error| RpcError::invalid(error.to_string()))
     }
 
-    /// Refuses values that cannot be honoured.
+    /// Rejects values that the agent cannot use.
     ///
     /// # Errors
     ///
@@ -176,8 +178,8 @@ impl RpcOptions {
         } else if self.heartbeat_limit < SHORTEST_LIMIT {
             let limit = self.heartbeat_limit;
             format!(
-                "heartbeat_limit must be at least {SHORTEST_LIMIT:?}, got {limit:?}: hosts are asked \
-                 once in a second"
+                "heartbeat_limit must be at least {SHORTEST_LIMIT:?}, got {limit:?}: rdzv polls \
+                 hosts every second"
             )
         } else if let Some(other) = self.other_device() {
             format!("`set_devices` expect a list of CUDA devices, but got device type {other}.")
@@ -207,7 +209,7 @@ impl RpcOptions {
         Err(RpcError::invalid(message))
     }
 
-    /// Returns PyTorch's names in these options that have no effect here.
+    /// Returns the PyTorch names in these options that have no effect.
     pub(crate) fn ignored(&self) -> Vec<&str> {
         let transports = self.transports.iter().flatten();
         let foreign = transports.filter(|name| is_foreign(name)).map(|_| "ibv");
@@ -230,7 +232,7 @@ fn is_channel(name: &str) -> bool {
     MEANT_CHANNELS.contains(&name) || IGNORED_CHANNELS.contains(&name)
 }
 
-/// Means of transport for bytes between workers.
+/// Transport for bytes between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportName {
@@ -247,7 +249,7 @@ pub enum TransportName {
     Ibv,
 }
 
-/// Files by which workers authenticate to one another over TCP, all in PEM.
+/// PEM files with which workers authenticate to one another over TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
@@ -255,7 +257,7 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Private key of this worker.
     pub key: PathBuf,
-    /// Certificates of the authorities that may have signed the other workers' certificates.
+    /// Certificates of the authorities that sign the other workers' certificates.
     pub authorities: PathBuf,
 }
 
@@ -278,7 +280,7 @@ pub(crate) fn from_words<T: DeserializeOwned>(words: &Keywords) -> Result<T, Rpc
         let alone = Keywords::from_iter([(word.clone(), value.clone())]);
         T::deserialize(Value::Object(alone)).map_err(|error| {
             let value = match word.as_str() {
-                // The error does not show a secret, whatever is wrong with it.
+                // The error must not show a secret, even an invalid one.
                 "token" => "this value".to_owned(),
                 _ => value.to_string(),
             };
@@ -289,7 +291,7 @@ pub(crate) fn from_words<T: DeserializeOwned>(words: &Keywords) -> Result<T, Rpc
         .map_err(|error| RpcError::invalid(error.to_string()))
 }
 
-/// A device as users write it: a number or a text.
+/// A device in the form that users write: a number or a text.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DeviceWord {

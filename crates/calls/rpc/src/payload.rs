@@ -12,9 +12,9 @@ pub(crate) type Answer = Result<Payload, RpcError>;
 pub struct Payload {
     /// Serialised value (postcard).
     pub body: Bytes,
-    /// Bytes beside the body: those of tensors.
+    /// Bytes of the tensors, in addition to the body.
     ///
-    /// They are shared, never copied into one buffer.
+    /// The parts are shared, never copied into one buffer.
     pub parts: Vec<Bytes>,
 }
 
@@ -30,9 +30,9 @@ impl Payload {
     }
 }
 
-/// Receives an answer in every case.
+/// Function that receives an answer in every case.
 ///
-/// If this is dropped, the answer is an error, since the agent stops then.
+/// If this is dropped, the function gets an error, because the agent is stopping.
 pub(crate) struct Then<F: FnOnce(Answer)>(Option<F>);
 
 impl<F: FnOnce(Answer)> Then<F> {

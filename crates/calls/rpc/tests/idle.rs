@@ -1,5 +1,6 @@
-//! Agents that have nothing to do. Nothing else is in this process, so that its use of the processor
-//! is theirs.
+//! Measures agents that have nothing to do.
+//!
+//! No other test runs in this process, so that its processor time is that of the agents.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -15,13 +16,13 @@ const NOTHING: Method<(), ()> = Method::new("nothing");
 
 const WORLD_SIZE: u32 = 4;
 
-/// How long it is measured.
+/// Duration of the measurement.
 const MEASURED: Duration = Duration::from_secs(5);
 
-/// The most that an agent may use, of one core. One that looks all the time would use all of it.
+/// Maximum use by an agent, in cores; an agent that always polls would use one.
 const MOST: f64 = 0.05;
 
-/// How long this process has been running on a processor, with threads that have ended.
+/// Returns the processor time of this process, including its ended threads.
 fn used() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(
@@ -30,7 +31,7 @@ fn used() -> Duration {
     )
 }
 
-/// Agents that are connected with one another in this way, and what each of them uses.
+/// Returns the processor use of each agent while connected agents are idle.
 fn each_uses(transports: &TransportOptions) -> f64 {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     let agents: Vec<RpcAgent> = std::thread::scope(|scope| {
@@ -58,7 +59,7 @@ fn each_uses(transports: &TransportOptions) -> f64 {
         }
     }
     let (begun, before) = (Instant::now(), used());
-    // This is the measurement itself; nothing is waited for.
+    // This sleep is the measurement itself, not a wait for an event.
     std::thread::sleep(MEASURED);
     let cores = (used() - before).as_secs_f64() / begun.elapsed().as_secs_f64();
     cores / f64::from(WORLD_SIZE)
@@ -67,7 +68,7 @@ fn each_uses(transports: &TransportOptions) -> f64 {
 #[test]
 fn agents_with_nothing_to_do_use_no_processor() {
     let near = TransportOptions::default();
-    // Where hosts are asked whether they are there.
+    // Over TCP, agents poll the other hosts.
     let far = TransportOptions {
         unix: false,
         ..TransportOptions::default()

@@ -1,4 +1,6 @@
-//! Agents that come and go in one process. Nothing else is in it, so that its threads can be counted.
+//! Tests agents that start and end in one process.
+//!
+//! No other test runs in this process, so that its threads can be counted.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -20,7 +22,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// A worker of a group of two lives, works and ends.
+/// Runs one life of a worker in a group of two.
 fn live(store: &Arc<dyn Store>, rank: u32) {
     let methods = Methods::new().with(TWICE, blocking(|number: i64| Ok::<_, String>(2 * number)));
     let builder = RpcAgent::builder(format!("w{rank}"))
@@ -45,7 +47,7 @@ fn twenty_lives_leave_neither_threads_nor_descriptors() {
                 scope.spawn(move || live(store, rank));
             }
         });
-        // Threads of functions end by themselves, a little later.
+        // Threads of functions end automatically, a little later.
         let until = Instant::now() + LONG;
         while threads() > most_threads {
             let now = threads();
@@ -55,7 +57,7 @@ fn twenty_lives_leave_neither_threads_nor_descriptors() {
             );
             std::thread::yield_now();
         }
-        // What a process opens once only is open by now.
+        // Descriptors that a process opens only once are open by now.
         let open = descriptors();
         assert!(
             open <= *most_descriptors.get_or_insert(open),

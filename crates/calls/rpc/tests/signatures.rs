@@ -1,5 +1,6 @@
-//! An application that has `rdzv-rpc` among its dependencies, and nothing else of rdzv, can name whatever the
-//! public signatures do.
+//! Checks that an application can name every type in the public signatures.
+//!
+//! The application depends on `rdzv-rpc` and on no other crate of rdzv.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -15,7 +16,7 @@ use rdzv_rpc::{
     RpcOptions, Store, Timeout, WorkerId, WorkerInfo, WorkerName,
 };
 
-/// An application that makes an agent: each type is said, not left to be found.
+/// An application that starts an agent, with explicit types.
 fn start(store: Arc<dyn Store>, name: &str) -> Result<RpcAgent, RpcError> {
     let limits: Limits = Limits::default();
     let references: ReferenceSettings = ReferenceSettings::default();

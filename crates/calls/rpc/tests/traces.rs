@@ -1,4 +1,4 @@
-//! Calls in traces, and counted.
+//! Tests of spans and counters of calls.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,7 +15,8 @@ const BLOCKING: Method<u32, u32> = Method::new("traces.blocking");
 
 type Fields = BTreeMap<String, String>;
 
-/// What was recorded of spans: id, name, fields. Ids are used again, so the last one of an id is meant.
+/// Recorded spans: id, name, fields.
+/// Ids are reused, so only the last span of an id counts.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<(u64, String, Fields)>>>);
 
@@ -40,13 +41,13 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Spans {
             let key = id.into_u64();
             self.0
                 .lock()
-                .expect("nobody panics with the spans in hand")
+                .expect("no thread panics with the spans")
                 .push((key, name.to_owned(), fields));
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
-        let mut spans = self.0.lock().expect("nobody panics with the spans in hand");
+        let mut spans = self.0.lock().expect("no thread panics with the spans");
         let last = spans.iter_mut().rfind(|(of, ..)| *of == id.into_u64());
         if let Some((_, _, fields)) = last {
             values.record(&mut Reading(fields));
@@ -79,7 +80,7 @@ fn methods() -> Methods {
         )
 }
 
-/// The only test of this program, since the agents' threads are seen by a global listener only.
+/// The only test of this program: only a global subscriber sees all threads.
 #[test]
 fn a_trace_goes_through_all_workers_and_what_is_counted_is_what_was_called() {
     let spans = Spans::default();

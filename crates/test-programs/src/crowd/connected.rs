@@ -1,4 +1,4 @@
-//! One agent of a crowd: its machine, and its connection, which is made without anybody waiting for it.
+//! One agent of a crowd: its state machine, and its non-blocking connection.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -16,19 +16,19 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
 
-/// The time for the only place to answer, as agents give it.
+/// Time limit for the answer if there is only one address, as in agents.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The token of standard input.
+/// Token of standard input.
 pub(super) const STDIN: u64 = u64::MAX;
 
-/// The longest time between two looks at deadlines.
+/// Longest time between two checks of the deadlines.
 pub(super) const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
 
-/// The part that all agents share.
+/// State that all agents share.
 pub(super) struct Crowd {
     pub(super) epoll: OwnedFd,
     origin: Instant,
@@ -55,15 +55,15 @@ impl Crowd {
 /// The state of a connection.
 enum Link {
     Down,
-    /// A place is asked whether it is the coordinator, or where that is.
+    /// The agent asks an address whether the coordinator is there, or where it is.
     Asking {
         stream: TcpStream,
         place: usize,
         step: Step,
-        /// The time for a step, and when that of this one is over.
+        /// Time limit of a step, and the deadline of the current step.
         within: Duration,
         until: Mono,
-        /// The answer so far.
+        /// Bytes of the answer that have arrived.
         answer: Vec<u8>,
     },
     Up(TcpStream),
@@ -76,30 +76,30 @@ enum Step {
     WhoCoordinates,
 }
 
-/// The result of a step towards the coordinator.
+/// Result of a step towards the coordinator.
 enum Asked {
-    /// The next one is under way, or nothing has come yet.
+    /// The next step has begun, or no data has arrived yet.
     Waiting,
     Coordinator,
-    /// This place has nothing more to say.
+    /// This address can give no further answer.
     Next,
-    /// Nobody coordinates.
+    /// No coordinator is known.
     Nobody,
 }
 
 /// An agent with its connection.
 pub(super) struct Connected {
-    /// Identifies its socket.
+    /// Token that identifies its socket.
     token: u64,
     pub(super) client: NativeClient,
     places: Vec<String>,
     order: SearchOrder,
     link: Link,
-    /// Places that were asked since there was no connection.
+    /// Number of addresses that were asked since the connection ended.
     asked: usize,
-    /// The outputs of the machine that are not about the connection.
+    /// Outputs of the state machine that do not concern the connection.
     pub(super) heard: VecDeque<Output>,
-    /// It has not heard from a coordinator over its present connection.
+    /// `true` if no coordinator has answered over the current connection.
     pub(super) is_away: bool,
 }
 
@@ -117,7 +117,7 @@ impl Connected {
         }
     }
 
-    /// Connects for the first time as soon as the machine wants to say something.
+    /// Starts to connect as soon as the state machine has data to send.
     pub(super) fn begin(&mut self, crowd: &mut Crowd) {
         let why = "it has not begun".to_owned();
         self.handle(crowd, Input::Disconnected(why));
@@ -140,7 +140,7 @@ impl Connected {
         if let Link::Asking { step, until, .. } = &self.link
             && *until <= now.mono
         {
-            // A voter that names nobody in time was waited for already.
+            // The search ends if a voter names no coordinator in time: the wait was long enough.
             let asked = match step {
                 Step::WhoCoordinates => Asked::Nobody,
                 Step::Connect | Step::Probe => Asked::Next,
@@ -152,7 +152,7 @@ impl Connected {
         }
     }
 
-    /// Its socket has something.
+    /// Handles an event of the socket.
     pub(super) fn ready(&mut self, crowd: &mut Crowd) {
         match &mut self.link {
             Link::Down => {}
@@ -182,7 +182,7 @@ impl Connected {
         self.handle(crowd, Input::Disconnected(why));
     }
 
-    /// Goes on with the question to a place whose socket has something.
+    /// Continues a step after an event of the socket.
     fn step(&mut self, crowd: &mut Crowd) -> io::Result<Asked> {
         let Link::Asking {
             stream,
@@ -209,7 +209,7 @@ impl Connected {
             return Ok(Asked::Waiting);
         }
         let mut bytes = [0; 256];
-        // No more than the answer: what follows it is for the machine.
+        // Reads only the answer: the state machine reads what follows.
         let wanted = match step {
             Step::WhoCoordinates => bytes.len(),
             _ => 4 - answer.len(),
@@ -240,7 +240,7 @@ impl Connected {
         }
     }
 
-    /// Reads where a voter says that the coordinator is.
+    /// Reads the address of the coordinator from the answer of a voter.
     fn named(&mut self) -> Asked {
         let Link::Asking { answer, .. } = &self.link else {
             return Asked::Waiting;
@@ -277,7 +277,7 @@ impl Connected {
             Asked::Next | Asked::Nobody => {
                 self.link = Link::Down;
                 self.order.failed();
-                let why = "nobody coordinates".to_owned();
+                let why = "no peer coordinates".to_owned();
                 self.handle(crowd, Input::Disconnected(why));
             }
         }
@@ -320,7 +320,7 @@ impl Connected {
         })
     }
 
-    /// Tells the machine something, and does what it wants of its connection.
+    /// Passes an input to the state machine, and follows its outputs.
     pub(super) fn handle(&mut self, crowd: &mut Crowd, input: Input<'_>) {
         self.client.handle(crowd.now(), input);
         let (mut dials, mut broke) = (false, None);
@@ -348,7 +348,7 @@ impl Connected {
         }
     }
 
-    /// Says where the workers of a round would meet.
+    /// Publishes the address at which the workers of a round would meet.
     pub(super) fn publish(&mut self, crowd: &mut Crowd, round: u64) {
         let publish = Input::Publish {
             round,
@@ -359,5 +359,5 @@ impl Connected {
     }
 }
 
-/// A connection is being made.
+/// Error of a connection attempt that is not complete.
 const EINPROGRESS: i32 = rustix::io::Errno::INPROGRESS.raw_os_error();

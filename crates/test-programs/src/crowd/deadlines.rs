@@ -1,10 +1,10 @@
-//! When each agent of a crowd wants to be called.
+//! Deadlines of the agents of a crowd.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_core::time::Mono;
 
-/// When each agent wants to be called.
+/// Deadline of each agent.
 #[derive(Default)]
 pub(super) struct Deadlines {
     by_time: BTreeSet<(Mono, usize)>,
@@ -23,7 +23,7 @@ impl Deadlines {
         self.by_time.extend(at.map(|at| (at, index)));
     }
 
-    /// Takes one that is due out.
+    /// Removes and returns an agent whose deadline has passed.
     pub(super) fn due(&mut self, now: Mono) -> Option<usize> {
         let first = *self.by_time.first()?;
         if first.0 > now {

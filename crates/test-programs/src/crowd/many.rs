@@ -1,5 +1,6 @@
-//! More agents than threads would be sensible for: their machines over one thread's sockets. Rank 0
-//! says where the workers would meet, and hosts no store there.
+//! More agents than threads: state machines over the sockets of one thread.
+//!
+//! Rank 0 publishes an address at which the workers would meet, and hosts no store there.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

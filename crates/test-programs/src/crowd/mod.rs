@@ -1,16 +1,18 @@
-//! A crowd of agents that find one another through an rdzv store server, timed.
+//! A crowd of agents that meet through an rdzv store server, and its timing.
 //!
 //! ```text
-//! crowd serve                       hosts, and prints its port
-//! crowd threads <address> <agents>  one round of agents as programs have them, a thread each
-//! crowd many <address> <agents>     one round of as many agents' machines over one thread's sockets
-//! crowd hold <places> <run> <agents> <nodes> <fence ms>   the same, in a job of so many nodes, over the death of a coordinator
-//! crowd record <places> <file> <agents> <seed>   agents that join, leave, close and succeed in many runs, and write down what they see
+//! crowd serve                       hosts the store, and prints its port
+//! crowd threads <address> <agents>  one round of agents as in programs, one thread each
+//! crowd many <address> <agents>     one round of state machines over one thread's sockets
+//! crowd hold <places> <run> <agents> <nodes> <fence ms>
+//!                                   as `many`, in a job of <nodes>, while coordinators die
+//! crowd record <places> <file> <agents> <seed>
+//!                                   agents join, leave and close many runs, with a record
 //! ```
 //!
-//! `hold` prints what happens to it. `threads` and `many` print one line of JSON: seconds until all
-//! were connected, and from then until all held their rank. Every run has a name of its own, so one
-//! server serves them all.
+//! `hold` prints the events of its agents. `threads` and `many` print one line of JSON: seconds
+//! until all agents were connected, and from then until all held their rank. Every run has a
+//! separate name, so one server serves all runs.
 
 mod connected;
 mod deadlines;
@@ -23,7 +25,7 @@ mod threads;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a crowd found out.
+/// Results of a crowd.
 struct Figures {
     connected: Duration,
     joined: Duration,
@@ -60,7 +62,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 type Run = fn(SocketAddr, &str, u32) -> Result<Figures, Box<dyn std::error::Error>>;
 
-/// All ranks from 0, each once, or the crowd has not agreed.
+/// Checks that each rank from 0 exists once, so that the agents agree.
 fn check_ranks(mut ranks: Vec<u32>) -> Result<(), String> {
     ranks.sort_unstable();
     let agreed = ranks

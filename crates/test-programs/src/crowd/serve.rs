@@ -1,4 +1,4 @@
-//! The host.
+//! The host of the store.
 
 use std::io::{Read as _, stdin};
 

@@ -1,4 +1,4 @@
-//! Agents as programs have them: a backend each, all in one runtime.
+//! Agents as in programs: one backend each, all in one runtime.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Barrier};
@@ -60,7 +60,7 @@ pub(crate) fn run(
                     share_store: true,
                     master_port: None,
                 });
-                // The agent lives on: who has left would have to be replaced.
+                // The agent is kept alive: an agent that leaves would have to be replaced.
                 (agent, joined)
             })
         })

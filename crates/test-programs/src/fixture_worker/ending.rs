@@ -1,4 +1,4 @@
-//! Steps that end or stop a process, or decide what does.
+//! Steps that end or stop a process, or that determine how it ends.
 
 use std::env;
 use std::fs;
@@ -10,12 +10,12 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, kill_proce
 
 use crate::fixture_worker::number;
 
-/// Carries out a step of this family; `None` if the name is none of it.
+/// Executes a step of this family; `None` if the name belongs to another one.
 pub(crate) fn step(name: &str, value: &str, rest: &[String]) -> Option<io::Result<()>> {
     Some(match name {
         "exit" => number(value).map(|code| exit(i32::try_from(code).unwrap_or(1))),
-        // The runtime's own handler of SIGSEGV and SIGBUS takes the first one for a stack
-        // overflow that will happen again, and only restores the default.
+        // The runtime handles the first SIGSEGV or SIGBUS as a possible stack overflow: it only
+        // restores the default action.
         "signal" => signal(value).and_then(|signal| {
             kill_process(getpid(), signal)?;
             Ok(kill_process(getpid(), signal)?)
@@ -38,7 +38,8 @@ pub(crate) fn step(name: &str, value: &str, rest: &[String]) -> Option<io::Resul
         }
         "trap" => {
             let (signal, code) = value.split_once(':').unwrap_or((value, "0"));
-            // `wait` returns at once when a trapped signal comes; a foreground child would not.
+            // `wait` returns immediately when a trapped signal arrives; a foreground child would
+            // not.
             let script = format!("trap 'exit {code}' {signal}; \"$@\" & wait $!");
             Err(become_shell(&script, rest))
         }
@@ -50,7 +51,8 @@ pub(crate) fn step(name: &str, value: &str, rest: &[String]) -> Option<io::Resul
     })
 }
 
-/// Becomes a shell that runs a script, whose `"$@"` is this program with the remaining steps.
+/// Replaces this process by a shell that runs a script.
+/// In the script, `"$@"` is this program with the remaining steps.
 pub(crate) fn become_shell(script: &str, rest: &[String]) -> io::Error {
     let this = match env::current_exe() {
         Ok(path) => path,

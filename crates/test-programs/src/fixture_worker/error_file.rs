@@ -1,4 +1,4 @@
-//! Steps that leave an error file.
+//! Steps that write an error file.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Carries out a step of this family; `None` if the name is none of it.
+/// Executes a step of this family; `None` if the name belongs to another one.
 pub(crate) fn step(name: &str, value: &str, _rest: &[String]) -> Option<io::Result<()>> {
     Some(match name {
         "error-file" => path().and_then(|path| fs::write(path, value)),
@@ -22,7 +22,7 @@ fn path() -> io::Result<OsString> {
         .ok_or_else(|| io::Error::other("TORCHELASTIC_ERROR_FILE names no file"))
 }
 
-/// The document that torchelastic's recorder writes for an exception.
+/// Returns the document that torchelastic's recorder writes for an exception.
 fn recorded(message: &str) -> String {
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)

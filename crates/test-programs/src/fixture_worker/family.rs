@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 
 use rustix::process::setsid;
 
-/// Carries out a step of this family; `None` if the name is none of it.
+/// Executes a step of this family; `None` if the name belongs to another one.
 pub(crate) fn step(name: &str, value: &str, _rest: &[String]) -> Option<io::Result<()>> {
     Some(match name {
         "child" => start(value, false).map(drop),

@@ -1,26 +1,26 @@
-//! A worker that does what its arguments say, one step after the other, for end-to-end tests.
+//! A worker for end-to-end tests, whose arguments are the steps that it runs.
 //!
 //! ```text
 //! rdzv run --no-python target/debug/programs/fixture_worker out:hello rank=1?exit:7 hang
 //! ```
 //!
 //! | step | what it does | in |
-//! |---|---|---|
+//! | step | action | file |
 //! | `out:TEXT`, `err:TEXT` | writes a line to stdout or stderr | `output` |
 //! | `out-part:TEXT` | writes to stdout, without a newline | |
 //! | `env:NAME` | prints `NAME=value`, or `NAME` alone if it is not set | |
 //! | `pid` | prints `pid=…` | |
-//! | `flood:BYTES` | writes lines of 100 bytes to stdout, so many bytes in all | |
+//! | `flood:BYTES` | writes BYTES bytes to stdout, in lines of 100 bytes | |
 //! | `flood-err:BYTES` | the same to stderr | |
-//! | `close-stdio` | goes on without stdin, stdout and stderr | |
+//! | `close-stdio` | closes stdin, stdout and stderr, and continues | |
 //! | `write:PATH:TEXT` | appends a line to a file or named pipe | |
 //! | `note-pid:PATH` | appends its process id as a line | |
-//! | `pause:MS` | does nothing for so many milliseconds | `passing` |
-//! | `hang` | does nothing until a signal ends it | |
-//! | `compute:MS` | uses so many milliseconds of processor time, and is silent | |
+//! | `pause:MS` | sleeps for MS milliseconds | `passing` |
+//! | `hang` | sleeps until a signal ends it | |
+//! | `compute:MS` | uses MS milliseconds of processor time without output | |
 //! | `await:PATH` | reads PATH to its end; a named pipe makes this wait for a writer | |
-//! | `hello:SOCKET:NAME` | connects to a listening socket, tells NAME and its ranks, waits for a byte | |
-//! | `eat:BYTES` | takes so much memory, touches and keeps it | |
+//! | `hello:SOCKET:NAME` | connects, sends NAME and its ranks, and waits for a byte | |
+//! | `eat:BYTES` | allocates this much memory, touches it and keeps it | |
 //! | `exit:CODE` | ends | `ending` |
 //! | `signal:N` | sends itself signal number N | |
 //! | `stop` | stops itself (SIGSTOP) | |
@@ -29,19 +29,19 @@
 //! | `kill-noted:PATH:N` | sends signal N to the process whose id is in the file | |
 //! | `ignore:N,N` | ignores these signals from here on, also in children started later | |
 //! | `trap:N:CODE` | from here on, signal N ends it with this code | |
-//! | `limit:NAME:VALUE` | limits its own `memory` (bytes), `cpu` (seconds), `files` or `file-size` (bytes) | |
-//! | `child:STEP;STEP` | starts a child that does these steps, in the same process group | `family` |
-//! | `child-in-session:STEP;STEP` | the same in a session of its own | |
-//! | `orphan:STEP;STEP` | the same, doubly forked: its parent has ended when this step is over | |
-//! | `as-session-leader` | makes a session of its own (a started child may; a worker has one) | |
-//! | `error-file:TEXT` | writes TEXT, as it is, to `$TORCHELASTIC_ERROR_FILE` | `error_file` |
-//! | `error-folder` | makes a folder of that name | |
+//! | `limit:NAME:VALUE` | limits `memory`, `file-size` (bytes), `cpu` (seconds) or `files` | |
+//! | `child:STEP;STEP` | starts a child with these steps, in its process group | `family` |
+//! | `child-in-session:STEP;STEP` | the same in a new session | |
+//! | `orphan:STEP;STEP` | the same, forked twice: its parent has ended when this step is over | |
+//! | `as-session-leader` | starts a new session (for a child; a worker already has one) | |
+//! | `error-file:TEXT` | writes TEXT unchanged to `$TORCHELASTIC_ERROR_FILE` | `error_file` |
+//! | `error-folder` | creates a folder at that path | |
 //! | `error:MESSAGE` | writes a structured error file, as torchelastic's recorder does | |
 //!
-//! `rank=N?STEP`, `local=N?STEP`, `node=N?STEP`, `round=N?STEP` and `attempt=N?STEP` do the step
-//! only for the worker with that `RANK`, `LOCAL_RANK` or `GROUP_RANK`, or in the round with that
-//! `RDZV_ROUND`, or in the attempt with that `TORCHELASTIC_RESTART_COUNT`; they nest. Steps that
-//! come to an end without an `exit` end it with 0. An unknown step ends it with 64.
+//! `rank=N?STEP`, `local=N?STEP`, `node=N?STEP`, `round=N?STEP` and `attempt=N?STEP` run the step
+//! under a condition. The condition is the value of `RANK`, `LOCAL_RANK`, `GROUP_RANK`,
+//! `RDZV_ROUND` or `TORCHELASTIC_RESTART_COUNT`; conditions nest. A worker whose steps end without
+//! an `exit` exits with 0. An unknown step makes it exit with 64.
 
 mod ending;
 mod error_file;
@@ -85,7 +85,7 @@ fn run_step(step: &str, rest: &[String]) -> io::Result<()> {
         .unwrap_or_else(|| Err(io::Error::other("no such step")))
 }
 
-/// `rank=1?exit:7`: whether the condition holds, and the step behind it.
+/// Splits `rank=1?exit:7` into the value of the condition and the step.
 fn condition(step: &str) -> Option<(bool, &str)> {
     let (condition, then) = step.split_once('?')?;
     let (name, wanted) = condition.split_once('=')?;

@@ -1,4 +1,4 @@
-//! Steps that write.
+//! Steps that write output.
 
 use std::env;
 use std::fs::OpenOptions;
@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use crate::fixture_worker::ending::become_shell;
 use crate::fixture_worker::number;
 
-/// Carries out a step of this family; `None` if the name is none of it.
+/// Executes a step of this family; `None` if the name belongs to another one.
 pub(crate) fn step(name: &str, value: &str, rest: &[String]) -> Option<io::Result<()>> {
     Some(match name {
         "out" => writeln!(io::stdout(), "{value}"),

@@ -1,4 +1,4 @@
-//! Steps in which time passes, or resources are taken.
+//! Steps that pass time or use resources.
 
 use std::env;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::fixture_worker::number;
 
-/// Carries out a step of this family; `None` if the name is none of it.
+/// Executes a step of this family; `None` if the name belongs to another one.
 pub(crate) fn step(name: &str, value: &str, _rest: &[String]) -> Option<io::Result<()>> {
     Some(match name {
         "pause" => number(value).map(|millis| thread::sleep(Duration::from_millis(millis))),
@@ -44,7 +44,8 @@ fn compute(amount: Duration) {
     }
 }
 
-/// Tells who it is, and goes on when it was heard: whoever listens may then watch this process.
+/// Sends its name and ranks, and waits for the answer.
+/// The listener can then watch this process.
 fn hello(path: &str, name: &str) -> io::Result<()> {
     let held = |variable| env::var(variable).unwrap_or_else(|_| "-".to_owned());
     let mut stream = UnixStream::connect(path)?;
@@ -64,7 +65,7 @@ fn eat(bytes: u64) {
     let mut taken: Vec<Vec<u8>> = Vec::new();
     let piece = 1 << 20;
     for _ in 0..bytes.div_ceil(piece) {
-        // Not zero, so that the pages are really there.
+        // Not zero, so that the kernel allocates the pages.
         taken.push(vec![1; 1 << 20]);
     }
     // Kept until the process ends.

@@ -1,4 +1,4 @@
-//! Many connections at once, each as a PyTorch client opens one.
+//! Many simultaneous connections, each one opened as by a PyTorch client.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::load::{Figures, server_time};
 
-/// Connections that may be underway at a time: fewer than the kernel queues for `accept`.
+/// Maximum number of pending connections, below the kernel's `accept` queue.
 const UNDER_WAY: usize = 1024;
 
 pub(crate) fn run(address: SocketAddr, pid: u32, count: usize) -> io::Result<Figures> {
@@ -37,7 +37,7 @@ pub(crate) fn run(address: SocketAddr, pid: u32, count: usize) -> io::Result<Fig
         server: server_time::spent(pid)? - spent,
     };
     for stream in open {
-        // A reset leaves no port behind that is blocked for a minute.
+        // A reset leaves no port blocked for a minute.
         Socket::from(stream).set_linger(Some(std::time::Duration::ZERO))?;
     }
     Ok(figures)

@@ -1,13 +1,14 @@
-//! A load generator for store servers, ours or PyTorch's: one thread, so that on two processors
-//! the server has one for itself.
+//! A load generator for store servers of rdzv or PyTorch.
+//!
+//! It uses one thread, so that the server has one of two processors alone.
 //!
 //! ```text
 //! load requests <address> <server pid> <connections> <in flight> <seconds>
 //! load connections <address> <server pid> <count>
 //! ```
 //!
-//! Prints one line of JSON: what was done, the wall time, and the processor time that the server
-//! process spent meanwhile.
+//! Prints one line of JSON: the number of operations, the wall time, and the processor time of the
+//! server process during the run.
 
 mod connections;
 mod requests;
@@ -16,9 +17,9 @@ mod server_time;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What a run found out.
+/// Results of a run.
 struct Figures {
-    /// Requests answered or connections made.
+    /// Number of answered requests, or of connections.
     done: u64,
     wall: Duration,
     server: Duration,

@@ -1,8 +1,8 @@
-//! Requests on a fixed number of connections, with a fixed number in flight on each.
+//! Requests on several connections, with a fixed number in flight on each.
 //!
-//! Each connection asks in turn for a value of 32 bytes (`GET`) and for its counter to be raised
-//! (`ADD`), under keys as long as those of a process group's start-up. As soon as replies come, as
-//! many new requests are sent, in one write.
+//! Each connection alternates between a request for a value of 32 bytes (`GET`) and an increment of
+//! its counter (`ADD`). The keys have the length of those of a process group's start. As soon as
+//! replies arrive, the same number of new requests is sent in one write.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,18 +16,18 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use crate::load::{Figures, server_time};
 
 const VALUE: [u8; 32] = [b'v'; 32];
-/// Bytes of the replies to `GET` and `ADD`, which alternate.
+/// Sizes of the replies to `GET` and `ADD`, which alternate.
 const REPLIES: [usize; 2] = [8 + VALUE.len(), 8];
 
 struct Connection {
     stream: TcpStream,
-    /// The two requests, as often as are ever sent in one write.
+    /// The two requests, repeated for the largest single write.
     requests: Vec<u8>,
-    /// Where in `requests` the first, second, … request starts.
+    /// Offset in `requests` at which each request starts.
     starts: Vec<usize>,
-    /// Which of the two is sent next.
+    /// Index of the request that is sent next.
     next: usize,
-    /// Which of the two replies comes next, and how much of it has come.
+    /// Index of the reply that comes next, and the bytes of it that have arrived.
     reply: usize,
     reply_bytes: usize,
 }
@@ -44,7 +44,7 @@ pub(crate) fn run(
     for index in 0..connections {
         let connection = Connection::open(address, index, in_flight)?;
         let token = EventData::new_u64(index as u64);
-        // Every read takes all there is, so arrivals alone are of interest.
+        // Every read empties the socket, so only new arrivals need an event.
         let interest = EventFlags::IN | EventFlags::ET;
         epoll::add(&epoll, &connection.stream, token, interest)?;
         table.push(connection);
@@ -79,8 +79,8 @@ fn drive(
     while began.elapsed() < time {
         events.clear();
         epoll::wait(epoll, spare_capacity(&mut events), Some(&tenth))?;
-        // First reading from all and then writing to all is the cheapest for this side, so that it
-        // is the server's speed that is measured.
+        // Reading from all connections before writing to all is cheapest for this side, so the
+        // result shows the speed of the server.
         for event in &events {
             let index = event.data.u64() as usize;
             let answered = table[index].receive(&mut scratch)?;
@@ -128,7 +128,7 @@ impl Connection {
 
     fn send(&mut self, count: usize) -> io::Result<()> {
         let bytes = &self.requests[self.starts[self.next]..self.starts[self.next + count]];
-        // What is in flight always fits into the socket's buffer.
+        // The requests in flight always fit into the socket's buffer.
         self.stream.write_all(bytes)?;
         self.next = (self.next + count) % 2;
         Ok(())

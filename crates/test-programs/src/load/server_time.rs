@@ -1,10 +1,10 @@
-//! How much processor time a process has spent.
+//! Processor time of another process.
 
 use std::fs;
 use std::io;
 use std::time::Duration;
 
-/// Of all its threads that live, in nanoseconds' resolution.
+/// Returns the processor time of all live threads of a process.
 pub(crate) fn spent(pid: u32) -> io::Result<Duration> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

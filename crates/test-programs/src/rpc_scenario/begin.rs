@@ -1,4 +1,4 @@
-//! Becoming the worker of a group.
+//! Start of the worker of a group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Worker, offered};
 
-/// What is chosen for an agent, the options as words.
+/// Arguments of an agent, with its options as keywords.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Init {
@@ -19,13 +19,16 @@ pub(crate) struct Init {
     rank: Option<u32>,
     world_size: Option<u32>,
     init_method: String,
-    /// Of calls, in seconds.
+    /// Timeout of calls, in seconds.
     timeout: f64,
     options: Keywords,
-    /// What no word says: the time for a greeting and the patience with users of references, in seconds.
+    /// Settings that are not keywords, in seconds.
+    /// They are the time for a greeting, and the time after which unreachable users lose
+    /// references.
     greeting: Option<f64>,
     grace: Option<f64>,
-    /// The most data of the process, in bytes: what takes more has no bound, and the machine is to survive that.
+    /// Maximum data size of the process, in bytes.
+    /// It protects the machine from an attack without a bound.
     data: Option<u64>,
 }
 
@@ -46,7 +49,7 @@ impl Default for Init {
 }
 
 impl Worker {
-    /// Returns when the group is there.
+    /// Starts the agent, and returns when the group has formed.
     pub(crate) fn init(&self, init: &Init) -> Result<Value, RpcError> {
         let mut words = init.options.clone();
         words.insert("rpc_timeout".to_owned(), init.timeout.into());

@@ -1,4 +1,4 @@
-//! Calls as commands say them.
+//! Calls that commands describe.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use super::offered::{
 use super::pressure::{SWALLOW, piece};
 use super::references::KEPT;
 
-/// One call.
+/// Description of one call.
 #[derive(Deserialize)]
 pub(crate) struct Call {
     to: To,
     method: String,
     #[serde(default)]
     argument: Value,
-    /// The agent's timeout if it is not given.
+    /// Timeout in microseconds; the default is that of the agent.
     micros: Option<u64>,
-    /// No deadline at all.
+    /// `true` for a call without a deadline.
     #[serde(default)]
     never: bool,
-    /// Fails instead of waiting for room.
+    /// `true` for a call that fails instead of waiting for credit.
     #[serde(default)]
     refuse: bool,
 }
 
-/// Who is called.
+/// Callee of a call.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum To {
@@ -39,7 +39,7 @@ enum To {
     Id(u32),
 }
 
-/// A call on its way, whatever its type is.
+/// A call in flight, with a result of any type.
 pub(crate) trait Outcome {
     fn wait(self: Box<Self>) -> Result<Value, RpcError>;
     fn is_done(&self) -> bool;
@@ -61,14 +61,14 @@ impl<T: Serialize + Send + 'static> Outcome for RpcFuture<T> {
 }
 
 impl Call {
-    /// Makes it.
+    /// Makes the call.
     pub(crate) fn begin(&self, agent: &RpcAgent) -> Box<dyn Outcome> {
         match self.method.as_str() {
             "double" => self.typed(agent, DOUBLE),
             "double text" => self.typed(agent, DOUBLE_TEXT),
             "halve" => self.typed(agent, HALVE),
             "triple" => self.typed(agent, TRIPLE),
-            // A text of that length, which nobody has to write.
+            // The command has only the length of the text.
             "measure" => self.with(agent, MEASURE, &"x".repeat(self.argument())),
             "repeat" => self.typed(agent, REPEAT),
             "fail" => self.typed(agent, FAIL),
@@ -128,7 +128,8 @@ impl Call {
     }
 }
 
-/// Makes so many calls in a line, and for every tenth one in none; all of them are answered.
+/// Makes calls in a line, and one more outside of it after every tenth.
+/// Returns when all of them were answered.
 pub(crate) fn lines(agent: &RpcAgent, to: &str, calls: u64) -> Result<Value, RpcError> {
     let line = CallOptions::new().line(7);
     let mut begun = Vec::new();

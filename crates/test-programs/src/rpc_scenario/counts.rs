@@ -1,4 +1,4 @@
-//! What has happened in this process, and how often: functions write it down, and others wait for it.
+//! Events in this process and their counts; functions add them, others wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// A count for each thing.
+/// Counts by the name of the event.
 #[derive(Default)]
 pub(crate) struct EventCounts {
     counts: Mutex<BTreeMap<String, u64>>,
-    /// For threads that wait.
+    /// Condition for threads that wait.
     changed: Condvar,
-    /// For async functions that wait.
+    /// Notification for async functions that wait.
     said: Notify,
 }
 
 impl EventCounts {
-    /// It has happened once more.
+    /// Counts an event.
     pub(crate) fn add(&self, what: &str) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what.to_owned()).or_default() += 1;
@@ -26,13 +26,13 @@ impl EventCounts {
         self.said.notify_waiters();
     }
 
-    /// How often it has happened.
+    /// Returns the count of an event.
     pub(crate) fn count(&self, what: &str) -> u64 {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.get(what).copied().unwrap_or(0)
     }
 
-    /// Waits until it has happened so often, or the time is over; says how often it has.
+    /// Waits until an event has this count or the time is over; returns the count.
     pub(crate) fn wait_blocking(&self, what: &str, times: u64, within: Duration) -> u64 {
         let few = |counts: &mut BTreeMap<String, u64>| counts.get(what).unwrap_or(&0) < &times;
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,12 +41,12 @@ impl EventCounts {
         self.count(what)
     }
 
-    /// Waits until it has happened so often.
+    /// Waits until an event has this count.
     pub(crate) async fn wait(&self, what: &str, times: u64) {
         loop {
             let said = self.said.notified();
             tokio::pin!(said);
-            // Enlisted before the look, so that nothing between the two is missed.
+            // Registered before the check, so that an event between the two is not missed.
             said.as_mut().enable();
             if self.count(what) >= times {
                 return;

@@ -1,4 +1,4 @@
-//! A process that is a worker again and again.
+//! A process that becomes a worker repeatedly.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ use super::begin::Init;
 use super::{LONG, Worker, process, references};
 
 impl Worker {
-    /// Begins, works with references of the other worker, and ends, so often. What the process has after
-    /// each life, and how long its end took.
+    /// Starts, uses references of the other worker and ends, `lives` times.
+    /// Returns the resources of the process after each life, and the time of its end.
     pub(crate) fn lives(&self, init: &Init, lives: usize) -> Result<Value, RpcError> {
         let threads = process::threads();
         let mut seen = Vec::new();
@@ -24,7 +24,7 @@ impl Worker {
             let ending = Instant::now();
             agent.shutdown(LONG)?;
             let ended = ending.elapsed().as_secs_f64();
-            // Held through the end; it releases nothing that the end has not released.
+            // The references are still held at the end, and dropping them later has no effect.
             drop(used);
             drop(agent);
             process::settle(threads, LONG);

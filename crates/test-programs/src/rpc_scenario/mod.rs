@@ -1,8 +1,8 @@
-//! A worker that is told what to do: the processes of `tests/scenarios`.
+//! A worker that executes commands: the processes of `tests/scenarios`.
 //!
-//! Each line of its input is a [`Command`] as JSON, and each is answered with one line: `{"ok":
-//! …}`, or `{"error": …}` with what an [`RpcError`] says. It ends when it is told to, and when its
-//! input ends, whatever it is doing then.
+//! Each line of its input is a [`Command`] as JSON. The worker answers each one with one line:
+//! `{"ok": …}`, or `{"error": …}` with the fields of an [`RpcError`]. It ends at the command for
+//! that, and immediately when its input ends.
 
 mod begin;
 mod calls;
@@ -32,72 +32,72 @@ use calls::{Call, Outcome};
 use counts::EventCounts;
 use pressure::Offering;
 
-/// What it can be told.
+/// Commands of the worker.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 enum Command {
-    /// From now on it has so many devices, which are not there.
+    /// Simulates this number of accelerators from now on.
     Devices { count: u32 },
-    /// `init_rpc`.
+    /// Calls `init_rpc`.
     Init(begin::Init),
-    /// The workers of the group; waits until they have these names, if some are given.
+    /// Returns the workers of the group; waits until they have the given names.
     View { names: Option<Vec<String>> },
     /// Makes a call and waits for it.
     Call(Call),
-    /// Makes a call under a name, to be waited for later.
+    /// Makes a call under a name, for a later `End`.
     Begin { name: String, call: Call },
-    /// Whether that call is over.
+    /// `true` if that call is over.
     Done { name: String },
     /// Waits for that call.
     End { name: String },
-    /// Gives that call up.
+    /// Cancels that call.
     Cancel { name: String },
-    /// So many calls in one line, and as many in none.
+    /// Makes calls in one line, and some outside of it.
     Lines { to: String, calls: u64 },
     /// Gathers a value of all members.
     Gather { value: String, seconds: f64 },
     /// Sends a tensor that is on this device, and gets it back.
     Tensor { to: String, device: u32 },
-    /// Has another worker make a value, and passes references to it along these workers.
+    /// Makes a remote value, and passes references to it along these workers.
     References { to: String, along: Vec<String> },
-    /// Has another worker keep a reference of a value of this one.
+    /// Makes another worker keep a reference to a value of this one.
     Lend { to: String },
-    /// The references that are left at this worker after a while, if any are.
+    /// Returns the references that are left here after a while, if any.
     Left,
-    /// Offers so many pieces to another worker, and goes on.
+    /// Offers pieces to another worker, without waiting for it.
     Offer {
         to: String,
         pieces: usize,
         bytes: usize,
     },
-    /// Waits until all that was offered was taken.
+    /// Waits until the other worker has taken all offered pieces.
     Taken,
-    /// How often something has happened here; waits until it has happened so often.
+    /// Returns the count of an event; waits until it is at least `times`.
     Happened { what: String, times: u64 },
-    /// What the agent counts.
+    /// Returns the counters of the agent.
     Traffic,
-    /// What this process has of the system; waits until it has no more threads than that.
+    /// Returns the resources of this process; waits for at most this many threads.
     Process { threads: Option<usize> },
-    /// How much of a core this process uses while it does nothing for so long.
+    /// Returns the processor use of this process while it is idle, in cores.
     Idle { seconds: f64 },
-    /// Begins, works and ends so often.
+    /// Starts, works and ends, `lives` times.
     Lives { init: begin::Init, lives: usize },
     /// Records spans from now on.
     Record,
-    /// The spans that are over; waits until there are so many.
+    /// Returns the spans that are over; waits until there are `count` of them.
     Spans { count: usize },
-    /// Shuts down in good order.
+    /// Shuts down in an orderly way.
     Shutdown { seconds: f64 },
-    /// Shuts down without waiting for anybody.
+    /// Shuts down without waiting for other workers.
     Stop,
-    /// Ends the process, whatever there is.
+    /// Ends the process immediately.
     Exit,
 }
 
-/// How long anything may take that the test does not limit.
+/// Time limit of all operations that the test does not limit.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What it has.
+/// State of the worker.
 #[derive(Default)]
 struct Worker {
     devices: Option<Arc<dyn DeviceBackend>>,
@@ -115,7 +115,7 @@ pub(crate) fn main() {
                 return;
             }
         }
-        // Nobody wants to know any more what the worker is waiting for.
+        // The input has ended, so no reader waits for an answer.
         std::process::exit(0);
     });
     let mut worker = Worker::default();
@@ -133,7 +133,7 @@ pub(crate) fn main() {
     }
 }
 
-/// What is told of an error.
+/// Returns the fields of an error that the worker reports.
 fn said(error: &RpcError) -> Value {
     json!({
         "kind": error.kind,
@@ -227,12 +227,12 @@ impl Worker {
     }
 }
 
-/// The name of another worker, and the transport to it.
+/// Returns the name of another worker, and the transport to it.
 fn peer(peer: &PeerTraffic) -> Value {
     json!([peer.worker.name.as_str(), peer.transport])
 }
 
-/// Ends the agent; how many seconds it took is told with its error too.
+/// Ends the agent; an error message includes the seconds that it took.
 fn ended(graceful: bool, within: Duration) -> Result<Value, RpcError> {
     let agent = current()?;
     let begun = Instant::now();
@@ -244,7 +244,7 @@ fn ended(graceful: bool, within: Duration) -> Result<Value, RpcError> {
     Ok(json!(begun.elapsed().as_secs_f64()))
 }
 
-/// The names of the workers by their ids.
+/// Returns the names of the workers, ordered by their ids.
 fn view(names: Option<Vec<String>>) -> Result<Value, RpcError> {
     let workers = current()?.wait_for_group(
         |workers| {

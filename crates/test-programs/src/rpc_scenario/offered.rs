@@ -1,4 +1,4 @@
-//! The functions that the worker offers.
+//! Functions that the worker offers.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,37 +9,37 @@ use super::counts::EventCounts;
 use super::{LONG, large, pressure, references, tensors, victim};
 
 pub(crate) const DOUBLE: Method<i64, i64> = Method::new("scenario.double");
-/// The same with another argument, as a worker of another version might have it.
+/// Same method with a different argument type, as in another version.
 pub(crate) const DOUBLE_TEXT: Method<String, i64> = Method::new("scenario.double");
 pub(crate) const HALVE: Method<i64, i64> = Method::new("scenario.halve");
-/// Offered by nobody.
+/// A method that no worker offers.
 pub(crate) const TRIPLE: Method<i64, i64> = Method::new("scenario.triple");
-/// How long a text is.
+/// Returns the length of a text.
 pub(crate) const MEASURE: Method<String, usize> = Method::new("scenario.measure");
-/// A text of this length.
+/// Returns a text of this length.
 pub(crate) const REPEAT: Method<usize, String> = Method::new("scenario.repeat");
-/// Fails, in one of ten ways.
+/// Fails in one of ten ways.
 pub(crate) const FAIL: Method<u8, ()> = Method::new("scenario.fail");
-/// Waits until it is cancelled, and has no answer then either: `waiting`, then `cancelled`.
+/// Waits until cancelled, and never answers: `waiting`, then `cancelled`.
 pub(crate) const WAIT: Method<(), ()> = Method::new("scenario.wait");
-/// Takes a thread until it is let go: `holding`.
+/// Blocks a thread until `OPEN`: `holding`.
 pub(crate) const HOLD: Method<(), i64> = Method::new("scenario.hold");
-/// `open`: lets go of all that holds.
+/// Lets all blocked functions continue: `open`.
 pub(crate) const OPEN: Method<(), ()> = Method::new("scenario.open");
-/// Takes a thread for no time: `counted`.
+/// Uses a thread for a short time: `counted`.
 pub(crate) const COUNT: Method<(), ()> = Method::new("scenario.count");
-/// Answers when something has happened so often.
+/// Answers when an event has this count.
 pub(crate) const REACHED: Method<(String, u64), ()> = Method::new("scenario.reached");
-/// Writes a number down.
+/// Records a number.
 pub(crate) const NOTE: Method<u64, ()> = Method::new("scenario.note");
-/// All numbers that were written down, in their order.
+/// Returns all recorded numbers, in order.
 pub(crate) const NOTED: Method<(), Vec<u64>> = Method::new("scenario.noted");
-/// Goes on along the names; the numbers of the trace that each call belongs to.
+/// Calls along the names; returns the trace number of each call.
 pub(crate) const TRACE: Method<Vec<String>, Vec<String>> = Method::new("scenario.trace");
 
-/// Goes on along the names; answers how many workers it has passed.
+/// Calls along the names; returns the number of workers that it has passed.
 const CHAIN: Method<Vec<String>, u32> = Method::new("scenario.chain");
-/// The same on a thread.
+/// Same as `CHAIN`, on a thread.
 const BLOCKING_CHAIN: Method<Vec<String>, u32> = Method::new("scenario.blocking_chain");
 
 pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
@@ -67,7 +67,7 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
                 counts.add("waiting");
                 context.cancellation().cancelled().await;
                 counts.add("cancelled");
-                // An answer at the end of its time may be faster than the caller's clock.
+                // An answer at the deadline could arrive before the caller's timeout.
                 std::future::pending::<Result<(), RpcError>>().await
             }
         })
@@ -76,7 +76,7 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
             blocking(move |()| {
                 holds.add("holding");
                 match holds.wait_blocking("open", 1, LONG) {
-                    0 => Err("nobody has let it go".to_owned()),
+                    0 => Err("the test has not opened the gate".to_owned()),
                     _ => Ok(7),
                 }
             }),
@@ -102,7 +102,7 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
         .with(NOTE, move |number: u64| {
             let notes = Arc::clone(&notes);
             async move {
-                // Some have to wait: the order must hold all the same.
+                // Some of the calls have to wait, and the order must hold anyway.
                 if number.is_multiple_of(3) {
                     tokio::task::yield_now().await;
                 }
@@ -149,7 +149,7 @@ pub(crate) fn methods(counts: &Arc<EventCounts>) -> Methods {
     references::with_methods(tensors::with_methods(methods))
 }
 
-/// Ten errors that can be told apart.
+/// Returns one of ten errors that differ.
 fn failure(how: u8) -> Box<dyn Error + Send + Sync> {
     #[derive(Debug, thiserror::Error)]
     #[error("Größe {size} ist zu groß\nzweite Zeile: 次の行")]

@@ -1,4 +1,4 @@
-//! More than a worker takes.
+//! More data than a worker accepts.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::LONG;
 use super::counts::EventCounts;
 
-/// Takes a thread and a tensor until it is let go, as `HOLD` does: `swallowed`.
+/// Blocks a thread with a tensor until `OPEN`, like `HOLD`: `swallowed`.
 pub(crate) const SWALLOW: Method<Tensor, ()> = Method::new("scenario.swallow");
 
 pub(crate) fn with_methods(methods: Methods, counts: &Arc<EventCounts>) -> Methods {
@@ -24,16 +24,16 @@ pub(crate) fn with_methods(methods: Methods, counts: &Arc<EventCounts>) -> Metho
     )
 }
 
-/// Calls that wait for room, on a thread.
+/// Calls that wait for credit, on a thread.
 pub(crate) struct Offering(JoinHandle<Result<(), RpcError>>);
 
-/// A tensor of so many bytes, in memory of its own.
+/// Creates a tensor of this many bytes, in separate memory.
 pub(crate) fn piece(bytes: usize) -> Tensor {
     Tensor::from_vec(vec![1_u8; bytes], [bytes]).expect("the shape is that of the numbers")
 }
 
 impl Offering {
-    /// Offers pieces to a worker: `offered`, when there was room for one.
+    /// Offers pieces to a worker; counts `offered` when there was credit for one.
     pub(crate) fn begin(
         agent: RpcAgent,
         counts: Arc<EventCounts>,
@@ -51,7 +51,7 @@ impl Offering {
         }))
     }
 
-    /// Waits until all were answered. It takes as long as the callee likes.
+    /// Waits until all calls were answered, which depends on the callee.
     pub(crate) fn taken(self) -> Result<Value, RpcError> {
         self.0.join().expect("nothing panics there")?;
         Ok(Value::Null)

@@ -1,4 +1,4 @@
-//! What a process has of the system.
+//! Resources of this process.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ fn entries(of: &str) -> usize {
     fs::read_dir(format!("/proc/self/{of}")).map_or(0, Iterator::count)
 }
 
-/// Threads, descriptors, and bytes of memory that are in use.
+/// Returns the numbers of threads and descriptors, and the bytes of memory.
 pub(crate) fn measured() -> Value {
     json!({ "threads": entries("task"), "descriptors": entries("fd"), "bytes": bytes() })
 }
 
-/// The memory that is this process's own, shared pages not counted.
+/// Returns the anonymous memory of this process, without shared pages.
 fn bytes() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status
@@ -25,7 +25,8 @@ fn bytes() -> usize {
     kibibytes.map_or(0, |number| number.parse().unwrap_or(0)) * 1024
 }
 
-/// Waits until there are no more threads than before. They end by themselves, and nothing tells when.
+/// Waits until there are at most this many threads.
+/// Threads end some time after their work, and no event reports that.
 pub(crate) fn settle(threads: usize, within: Duration) {
     let begun = Instant::now();
     while entries("task") > threads && begun.elapsed() < within {
@@ -33,12 +34,12 @@ pub(crate) fn settle(threads: usize, within: Duration) {
     }
 }
 
-/// How many threads there are.
+/// Returns the number of threads.
 pub(crate) fn threads() -> usize {
     entries("task")
 }
 
-/// How long this process has been running on a processor, with threads that have ended.
+/// Returns the processor time of this process, including its ended threads.
 fn used() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(
@@ -47,10 +48,10 @@ fn used() -> Duration {
     )
 }
 
-/// How much of a core is used while the worker does nothing for so long.
+/// Returns the processor use of the idle worker during this time, in cores.
 pub(crate) fn idle(measured: Duration) -> f64 {
     let (begun, before) = (Instant::now(), used());
-    // This is the measurement itself; nothing is waited for.
+    // This sleep is the measurement itself, not a wait for an event.
     std::thread::sleep(measured);
     (used() - before).as_secs_f64() / begun.elapsed().as_secs_f64()
 }

@@ -8,18 +8,18 @@ use rdzv_rpc::{
 };
 use serde_json::{Value, json};
 
-/// Makes a value.
+/// Creates a value.
 const VALUE: Method<u64, u64> = Method::new("scenario.value");
-/// Passes a reference on along the names; the value behind it, as the last one gets it.
+/// Passes a reference along the names; returns the value that the last gets.
 const PASS: Method<(Vec<String>, RRef<u64>), u64> = Method::new("scenario.pass");
 /// Keeps a reference.
 const KEEP: Method<RRef<u64>, ()> = Method::new("scenario.keep");
-/// The value behind the reference that is kept.
+/// Returns the value behind the kept reference.
 pub(crate) const KEPT: Method<(), u64> = Method::new("scenario.kept");
-/// Answers when no reference is left at this worker, and with what is left after a second.
+/// Waits until no reference is left here; otherwise returns what is left.
 const LEFT: Method<(), Option<String>> = Method::new("scenario.left");
 
-/// How soon after the last reference was dropped everybody must have let go.
+/// Time after the last drop by which all workers must have released.
 const SOON: Duration = Duration::from_secs(15);
 
 pub(crate) fn with_methods(methods: Methods) -> Methods {
@@ -59,10 +59,10 @@ pub(crate) fn with_methods(methods: Methods) -> Methods {
         )
 }
 
-/// References that are left after a while, if any are.
+/// Returns the references that are left after a time limit, if any.
 pub(crate) fn left(agent: &RpcAgent) -> Option<String> {
     let begun = Instant::now();
-    // Nothing tells when the last word was acknowledged: only tests want to know.
+    // No event reports the last acknowledgement, because only tests need it.
     while agent.references() != ReferenceCounters::default() {
         if begun.elapsed() > SOON {
             return Some(format!("{}: {:?}", agent.me(), agent.references()));
@@ -72,14 +72,14 @@ pub(crate) fn left(agent: &RpcAgent) -> Option<String> {
     None
 }
 
-/// Has another worker keep a reference of a value of this one.
+/// Makes another worker keep a reference to a value of this one.
 pub(crate) fn lend(agent: &RpcAgent, to: &str) -> Result<Value, RpcError> {
     let own = RRef::new(agent, 9_u64)?;
     agent.call(to, KEEP, &own).wait()?;
     Ok(Value::Null)
 }
 
-/// A value of this worker and one of another, and what was used of them along the names.
+/// Creates two values, here and elsewhere, and reads them along the names.
 pub(crate) fn work(
     agent: &RpcAgent,
     to: &str,
@@ -97,7 +97,7 @@ pub(crate) fn work(
     Ok((references, values))
 }
 
-/// The same; then nothing may be left at anybody.
+/// Does [`work`]; then no references may be left at any worker.
 pub(crate) fn pass(agent: &RpcAgent, to: &str, along: &[String]) -> Result<Value, RpcError> {
     let (references, values) = work(agent, to, along)?;
     drop(references);

@@ -1,4 +1,4 @@
-//! Spans of calls, as `tracing` tells of them.
+//! Spans of calls, as `tracing` reports them.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 
-/// The lines that were written of spans that are over.
+/// Lines of the spans that have ended.
 #[derive(Clone, Default)]
 pub(crate) struct Spans(Arc<(Mutex<Vec<String>>, Condvar)>);
 
@@ -28,7 +28,7 @@ impl io::Write for Spans {
 }
 
 impl Spans {
-    /// Records all of this process from now on.
+    /// Records all spans of this process from now on.
     pub(crate) fn record(&self) {
         let spans = self.clone();
         let layer = tracing_subscriber::fmt::layer()
@@ -40,7 +40,7 @@ impl Spans {
         installed.expect("a test asks for it once");
     }
 
-    /// Those that are over, when there are so many or the time is over.
+    /// Returns the ended spans, when there are `count` of them or the time is over.
     pub(crate) fn wait_for(&self, count: usize, within: Duration) -> Vec<String> {
         let few = |lines: &mut Vec<String>| lines.len() < count;
         let lines = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Tensors of accelerators.
+//! Tensors on accelerators.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,10 +7,10 @@ use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, Tensor};
 use rdzv_rpc_proto::device::Device;
 use serde_json::{Value, json};
 
-/// Gives a tensor back, and says on which device it came.
+/// Returns a tensor, and the device on which it arrived.
 const BACK: Method<Tensor, (Tensor, u32)> = Method::new("scenario.back");
 
-/// Keeps a tensor for good; answers the sum of its bytes.
+/// Keeps a tensor permanently; returns the sum of its bytes.
 const KEEP: Method<Tensor, u64> = Method::new("scenario.keep_tensor");
 
 pub(crate) fn with_methods(methods: Methods) -> Methods {
@@ -28,7 +28,8 @@ pub(crate) fn with_methods(methods: Methods) -> Methods {
         })
 }
 
-/// Sends a tensor of this device: on which it arrives there, on which it comes back, and with what.
+/// Sends a tensor on this device to another worker and back.
+/// Returns the device there, the device after its return, and its numbers.
 pub(crate) fn send(
     agent: &RpcAgent,
     to: &str,

@@ -2,21 +2,21 @@
 
 use rdzv_rpc::{CallContext, Method, Methods, Tensor, blocking};
 
-/// Answers at once.
+/// Answers immediately.
 const NOTHING: Method<(), ()> = Method::new("victim.nothing");
-/// Takes a text and answers at once.
+/// Takes a text and answers immediately.
 const TAKE: Method<String, ()> = Method::new("victim.take");
-/// Answers when nobody waits for it any more; takes no thread.
+/// Answers when it is cancelled; uses no thread.
 const STALL: Method<String, ()> = Method::new("victim.stall");
-/// The same with tensors.
+/// Same as `STALL`, with tensors.
 const STALL_TENSORS: Method<Vec<Tensor>, ()> = Method::new("victim.stall_tensors");
-/// The same on a thread.
+/// Same as `STALL`, on a thread.
 const BLOCK: Method<String, ()> = Method::new("victim.block");
-/// The same with tensors.
+/// Same as `BLOCK`, with tensors.
 const BLOCK_TENSORS: Method<Vec<Tensor>, ()> = Method::new("victim.block_tensors");
-/// Answers with a tensor of so many bytes.
+/// Answers with a tensor of this many bytes.
 const GIVE: Method<usize, Tensor> = Method::new("victim.give");
-/// The same on a thread.
+/// Same as `GIVE`, on a thread.
 const GIVE_BLOCKING: Method<usize, Tensor> = Method::new("victim.give_blocking");
 
 pub(crate) fn with_methods(methods: Methods) -> Methods {

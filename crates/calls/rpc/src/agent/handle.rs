@@ -26,13 +26,13 @@ use crate::wire::link::Endpoint;
 pub struct Traffic {
     /// Calls made since the start.
     pub calls: u64,
-    /// Those of these calls that failed.
+    /// Calls among `calls` that have failed.
     pub failures: u64,
     /// Calls of other workers that this worker began to serve since the start.
     pub served: u64,
-    /// Calls on their way.
+    /// Calls of this worker that are in flight.
     pub in_flight: u64,
-    /// Calls of other workers that this worker is serving.
+    /// Calls of other workers that this worker is currently serving.
     pub running: u64,
     /// Connections to other workers since the start.
     pub connections: u64,
@@ -52,7 +52,7 @@ pub struct PeerTraffic {
     pub reason: String,
     /// `true` if large parts are read from the memory of the other process.
     pub reads_memory: bool,
-    /// Calls to this worker on their way.
+    /// Calls to this worker that are in flight.
     pub in_flight: u64,
     /// Bytes of those calls.
     pub bytes_in_flight: u64,
@@ -61,7 +61,7 @@ pub struct PeerTraffic {
 impl RpcAgent {
     /// Starts the threads of an agent.
     ///
-    /// `knowing` gives the agent what it has to know before it serves a call.
+    /// `knowing` gives the agent the data that it needs before it serves a call.
     pub(crate) fn start(
         setup: Setup,
         methods: Methods,
@@ -95,7 +95,7 @@ impl RpcAgent {
         group.take()
     }
 
-    /// Reports to the group for which workers' answers this worker waits.
+    /// Reports to the group the workers whose answers this worker waits for.
     pub(super) fn waits_for(&self, others: &[WorkerId]) -> Result<(), RpcError> {
         let group = self.guard.as_ref().map(|guard| guard.group.lock());
         match group.as_deref() {
@@ -111,7 +111,7 @@ impl RpcAgent {
         })
     }
 
-    /// Returns the worker that this agent is.
+    /// Returns the worker that this agent represents.
     pub fn me(&self) -> &WorkerInfo {
         &self.core().me
     }
@@ -133,7 +133,7 @@ impl RpcAgent {
         Ok(self.core().member(&which.into())?.info)
     }
 
-    /// Returns the workers of the group, this one included, in the order of their ids.
+    /// Returns the workers of the group, including this one, ordered by their ids.
     pub fn workers(&self) -> Vec<WorkerInfo> {
         let members = self.core().members();
         members.values().map(|member| member.info.clone()).collect()
@@ -144,11 +144,11 @@ impl RpcAgent {
         self.core().timeout().map_or(Timeout::Never, Timeout::After)
     }
 
-    /// Sets the time limit of calls that are made from now on and set none.
+    /// Sets the time limit of later calls that set none.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`] for zero.
+    /// [`RpcErrorKind::InvalidArgument`] for a limit of zero.
     ///
     /// [`RpcErrorKind::InvalidArgument`]: crate::RpcErrorKind::InvalidArgument
     pub fn set_timeout(&self, timeout: impl Into<Timeout>) -> Result<(), RpcError> {
@@ -185,10 +185,10 @@ impl RpcAgent {
 
     /// Stops immediately, without waiting for running functions.
     ///
-    /// Calls on their way fail with [`RpcErrorKind::Stopping`] here and with
+    /// Calls in flight fail with [`RpcErrorKind::Stopping`] here and with
     /// [`RpcErrorKind::PeerLost`] on the other side. Running functions are notified through their
-    /// [`Cancellation`](crate::Cancellation). Async functions that have not ended 1 s later are
-    /// dropped at their await.
+    /// [`Cancellation`](crate::Cancellation). The agent drops async functions that have not ended 1
+    /// s later, at their current `await`.
     ///
     /// [`RpcErrorKind::PeerLost`]: crate::RpcErrorKind::PeerLost
     /// [`RpcErrorKind::Stopping`]: crate::RpcErrorKind::Stopping

@@ -24,7 +24,7 @@ use crate::transport::{Listener, PeerAddress};
 /// Builder of an [`RpcAgent`], which is a member of a group.
 ///
 /// It collects the name, the rank and the methods of the worker, and the store of the group.
-/// [`RpcAgent::builder`] starts it, [`connect`](Self::connect) ends it.
+/// [`RpcAgent::builder`] creates the builder, and [`connect`](Self::connect) starts the agent.
 #[derive(Debug, Clone)]
 #[must_use = "nothing happens before `connect`"]
 pub struct RpcAgentBuilder {
@@ -48,7 +48,7 @@ impl RpcAgent {
     /// const DOUBLE: Method<u64, u64> = Method::new("double");
     ///
     /// # fn main() -> Result<(), RpcError> {
-    /// // Rank and place of the store come from the environment that `rdzv run` gives its workers.
+    /// // Rank and store come from the environment that `rdzv run` gives its workers.
     /// let agent = RpcAgent::builder("worker0")
     ///     .world_size(2)
     ///     .methods(Methods::new().with(DOUBLE, async |number: u64| Ok::<_, RpcError>(2 * number)))
@@ -115,7 +115,7 @@ impl RpcAgentBuilder {
         self
     }
 
-    /// Refuses arguments that are wrong by their own values, before anything is sent.
+    /// Rejects arguments that are invalid on their own, before any message is sent.
     fn check(&self) -> Result<WorkerName, RpcError> {
         let name = WorkerName::new(self.name.as_str())?;
         self.options.check()?;
@@ -208,7 +208,7 @@ impl RpcAgentBuilder {
             backend: self.device_backend,
             references: options.references,
         };
-        // Other workers may call as soon as it listens, and functions may make calls.
+        // Other workers may call as soon as the agent listens, and functions may make calls.
         let agent = RpcAgent::start(setup, self.methods, listener, |core| {
             core.see(&group.view());
         })?;
@@ -230,16 +230,17 @@ impl RpcAgentBuilder {
 }
 
 impl RpcAgent {
-    /// Shuts down in an orderly way, and always stops the agent in the end.
+    /// Shuts down in an orderly way, and always stops the agent at the end.
     ///
-    /// It makes no more calls and waits until its own calls are over. In a static group it then
-    /// waits for the other members; in a dynamic group it leaves. If the agent has stopped already,
-    /// nothing happens. If another thread shuts it down, this waits for that thread.
+    /// The agent makes no more calls and waits until its calls have ended. In a static group it
+    /// then waits for the other members; in a dynamic group it leaves. If the agent has already
+    /// stopped, this returns immediately. If another thread is shutting the agent down, this waits
+    /// for that thread.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if calls were still running, or members had not arrived, within
-    /// this time. The error names them.
+    /// [`RpcErrorKind::Deadline`] if, after this time, calls were still running or members had not
+    /// arrived. The error names them.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
         let until = Instant::now() + within;
         let Some(_ending) = self.core().ending.try_lock_until(until) else {
@@ -261,7 +262,7 @@ impl RpcAgent {
         }
         let drained = self.core().in_flight.drain(until);
         let core = self.core();
-        // A worker to which the connection is not yet made has calls that wait for it.
+        // A worker without a finished connection may have calls that wait for the connection.
         let stuck: Vec<WorkerInfo> = core
             .peers
             .busy()
@@ -284,13 +285,13 @@ impl RpcAgent {
         }
         let left = until.saturating_duration_since(Instant::now());
         let met = match self.take_group() {
-            // A worker that knows that it will be late does not keep the others waiting.
+            // A worker that already missed its deadline does not keep the others waiting.
             Some(group) if drained => group.shutdown_barrier(left),
             Some(group) => group.leave(),
             None => Ok(()),
         };
         if stays && drained && met.is_ok() {
-            // All other workers end as well: the values that they still hold are no leak.
+            // All other workers end as well, so the values that they still hold are no leak.
             drop(core.references.end(core));
         }
         self.stop();
@@ -305,7 +306,7 @@ impl RpcAgent {
 }
 
 impl Core {
-    /// Takes over the current view of the group.
+    /// Applies the current view of the group.
     fn see(self: &Arc<Self>, view: &Arc<GroupView>) {
         let mut members = crate::runtime::member::Members::new();
         for member in view.members() {

@@ -1,4 +1,4 @@
-//! Workers of the group of an agent, and their devices as the group settled them.
+//! Workers of an agent's group, and the devices that the group has agreed on.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl RpcAgent {
             if left.is_zero() {
                 let names: Vec<_> = workers.iter().map(|worker| worker.name.as_str()).collect();
                 let text = format!(
-                    "the group did not become what was waited for within {:.1} s; its workers are {}",
+                    "the group did not reach the expected state within {:.1} s; its workers are {}",
                     within.as_secs_f64(),
                     names.join(", ")
                 );
@@ -52,27 +52,27 @@ impl RpcAgent {
 
     /// Returns the accelerators of this worker, in order.
     ///
-    /// They are those that its options list. Without a list, they are those that its own device
-    /// maps and the reverse maps name.
+    /// These are the accelerators that the options list. Without a list, they are those in this
+    /// worker's device maps and in the reverse maps.
     pub fn devices(&self) -> Vec<Device> {
         let view = self.core().view();
         view.map(|view| view.devices().to_vec()).unwrap_or_default()
     }
 
-    /// Returns, by the name of a caller, the map for results.
+    /// Returns the device maps for results, by the name of the caller.
     ///
-    /// It maps devices of this worker to devices of the caller, and is the inverse of the caller's
-    /// own map for this worker.
+    /// Each map takes devices of this worker to devices of the caller. It is the inverse of the
+    /// caller's map for this worker.
     pub fn reverse_maps(&self) -> BTreeMap<String, DeviceMap> {
         let view = self.core().view();
         view.map(|view| view.reverse_maps().clone())
             .unwrap_or_default()
     }
 
-    /// Returns the devices that a worker of the group has reported, this one included.
+    /// Returns the devices that a worker of the group has reported.
     ///
-    /// These are the number of accelerators, the device maps and the device list. No message is
-    /// sent: every worker of a group knows them of all workers.
+    /// The result has the number of accelerators, the device maps and the device list. `which` may
+    /// be this worker. No message is sent, because every worker knows this data of all workers.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! By what transports the options let bytes travel, and at which address others reach this worker.
+//! Transports that the options select, and the address of this worker.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::options::{MEMORY_CHANNEL, RpcOptions, TransportName};
 use crate::transport::{Identity, TransportOptions};
 
 impl RpcOptions {
-    /// How bytes travel.
+    /// Returns the transports that these options select.
     ///
-    /// Unix sockets serve every worker of this host that shared memory serves, and TCP serves all:
-    /// a transport that stands after them in the list is never used.
+    /// Unix sockets reach every worker of this host that shared memory reaches, and TCP reaches all
+    /// workers. A transport that follows one of these in the list is therefore never used.
     ///
-    /// `store` is the one that the worker brings along, where the workers meet then.
+    /// `store` is the store that the worker supplies, if any; the workers then meet in this store.
     pub(super) fn transport_options(
         &self,
         store: Option<&dyn Store>,
@@ -41,7 +41,7 @@ impl RpcOptions {
         });
         let base = self.transport.clone();
         Ok(TransportOptions {
-            // Rings are agreed on over a Unix socket.
+            // The peers agree on rings over a Unix socket.
             unix: base.unix && !near.is_empty(),
             shared: base.shared && near.first() == Some(&&Shm),
             tcp: base.tcp && names.clone().any(|name| *name == Tcp),
@@ -60,13 +60,14 @@ impl RpcOptions {
     }
 }
 
-/// `true` if the channels, if any are named, are to read the memory of other processes.
+/// `true` if workers should read the memory of other processes.
+/// This is the default, and otherwise `channels` must name it.
 fn reads_memory(channels: &[String]) -> bool {
     channels.is_empty() || channels.iter().any(|name| name == MEMORY_CHANNEL)
 }
 
-/// The address that this host has for those who meet at the URL: that by which it reaches the
-/// place.
+/// Returns the address of this host for workers that meet at the URL.
+/// It is the local address from which this host reaches the host of the URL.
 fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let url = Url::parse(init_method).ok();
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(chosen(Some(&[Shm])), (true, true, false));
     }
 
-    /// The log that is written, and the transports that come of it.
+    /// Returns the log output and the selected transports.
     fn logged(options: &RpcOptions) -> (String, TransportOptions) {
         let log = Log::default();
         let writer = log.clone();

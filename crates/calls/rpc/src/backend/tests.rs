@@ -7,14 +7,14 @@ use serde_json::json;
 use super::*;
 use crate::RpcErrorKind;
 
-/// Options of a backend of the test's own.
+/// Options of a backend that only these tests use.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Other {
     word: bool,
 }
 
-/// A backend that remembers what it was given.
+/// A backend that records its arguments.
 #[derive(Default)]
 struct Recorder {
     inits: Arc<Mutex<Vec<(InitArguments, bool)>>>,
@@ -84,7 +84,7 @@ fn a_backend_is_registered_once_and_gets_what_it_is_given() {
     assert!(Arc::ptr_eq(&got.store, &given.store));
     assert_eq!((got.rank, got.world_size), (WorkerId(3), Some(4)));
     assert_eq!(got.name.as_str(), "w3");
-    // The words that were given, and the defaults.
+    // The keyword of the first agent, and the default for the second.
     assert_eq!((*word, inits[1].1), (true, false));
     let unknown = registry.init("X", arguments(), words(&json!({ "other": 1 })));
     assert_eq!(unknown.unwrap_err().kind, RpcErrorKind::InvalidArgument);

@@ -1,8 +1,8 @@
-//! Parts in arenas: lent and borrowed without being copied, and given back.
+//! Parts in shared arenas: lent and borrowed without a copy, and given back.
 //!
-//! A part that was borrowed may be kept for long, beyond its call, and its last clone may be
-//! dropped anywhere, under any lock. So whoever drops it only notes that, and the driver tells the
-//! peer, of all parts at once that were noted meanwhile.
+//! A worker may keep a borrowed part long after its call. It may drop the last clone on any thread
+//! and under any lock. The drop therefore only records the part. The driver then reports all
+//! recorded parts to the peer in one frame.
 
 use std::sync::{Arc, Weak};
 
@@ -16,14 +16,14 @@ use crate::error::{RpcError, RpcErrorKind};
 use crate::wire::link::{Link, LinkPoller};
 use crate::wire::poller::LinkId;
 
-/// What is lent over a connection.
+/// Parts that both sides lend over a connection.
 pub(crate) struct Arenas {
-    /// None where memory cannot be shared.
+    /// `None` if the two processes cannot share memory.
     leases: Option<Arc<Leases>>,
     returns: Arc<Returns>,
 }
 
-/// What the peer has lent and gets back.
+/// Borrowed parts that must be given back to the peer.
 struct Returns {
     link: LinkId,
     poller: Weak<LinkPoller>,
@@ -42,7 +42,7 @@ impl Arenas {
         }
     }
 
-    /// Lends a part, if it lies in an arena of this process: where the peer finds it.
+    /// Lends a part that lies in an arena of this process; returns its location.
     pub(crate) fn lend(&self, bytes: &Bytes) -> Option<PartLocation> {
         let location = self.leases.as_ref()?.grant(bytes)?;
         Some(PartLocation::Arena {
@@ -54,12 +54,11 @@ impl Arenas {
 
     /// Borrows the parts of a frame that are in arenas of the peer.
     ///
-    /// It does so for all of them, so that they are given back also if one of them is not what it
-    /// should be.
+    /// All parts are borrowed, even after an error, so that all of them are given back.
     ///
     /// # Errors
     ///
-    /// Kind Protocol if one cannot be had.
+    /// [`RpcErrorKind::Protocol`] if a part cannot be borrowed.
     pub(crate) fn borrow(&self, frame: &mut Frame) -> Result<(), RpcError> {
         let mut all = Ok(());
         for part in &mut frame.parts {
@@ -95,11 +94,11 @@ impl Arenas {
         borrowed.map_err(|error| refused(error.to_string()))
     }
 
-    /// The peer has given parts back, as the body of its frame says.
+    /// Accepts parts that the peer has given back, listed in the body of its frame.
     ///
     /// # Errors
     ///
-    /// Kind Protocol if it never had one of them.
+    /// [`RpcErrorKind::Protocol`] if the body cannot be read.
     pub(crate) fn returned(&self, body: &[u8]) -> Result<(), RpcError> {
         let broken = |text: String| RpcError::new(RpcErrorKind::Protocol, text);
         let all = release::from_bytes(body).map_err(|error| broken(error.to_string()))?;
@@ -108,27 +107,27 @@ impl Arenas {
                 .leases
                 .as_ref()
                 .is_some_and(|leases| leases.released(one.arena, one.generation));
-            // Of an arena that is gone nothing is known any more.
+            // Nothing is known any more about an arena that was removed.
             if !had {
                 tracing::debug!(
                     ?one,
-                    "the peer gave back what it had not borrowed, or of an arena that is gone"
+                    "the peer gave back a part that it had not borrowed, or one of a removed arena"
                 );
             }
         }
         Ok(())
     }
 
-    /// The connection is over.
+    /// Handles the end of the connection.
     ///
-    /// What is lent stays where it is until nobody has it any more.
+    /// Lent parts stay in memory until all their users have dropped them.
     pub(crate) fn end(&self) {
         if let Some(leases) = &self.leases {
             leases.end();
         }
     }
 
-    /// Gives everything back that was noted.
+    /// Gives back all recorded parts.
     pub(crate) fn give_back(&self, link: &Link) -> Result<(), RpcError> {
         let noted = std::mem::take(&mut *self.returns.noted.lock());
         if noted.is_empty() {
@@ -145,14 +144,14 @@ impl Returns {
         let first = noted.is_empty();
         noted.push(returned);
         drop(noted);
-        // If there is no driver any more, the end of the connection says it all.
+        // Without a driver, the end of the connection gives all parts back.
         if first && let Some(poller) = self.poller.upgrade() {
             poller.give_back(self.link);
         }
     }
 }
 
-/// Where a part is, if it is in an arena.
+/// Returns the location of a part that is in an arena.
 fn location(head: &PartHead) -> Option<Location> {
     let PartLocation::Arena {
         arena,

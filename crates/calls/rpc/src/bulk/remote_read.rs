@@ -1,12 +1,13 @@
-//! Large parts that the receiver reads out of the sender's memory, so that they are copied once.
+//! Large parts that the receiver copies directly from the sender's memory.
 //!
-//! Whether one process can read another's memory is tried when they meet: each side names an
-//! address and the number that stands there (*ping*), and the other one says whether it could read
-//! it (*pong*). Where it cannot, large parts go through the connection like small ones.
+//! The processes find out at their first contact whether one can read the memory of the other. Each
+//! side sends an address and the number stored at this address (*ping*). The other side answers
+//! whether it could read the number (*pong*). If it cannot, large parts go through the connection
+//! like small ones.
 //!
-//! Parts that lie in an arena need not be read at all, see `arenas`.
+//! Parts in an arena need not be read at all, see `arenas`.
 //!
-//! What is lent is kept until the receiver has read it, or can have no further use of it.
+//! The sender keeps a lent part until the receiver has read it or can no longer use it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,42 +26,43 @@ use crate::payload::{Answer, Payload, Then};
 use crate::wire::poller::is_driver;
 use crate::wire::writer::Part;
 
-/// From this size on, in bytes, parts are lent.
+/// Minimum size in bytes of a part that is lent.
 const WORTH_LENDING: usize = 64 * 1024;
 
-/// The driver reads no more than this by itself, in bytes; it has other connections to look after.
+/// Maximum number of bytes that the driver reads itself.
+/// It has other connections to serve.
 const QUICK: u64 = 256 * 1024;
 
-/// The memory that is reserved at first, in bytes, for a part that is to be read: what is announced
-/// need not be there.
+/// Memory in bytes that is reserved first for a part that is read.
+/// The announced length may be wrong.
 const AT_FIRST: usize = 256 << 10;
 
-/// The memory that is reserved, in bytes, once the beginning was there.
+/// Memory in bytes that is reserved after the first piece was read.
 ///
-/// Large reads are shared between threads, so it is no less.
+/// It is this large because several threads share a large read.
 const NEXT: usize = 16 << 20;
 
-/// The processes at both ends, and what each can read of the other.
+/// The processes at both ends, and which of them can read the other's memory.
 pub(crate) struct Lending {
     /// The other process, if it is on this host.
     process: Option<Peer>,
     pool: Pool,
-    /// It can read ours.
+    /// `true` if the other process can read our memory.
     lends: AtomicBool,
-    /// We can read its memory.
+    /// `true` if we can read the memory of the other process.
     reads: AtomicBool,
 }
 
-/// What a ping and a pong say.
+/// Content of a ping and of a pong.
 #[derive(Debug, Serialize, Deserialize)]
 struct Shown {
     address: u64,
     nonce: [u8; remote_read::NONCE],
-    /// In a pong: whether what the ping showed could be read.
+    /// In a pong: `true` if the number in the ping could be read.
     read: bool,
 }
 
-/// What is shown to other processes: one for all, and for good.
+/// Number that this process shows to all other processes, for its whole life.
 static WITNESS: OnceLock<Option<Witness>> = OnceLock::new();
 
 fn shown(read: bool) -> Option<Vec<u8>> {
@@ -75,7 +77,7 @@ fn shown(read: bool) -> Option<Vec<u8>> {
 }
 
 impl Lending {
-    /// To the process of this number on this host; to nobody, if the other end is elsewhere.
+    /// Creates the state for a process on this host; `None` for another host.
     pub(crate) fn new(process: Option<Peer>, pool: Pool) -> Self {
         Self {
             process,
@@ -85,31 +87,31 @@ impl Lending {
         }
     }
 
-    /// `true` if the other end may read out of our memory.
+    /// `true` if the other process may read our memory.
     pub(crate) fn lends(&self) -> bool {
         self.lends.load(Ordering::Acquire)
     }
 
-    /// Notes that the other end says it reads out of our memory.
+    /// Records that the other process reports that it reads our memory.
     pub(crate) fn is_read(&self) {
         if self.process.is_some() {
             self.lends.store(true, Ordering::Release);
         }
     }
 
-    /// `true` if we read out of the other end's memory.
+    /// `true` if we read the memory of the other process.
     pub(crate) fn reads_theirs(&self) -> bool {
         self.reads.load(Ordering::Acquire)
     }
 
-    /// The body of a ping, if there is any use in one.
+    /// Returns the body of a ping, unless the other process is on another host.
     pub(crate) fn ping(&self) -> Option<Vec<u8>> {
         let process = self.process.as_ref()?;
         permit(process);
         shown(false)
     }
 
-    /// The body of the pong for this ping.
+    /// Returns the body of the pong for this ping.
     pub(crate) fn answer_ping(&self, ping: &[u8]) -> Vec<u8> {
         if let Some(process) = &self.process {
             permit(process);
@@ -118,7 +120,7 @@ impl Lending {
         shown(self.reads_theirs()).unwrap_or_default()
     }
 
-    /// Takes the answer to our ping.
+    /// Processes the answer to our ping.
     pub(crate) fn pong(&self, pong: &[u8]) {
         self.try_read(pong);
         if postcard::from_bytes::<Shown>(pong).is_ok_and(|shown| shown.read) {
@@ -144,17 +146,18 @@ impl Lending {
     }
 }
 
-/// Lets the other process read, where that has to be allowed.
+/// Permits the other process to read this one, where the kernel requires it.
 ///
-/// If it cannot be, its probe will fail.
+/// If that fails, the ping of the other process fails too.
 fn permit(process: &Peer) {
     if let Err(reason) = remote_read::permit(process.process) {
         tracing::debug!(%reason, "another process is not allowed to read this one");
     }
 }
 
-/// The parts of a message, and where the receiver finds them: best where they are, if that is in an
-/// arena; else in our memory, if it can read that; else behind the message.
+/// Chooses for each part of a message the place where the receiver finds it.
+/// A large part stays in its arena if it is in one. Otherwise the receiver reads it from our memory
+/// if it can. All other parts follow the message.
 pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part> {
     let place = |bytes: &Bytes| {
         if bytes.len() < WORTH_LENDING {
@@ -176,7 +179,7 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part
         .collect()
 }
 
-/// The parts that have to be kept until they are read out of our memory.
+/// Returns the parts that must be kept until they are read from our memory.
 pub(crate) fn kept(parts: &[Part]) -> Vec<Bytes> {
     let registered = parts
         .iter()
@@ -184,15 +187,16 @@ pub(crate) fn kept(parts: &[Part]) -> Vec<Bytes> {
     registered.map(|part| part.bytes.clone()).collect()
 }
 
-/// `true` if some parts of a message have to be read out of another memory.
+/// `true` if parts of a message must be taken from the memory of the sender.
 pub(crate) fn is_registered(parts: &[Received]) -> bool {
     parts
         .iter()
         .any(|part| matches!(part, Received::Elsewhere(_)))
 }
 
-/// Reads the parts that are lent, and goes on with the whole message: at once, or on another thread
-/// if this is the driver and there is much to read.
+/// Reads the lent parts, and then calls `then` with the whole message.
+/// The driver leaves a large amount of reading to another thread. Otherwise this happens
+/// immediately.
 pub(crate) fn fetch(
     runtime: &Handle,
     frame: Frame,
@@ -215,7 +219,7 @@ fn length(part: &Received) -> u64 {
     }
 }
 
-/// The message with all its parts.
+/// Returns the message with all its parts.
 pub(crate) fn gathered(frame: Frame, lending: &Lending) -> Answer {
     let parts = frame.parts.into_iter().map(|part| match part {
         Received::Here(bytes) => Ok(bytes),

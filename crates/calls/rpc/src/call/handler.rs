@@ -1,4 +1,4 @@
-//! Functions that can be methods: async or blocking, with or without call context.
+//! Function types that can be methods: async or blocking; context is optional.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -29,19 +29,19 @@ pub trait Output: Serialize + Send + Sync + 'static {}
 
 impl<T: Serialize + Send + Sync + 'static> Output for T {}
 
-/// A function that can be offered as the method `M`.
+/// A function that a worker can offer as the method `M`.
 ///
 /// The compiler infers the `Marker`.
 ///
-/// | method | async function | or, in [`blocking`] |
+/// | method | async function | inside [`blocking`] |
 /// |---|---|---|
 /// | `Method<A, O>` | `async fn(A) -> Result<O, E>` | `fn(A) -> Result<O, E>` |
 /// | `ValueMethod<T, A, O>` | `async fn(Arc<T>, A) -> Result<O, E>` | `fn(Arc<T>, A) -> Result<O, E>` |
 ///
 /// Each of them may have a [`CallContext`] before its other arguments. The error may be of any
 /// [`Failure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the type of its
-/// result need not be serialisable. The value of a `ValueMethod` is shared with other calls: parts
-/// that change need a lock or an atomic.
+/// result need not be serialisable. Calls share the value of a `ValueMethod`: parts that change
+/// need a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
     note = "say the types of a closure's arguments, and put a function that is not async into `blocking`"
@@ -78,7 +78,7 @@ impl fmt::Debug for Offered {
     }
 }
 
-/// A function with these arguments, with or without a [`CallContext`] before them.
+/// A function with these arguments, optionally after a [`CallContext`].
 pub trait Function<Arguments, Marker>: Send + Sync + 'static {
     /// Type that the function returns: a result, or a future of a result.
     type Returned;

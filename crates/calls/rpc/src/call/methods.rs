@@ -44,22 +44,21 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// Makes an empty set of functions.
+    /// Creates an empty set of functions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Offers a function as a [`Method`] or as a
-    /// [`ValueMethod`](crate::ValueMethod).
+    /// Offers a function as a [`Method`] or a [`ValueMethod`](crate::ValueMethod).
     ///
     /// [`Handler`] lists the functions that can be offered. An async function runs on threads that
     /// it shares with the connections: it must neither block nor compute for long. Use
-    /// [`blocking`](crate::blocking) for such functions. An async function that awaits something
-    /// (calls to other workers included) occupies no thread.
+    /// [`blocking`](crate::blocking) for such functions. An async function occupies no thread while
+    /// it awaits, for example while it awaits a call to another worker.
     ///
     /// # Panics
     ///
-    /// If a method of this name and version is offered already.
+    /// Panics if a method of this name and version is already offered.
     #[must_use]
     pub fn with<M, Marker>(self, method: M, handler: impl Handler<M, Marker>) -> Self {
         self.insert(handler.offer(method))
@@ -73,7 +72,7 @@ impl Methods {
         names
     }
 
-    /// Offers version 1 of a function whose argument and result stay bytes.
+    /// Offers version 1 of a function whose argument and result are raw bytes.
     pub(crate) fn offer(self, name: &'static str, body: MethodBody) -> Self {
         self.insert(Offered::new(Method::<(), ()>::new(name), body, None))
     }
@@ -90,7 +89,7 @@ impl Methods {
         self
     }
 
-    /// Splits the functions from those that keep their result, by number.
+    /// Separates the functions from their variants that keep the result, by number.
     pub(crate) fn split(self) -> (Functions<CallContext>, BTreeMap<u64, Keep>) {
         let mut functions = BTreeMap::new();
         let mut keeps = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The calls of one connection that are not answered yet, and those that wait for room.
+//! Unanswered calls of one connection, and the calls that wait for credit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,28 +16,29 @@ use crate::channel::span::CallSpan;
 use crate::payload::Answer;
 use crate::wire::clock;
 
-/// How far the request of a call has come.
+/// Progress of the request of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It waits for credit.
+    /// The request waits for credit.
     Waits,
-    /// It is being sent.
+    /// The request is being sent.
     Leaves,
-    /// It is sent: the callee knows it.
+    /// The request has been sent, so the callee knows the call.
     IsSent,
 }
 
-/// A call on its way.
+/// A call that has begun and is not answered yet.
 pub(super) struct Call {
     pub(super) method: &'static str,
     pub(super) slot: Arc<Slot<Answer>>,
     pub(super) begun: Instant,
     pub(super) timeout: Option<Duration>,
     pub(super) size: u64,
-    /// `true` if it counts against the limits.
+    /// `true` if the call counts against the limits of the connection.
     pub(super) counted: bool,
     pub(super) progress: Progress,
-    /// The parts that the callee reads out of our memory: they must not go away before.
+    /// Parts of the request that the callee reads out of our memory.
+    /// They must stay in memory until the callee has read them.
     pub(super) registered: Vec<Bytes>,
     pub(super) span: CallSpan,
     _counted: Arc<CountedCall>,
@@ -48,16 +49,16 @@ pub(super) struct Calls {
     pub(super) pending: CallTable<Call>,
     pub(super) credit: Credit,
     pub(super) queue: VecDeque<Request>,
-    /// Parts of calls that are given up, which the callee may be reading still.
+    /// Parts of abandoned calls that the callee may still be reading.
     pub(super) abandoned: BTreeMap<u64, Vec<Bytes>>,
-    /// Calls that were given up while they were being sent, and what they have of the credit: the
-    /// callee is told after that, since it would forget a word about a call that it does not know
-    /// yet.
+    /// Calls that were abandoned while they were being sent, with their credit.
+    /// The callee learns of the end of such a call after its request has been sent: a callee
+    /// ignores a message about a call that it does not know yet.
     hasty: BTreeMap<u64, Option<u64>>,
 }
 
 impl Calls {
-    /// A call has begun: it waits for credit, or is about to be sent.
+    /// Registers a call that waits for credit or is about to be sent.
     pub(super) fn enter(
         &mut self,
         request: &Request,
@@ -81,14 +82,14 @@ impl Calls {
         self.pending.insert(request.id, call, deadline);
     }
 
-    /// Takes a call out that nobody waits for any more.
+    /// Removes a call whose caller no longer waits for the answer.
     pub(super) fn give_up(&mut self, id: u64) -> Option<Call> {
         let mut call = self.pending.take(id)?;
         self.leave_behind(id, &mut call);
         Some(call)
     }
 
-    /// Takes the calls out whose time is over.
+    /// Removes and returns the calls whose deadline has passed.
     pub(super) fn expire(&mut self, now: Mono) -> Vec<(u64, Call)> {
         let mut over: Vec<_> = self.pending.expire(now).collect();
         for (id, call) in &mut over {
@@ -97,10 +98,10 @@ impl Calls {
         over
     }
 
-    /// Notes what a call that was taken out leaves to be done.
+    /// Records what is left to do for a call that was removed.
     ///
-    /// What it has lent is kept at once, since the callee may say at any time that it has read it:
-    /// whoever kept it after that would keep it for good.
+    /// This keeps the lent parts immediately, because the callee may report at any time that it has
+    /// read them. If they were kept only after that report, they would never be released.
     fn leave_behind(&mut self, id: u64, call: &mut Call) {
         if call.progress == Progress::Leaves {
             let credit = std::mem::take(&mut call.counted).then_some(call.size);
@@ -112,10 +113,10 @@ impl Calls {
         }
     }
 
-    /// A call is sent now.
+    /// Marks a call as sent.
     ///
-    /// Says whether it was given up meanwhile: then the callee has to be told, and what the call
-    /// has of the credit is to be given back after that.
+    /// Returns `Some` if the call was abandoned while it was being sent. The sender then cancels
+    /// the call at the callee, and afterwards gives back the credit in the inner `Option`.
     pub(super) fn has_left(&mut self, id: u64) -> Option<Option<u64>> {
         if let Some(call) = self.pending.get_mut(id) {
             call.progress = Progress::IsSent;
@@ -123,7 +124,8 @@ impl Calls {
         self.hasty.remove(&id)
     }
 
-    /// A call is over. Says whether others wait for the room that it leaves.
+    /// Gives back the credit of a call that has ended.
+    /// Returns `true` if other calls wait for this credit.
     pub(super) fn given_back(&mut self, call: &Call) -> bool {
         if call.counted {
             self.credit.give_back(call.size);
@@ -131,7 +133,7 @@ impl Calls {
         !self.queue.is_empty()
     }
 
-    /// The next request that has waited and has room now.
+    /// Returns the next request in the queue for which there is credit now.
     pub(super) fn next_ready(&mut self, lending: &Lending) -> Option<Request> {
         loop {
             let size = self.queue.front()?.payload.len() as u64;
@@ -145,7 +147,7 @@ impl Calls {
                 waiting.progress = Progress::Leaves;
                 return Some(request);
             }
-            // Given up meanwhile.
+            // The call was abandoned while it waited in the queue.
             self.credit.give_back(size);
         }
     }
@@ -160,7 +162,7 @@ mod tests {
     use crate::channel::in_flight::InFlight;
     use crate::payload::Payload;
 
-    /// More calls than may be on their way at a time, made one after the other.
+    /// Makes more calls than the connection may have in flight, in order of ids.
     fn calls() -> Calls {
         let callee = WorkerInfo {
             id: WorkerId(1),
@@ -198,23 +200,24 @@ mod tests {
     fn the_callee_is_notified_of_a_cancelled_call_when_it_knows_it_and_not_before() {
         let lending = Lending::new(None, Pool::default());
         let mut calls = calls();
-        // Sent long ago: whoever cancels it tells the callee.
+        // The first request was sent long ago, so the thread that cancels the call tells the
+        // callee.
         let first = calls.give_up(0).unwrap();
         assert_eq!(first.progress, Progress::IsSent);
         assert!(calls.given_back(&first), "others wait");
-        // That makes room for one more. Cancelled while it is being sent, it is told by who sends
-        // it, once.
+        // The free credit lets the next request leave. This call is cancelled while it is being
+        // sent, so the sender tells the callee, exactly once.
         let next = calls.next_ready(&lending).unwrap();
         let leaving = calls.give_up(next.id).unwrap();
         assert_eq!(leaving.progress, Progress::Leaves);
-        // Until then nothing takes its place: the callee would see one more than may be on their
-        // way.
+        // Until then no other call takes its place: the callee would see one call more than the
+        // limit.
         let in_flight = calls.credit.calls();
         calls.given_back(&leaving);
         assert_eq!(calls.credit.calls(), in_flight);
         assert_eq!(calls.has_left(next.id), Some(Some(0)));
         assert_eq!(calls.has_left(next.id), None);
-        // One that waits still is never sent, and nobody is told.
+        // A call that still waits in the queue is never sent, so the callee needs no notice.
         let waiting = calls.give_up(299).unwrap();
         assert_eq!(waiting.progress, Progress::Waits);
         assert_eq!(calls.has_left(299), None);

@@ -1,4 +1,4 @@
-//! The calling side of a connection: whom it reaches, and what each of its frames is for.
+//! The calling side of a connection: its worker, its calls and its frames.
 //!
 //! | file | what |
 //! |---|---|
@@ -26,9 +26,9 @@ use crate::channel::counters::Counters;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::wire::link::{Endpoint, Link, fail};
 
-/// The agent of a connection, as far as its calling side needs one.
+/// The agent that owns a connection, as its calling side sees the agent.
 pub(crate) trait ClientOwner: Send + Sync {
-    /// The connection is over.
+    /// Reports that the connection has ended.
     fn connection_lost(self: Arc<Self>, client: &Arc<Client>, error: &RpcError);
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Client {
     link: Link,
     owner: Weak<dyn ClientOwner>,
     counters: Arc<Counters>,
-    /// Large parts are read on its threads.
+    /// Runtime on whose threads large parts are read.
     runtime: Handle,
     worker: WorkerInfo,
     pub(crate) incarnation: u64,
@@ -48,10 +48,10 @@ pub(crate) struct Client {
     ///
     /// Taken before `calls`.
     order: Mutex<()>,
-    /// Of the threads that wait for replies; see `waiting`.
+    /// Spin budget of the threads that wait for replies; see `waiting`.
     pub(crate) spin: SpinBudget,
-    /// Wakes the thread that holds the reader lock and sleeps, when another one has filled its
-    /// slot.
+    /// Wakes the sleeping thread that holds the reader lock.
+    /// Another thread uses the waker after it has filled the slot of that thread.
     pub(crate) waker: Arc<Waker>,
 }
 
@@ -81,27 +81,27 @@ impl Client {
         })
     }
 
-    /// The worker at the other end.
+    /// Returns the worker at the other end.
     pub(crate) fn worker(&self) -> &WorkerInfo {
         &self.worker
     }
 
-    /// `true` if calls to this life of the worker can go over this connection.
+    /// `true` if this connection can carry calls to this life of the worker.
     pub(crate) fn serves(&self, incarnation: u64) -> bool {
         self.incarnation == incarnation && self.link.ended().is_none()
     }
 
-    /// How many calls wait for their reply.
+    /// Returns the number of calls that wait for their reply.
     pub(crate) fn in_flight(&self) -> usize {
         self.calls.lock().pending.len()
     }
 
-    /// How many bytes of them.
+    /// Returns the number of request bytes in flight.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.calls.lock().credit.bytes()
     }
 
-    /// Tells the callee something that has no answer.
+    /// Sends the callee a frame that has no answer.
     pub(crate) fn tell(&self, kind: FrameKind, call: u64, body: &[u8]) -> Result<(), RpcError> {
         let header = Header {
             call,

@@ -1,10 +1,10 @@
-//! What an agent counts of itself.
+//! Counters that an agent keeps about its calls and connections.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::payload::Answer;
 
-/// Counts since the agent was started.
+/// Counts since the start of the agent.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) made: AtomicU64,
@@ -29,12 +29,12 @@ impl Counters {
         self.served.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A function has taken its first step and has to wait.
+    /// Counts a function that has taken its first step and has to wait.
     pub(crate) fn runs(&self) {
         self.running.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A function that had to wait is over.
+    /// Removes a function that had to wait and has ended.
     pub(crate) fn ran(&self) {
         self.running.fetch_sub(1, Ordering::Relaxed);
     }

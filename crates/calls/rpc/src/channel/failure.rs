@@ -1,4 +1,4 @@
-//! An error on its way from callee to caller.
+//! An error that the callee sends to the caller.
 
 use std::error::Error;
 
@@ -74,7 +74,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the bytes.
+    /// Returns the refusal as the bytes of a frame body.
     ///
     /// This cannot fail: postcard can serialise all of its types.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -110,7 +110,7 @@ impl Refusal {
     }
 }
 
-/// Returns the sentence for an unknown method, with similar names.
+/// Returns the error text for an unknown method, with similar names.
 pub(crate) fn no_such_method(wanted: &str, offered: &[String]) -> String {
     let last = |name: &str| {
         let name = name.rsplit(['.', ':', '/']).next().unwrap_or(name);

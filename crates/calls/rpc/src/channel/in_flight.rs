@@ -1,5 +1,6 @@
-//! The calls of an agent that are in flight, and its life: it runs, drains (its calls are waited
-//! for), and is stopped.
+//! The calls of an agent that are in flight, and the state of the agent.
+//!
+//! An agent runs, then drains (waits for its calls), then is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -11,20 +12,20 @@ const RUNNING: u8 = 0;
 const DRAINING: u8 = 1;
 const STOPPED: u8 = 2;
 
-/// Counts calls, and says whether more may be made.
+/// Number of calls of an agent, and the state that allows or forbids more.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    /// `RUNNING` at first.
+    /// `RUNNING` at the start.
     state: AtomicU8,
     calls: AtomicUsize,
     idle: (Mutex<()>, Condvar),
 }
 
-/// A call that counts until this is dropped.
+/// Guard that counts a call until it is dropped.
 pub(crate) struct CountedCall(Arc<InFlight>);
 
 impl InFlight {
-    /// Counts a call until the result is dropped.
+    /// Counts a call until the returned guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> CountedCall {
         self.calls.fetch_add(1, Ordering::AcqRel);
         CountedCall(Arc::clone(self))
@@ -34,16 +35,17 @@ impl InFlight {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// From now on the application makes no calls any more.
+    /// Ends the right of the application to make calls.
     pub(crate) fn begin_to_drain(&self) {
         let _ = self
             .state
-            // In one order with the count: the last call sees that it is waited for, or is seen.
+            // State and count have one total order: either the last call sees `DRAINING` or `drain`
+            // sees that call.
             .compare_exchange(RUNNING, DRAINING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// From now on the application makes no calls any more; waits until those it has made are over.
-    /// Returns whether that was in time.
+    /// Stops new calls of the application and waits for those in flight.
+    /// Returns `true` if all calls ended in time.
     pub(crate) fn drain(&self, until: Instant) -> bool {
         self.begin_to_drain();
         let (lock, idle) = &self.idle;
@@ -66,7 +68,7 @@ impl InFlight {
         self.state.load(Ordering::Acquire) == STOPPED
     }
 
-    /// Stops; returns whether it was not stopped before.
+    /// Stops the agent. Returns `true` if it was not stopped before.
     pub(crate) fn stop(&self) -> bool {
         self.state.swap(STOPPED, Ordering::AcqRel) != STOPPED
     }

@@ -1,11 +1,11 @@
-//! The calling side of a connection: requests and their replies, deadlines, flow control.
+//! The calling side of a connection: requests, replies, deadlines, credit.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`request`] | a call before it is sent |
 //! | [`calls`] | calls in flight, and those that wait for credit |
-//! | [`client`] | sends requests, takes replies, and lets a thread that waits read them itself |
-//! | [`in_flight`] | the number of all calls of an agent, which it waits for at its end |
+//! | [`client`] | sends requests, takes replies, and lets a waiting thread read its reply |
+//! | [`in_flight`] | number of all calls of an agent, which it waits for at its end |
 //! | [`slot`] | the place where the answer of a call arrives |
 //! | [`failure`] | an error on its way from callee to caller |
 //! | [`span`], [`counters`] | calls in traces and in figures |

@@ -14,10 +14,11 @@ use crate::payload::{Answer, Payload};
 /// Flag of a request: the caller can read the callee's memory.
 pub(crate) const READS_MEMORY: u16 = 1;
 
-/// Flag of a request: the first 8 bytes of the body are the key of the line that it stands in.
+/// Flag of a request: the first 8 bytes of the body are the key of its line.
 pub(crate) const IN_LINE: u16 = 2;
 
-/// Flag of a request: it is part of a call that counts at its caller, and does not count itself.
+/// Flag of a request: it belongs to a call that its caller counts already.
+/// A nested request does not count against the limits.
 pub(crate) const NESTED: u16 = 4;
 
 /// A call before it is sent.
@@ -31,33 +32,34 @@ pub(crate) struct Request {
     pub(crate) payload: Payload,
     pub(crate) begun: Instant,
     pub(crate) timeout: Option<Duration>,
-    /// Where the answer is to arrive.
+    /// Slot in which the answer arrives.
     pub(crate) slot: Arc<Slot<Answer>>,
-    /// `true` if the callee reads its large parts out of our memory; known when it leaves the
-    /// queue.
+    /// `true` if the callee reads the large parts out of our memory.
+    /// The value is known when the request leaves the queue.
     pub(crate) lend: bool,
     /// Filled when the request has left the queue.
     pub(crate) sent: Arc<Slot<()>>,
-    /// Counts it as long as it is anywhere.
+    /// Counts the call while the request exists.
     pub(crate) counted: Arc<CountedCall>,
 }
 
 impl Request {
-    /// When its time is over.
+    /// Returns the deadline of the call, if it has a timeout.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.timeout.map(|timeout| self.begun + timeout)
     }
 
-    /// It ends without having been sent.
+    /// Ends a call that was not sent, with an error.
     pub(crate) fn fail(self, error: RpcError) {
-        // Nobody finds a call that has ended still on its way.
+        // The call leaves the count first: a caller that sees the answer never finds the call still
+        // in flight.
         drop(self.counted);
         self.slot.fill(Err(error.with_method(self.method)));
         self.sent.fill(());
     }
 }
 
-/// Checks that a message may be so large.
+/// Checks that a message is within the size limits.
 pub(crate) fn check_size(limits: &Limits, payload: &Payload) -> Result<(), RpcError> {
     let heads: Vec<_> = payload
         .parts
@@ -73,18 +75,18 @@ pub(crate) fn check_size(limits: &Limits, payload: &Payload) -> Result<(), RpcEr
     })
 }
 
-/// What to do if the limits are reached.
+/// Action for a request when the limits are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
-    /// Send it anyway: it is part of a call that counts already.
+    /// Send the request anyway: it is part of a call that counts already.
     Send,
-    /// Let it wait.
+    /// Queue the request.
     Queue,
-    /// Refuse it.
+    /// Refuse the request.
     Refuse,
 }
 
-/// The error of a call whose time is over.
+/// Returns the error of a call whose deadline has passed.
 pub(crate) fn time_is_over(limit: Duration, what: &str) -> RpcError {
     let limit = in_milliseconds(limit);
     let text = format!(
@@ -93,7 +95,7 @@ pub(crate) fn time_is_over(limit: Duration, what: &str) -> RpcError {
     RpcError::new(RpcErrorKind::Deadline, text)
 }
 
-/// A time as the texts about timeouts show it.
+/// Formats a time in milliseconds, as the messages about timeouts show it.
 fn in_milliseconds(limit: Duration) -> String {
     let micros = limit.as_micros();
     if micros.is_multiple_of(1000) {

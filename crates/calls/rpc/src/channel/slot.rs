@@ -1,4 +1,4 @@
-//! Where the answer of a call arrives: written once, by whoever reads the connection.
+//! A slot for the answer of a call, filled once by the reading thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use rdzv_lock::{Condvar, Mutex};
 
 use crate::error::RpcError;
 
-/// A place for one value, and for one who waits for it.
+/// A place for one value and for one task or thread that waits for the value.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
-    /// Beside the lock, so that a look costs nothing.
+    /// Kept outside the lock, so that a check of this flag costs nothing.
     filled: AtomicBool,
     state: Mutex<State<T>>,
     arrived: Condvar,
-    /// Number of threads that are parked; changed with the lock only.
+    /// Number of parked threads; changed only with the lock held.
     parked: AtomicUsize,
 }
 
@@ -38,8 +38,8 @@ impl<T> Default for Slot<T> {
     }
 }
 
-/// Fills a slot in any case: with an error, if whoever was to bring the value is dropped before, as
-/// the tasks of an agent are that stops.
+/// Fills a slot in any case: a promise that is dropped fills it with an error.
+/// The tasks of a stopping agent drop their promises.
 pub(crate) struct Promise<T>(Arc<Slot<Result<T, RpcError>>>);
 
 impl<T> Promise<T> {
@@ -47,7 +47,7 @@ impl<T> Promise<T> {
         Self(Arc::clone(slot))
     }
 
-    /// Brings the value.
+    /// Fills the slot with the value.
     pub(crate) fn keep(self, value: Result<T, RpcError>) {
         self.0.fill(value);
     }
@@ -62,14 +62,14 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Slot<T> {
-    /// A slot that has its value already.
+    /// Creates a slot that already has its value.
     pub(crate) fn full(value: T) -> Self {
         let slot = Self::default();
         slot.fill(value);
         slot
     }
 
-    /// Brings the value. Only the first one counts; says whether it was this one.
+    /// Fills the slot, unless it has a value. Returns `true` if this value counts.
     pub(crate) fn fill(&self, value: T) -> bool {
         let mut state = self.state.lock();
         let State::Empty(waker) = &mut *state else {
@@ -107,7 +107,8 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Has somebody woken when the value arrives; false if it has arrived.
+    /// Registers a waker for the arrival of the value.
+    /// Returns `false` if the value has already arrived.
     pub(crate) fn watch(&self, waker: &Waker) -> bool {
         match &mut *self.state.lock() {
             State::Empty(watching) => {
@@ -118,7 +119,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Blocks until the value has arrived or the time is over.
+    /// Blocks until the value has arrived or the deadline has passed.
     pub(crate) fn park(&self, until: Option<Instant>) {
         let mut state = self.state.lock();
         while matches!(*state, State::Empty(_)) {
@@ -135,16 +136,16 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Takes the value, or has the task woken when it arrives.
+    /// Takes the value, or registers the task to be woken when the value arrives.
     ///
     /// # Panics
     ///
-    /// If the value was taken before: a future is not polled after it was ready.
+    /// Panics if the value was taken before: a future must not be polled after it was ready.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
             State::Full(value) => Poll::Ready(value),
-            State::Taken => panic!("a call was asked for its answer after it had given it"),
+            State::Taken => panic!("a call was polled again after it had returned its answer"),
             State::Empty(_) => {
                 *state = State::Empty(Some(context.waker().clone()));
                 Poll::Pending

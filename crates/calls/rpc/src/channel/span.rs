@@ -1,6 +1,6 @@
 //! Calls as spans of `tracing`, one at each end, at the level DEBUG.
 //!
-//! If nobody listens they cost one look.
+//! Without a subscriber, a span costs one check.
 
 use std::time::Instant;
 
@@ -12,22 +12,26 @@ use tracing::field::Empty;
 use crate::payload::Answer;
 use crate::wire::clock::micros;
 
-/// One end of a call, from its begin to its answer.
+/// One end of a call, from its start to its answer.
 ///
-/// Fields: `trace` (32 hexadecimal digits, the same in calls that functions make), `span` (the
-/// call's number, the same at both ends), `method`, `worker` (the one at the other end),
-/// `bytes_out`, `bytes_in`, `queue_micros` (waiting for room, or for a thread), `run_micros` (the
-/// function; at the caller, all the time until the answer).
+/// Fields:
+///
+/// - `trace`: 32 hexadecimal digits, the same in calls that functions make
+/// - `span`: the number of the call, the same at both ends
+/// - `method`, `worker`: the method, and the worker at the other end
+/// - `bytes_out`, `bytes_in`: sizes of the request and the reply
+/// - `queue_micros`: time spent waiting for credit or for a thread
+/// - `run_micros`: time of the function; at the caller, all the time until the answer
 #[derive(Debug, Clone)]
 pub(crate) struct CallSpan {
     span: Span,
-    /// None if nobody listens.
+    /// `None` if no subscriber is interested in the span.
     since: Option<Instant>,
     serves: bool,
 }
 
 impl CallSpan {
-    /// Of a call that is made.
+    /// Creates the span of a call that this worker makes.
     pub(crate) fn client(
         trace: u128,
         id: u64,
@@ -49,7 +53,7 @@ impl CallSpan {
         Self::new(span, false)
     }
 
-    /// Of a call that has come.
+    /// Creates the span of a call that this worker has received.
     pub(crate) fn server(
         header: &Header,
         method: &'static str,
@@ -79,7 +83,7 @@ impl CallSpan {
         }
     }
 
-    /// It waits no more; it is sent, or the function begins.
+    /// Records the end of the wait: the request is sent, or the function begins.
     pub(crate) fn queue_over(&mut self) {
         if let Some(since) = self.since.as_mut() {
             self.span.record("queue_micros", micros(since.elapsed()));
@@ -87,7 +91,7 @@ impl CallSpan {
         }
     }
 
-    /// It is answered.
+    /// Records the answer of the call.
     pub(crate) fn over(&self, answer: &Answer) {
         let Some(since) = self.since else {
             return;

@@ -1,4 +1,4 @@
-//! Operations that an accelerator has to support.
+//! Operations that an accelerator backend must support.
 
 use std::any::Any;
 use std::fmt;
@@ -24,13 +24,13 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
     }
 }
 
-/// A point in the work of a device, which the device may not have reached yet.
+/// A point in the queued work of a device, which it may not have reached yet.
 pub trait Event: Send + Sync + fmt::Debug {
     /// Returns when the device has done all work that was queued before this point.
     ///
     /// # Errors
     ///
-    /// The failure of that work.
+    /// Returns the failure of that work.
     fn wait(&self) -> Result<(), RpcError>;
 }
 
@@ -43,7 +43,8 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if there is no such device, or it has no memory left.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if there is no such
+    /// device, or it has no memory left.
     fn alloc(&self, device: Device, len: usize) -> Result<Arc<dyn DeviceMemory>, RpcError>;
 
     /// Starts to copy from the host to the beginning of some memory.
@@ -53,14 +54,14 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// The failure to start the copy. An [`Event`] reports later failures.
+    /// Returns the failure to start the copy. An [`Event`] reports later failures.
     fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError>;
 
     /// Copies bytes of memory to the host, after all queued work of its device.
     ///
     /// # Errors
     ///
-    /// The failure of that work.
+    /// Returns the failure of that work.
     fn copy_out(
         &self,
         from: &Arc<dyn DeviceMemory>,
@@ -71,6 +72,7 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if there is no such device.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if there is no such
+    /// device.
     fn event(&self, device: Device) -> Result<Arc<dyn Event>, RpcError>;
 }

@@ -9,12 +9,12 @@ use rdzv_rpc_proto::device::Device;
 use super::{DeviceBackend, DeviceMemory, Event};
 use crate::RpcError;
 
-/// No accelerators. Tensors on the CPU never use their backend.
+/// Backend without accelerators. Tensors on the CPU never use their backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CpuOnly;
 
 impl CpuOnly {
-    /// Returns it as the backend of an agent.
+    /// Returns a shared `CpuOnly`, for an agent.
     pub fn shared() -> Arc<dyn DeviceBackend> {
         Arc::new(Self)
     }

@@ -5,15 +5,19 @@
 //!
 //! # How to add an accelerator
 //!
-//! In one file: a type for its memory (a [`DeviceMemory`]), a type for a point in a stream of its
-//! work (an [`Event`]), and a [`DeviceBackend`] that makes them. With CUDA, `alloc` is
-//! `cudaMallocAsync` on a pool's stream, `copy_in` is `cudaMemcpyAsync` from the host on that
-//! stream (it takes `Bytes`, which the memory keeps until the event), `event` is `cudaEventRecord`
-//! and its `wait` is `cudaEventSynchronize`; `copy_out` waits for the memory's own stream and
-//! copies into pinned memory, which `Bytes::from_owner` wraps. Give the backend to
-//! [`RpcAgentBuilder::device_backend`](crate::RpcAgentBuilder::device_backend). No other file
-//! distinguishes between backends; `testing` (feature of the same name) has a small complete
-//! backend.
+//! One file needs three types: its memory (a [`DeviceMemory`]), a point in a stream of its work (an
+//! [`Event`]), and a [`DeviceBackend`] that creates both. With CUDA:
+//!
+//! - `alloc` is `cudaMallocAsync` on a pool's stream.
+//! - `copy_in` is `cudaMemcpyAsync` from the host on that stream. It takes `Bytes`, which the
+//!   memory keeps until the event.
+//! - `event` is `cudaEventRecord`, and its `wait` is `cudaEventSynchronize`.
+//! - `copy_out` waits for the memory's own stream and copies into pinned memory, which
+//!   `Bytes::from_owner` wraps.
+//!
+//! Pass the backend to [`RpcAgentBuilder::device_backend`](crate::RpcAgentBuilder::device_backend).
+//! No other file distinguishes between backends; `testing` (feature of the same name) has a small
+//! complete backend.
 
 mod backend;
 mod cpu;

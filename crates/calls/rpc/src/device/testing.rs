@@ -14,7 +14,7 @@ use crate::RpcError;
 
 /// Simulated accelerators in the memory of the host, `cuda:0` and so on.
 ///
-/// They are as lazy as a device may be: copied bytes arrive when some code waits for them. Until
+/// They delay work like a real device: copied bytes arrive only when code waits for them. Until
 /// then the memory is full of `0xAA`.
 #[derive(Debug)]
 pub struct FakeDevices {
@@ -44,13 +44,13 @@ struct FakeEvent {
 }
 
 impl FakeDevices {
-    /// Makes this number of accelerators.
+    /// Creates this number of accelerators.
     pub fn new(count: u32) -> Self {
         let queues = (0..count).map(|_| Queue::default()).collect();
         Self { count, queues }
     }
 
-    /// Returns them as the backend of an agent.
+    /// Returns this number of accelerators as the backend of an agent.
     pub fn shared(count: u32) -> Arc<dyn DeviceBackend> {
         Arc::new(Self::new(count))
     }

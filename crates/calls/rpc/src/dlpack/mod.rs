@@ -1,14 +1,14 @@
 //! Exchange of tensors with other libraries through DLPack, without copies.
 //!
 //! [`Tensor::to_dlpack`] lends memory of this process, which lives until the other library calls
-//! the deleter. [`Tensor::from_dlpack`] borrows memory of the other library, and calls its deleter
-//! when the last view is dropped, also if that view is part of a message on its way. Python holds
-//! the same pointers in capsules: `dltensor` for [`Legacy`], `dltensor_versioned` for
+//! the deleter. [`Tensor::from_dlpack`] borrows memory of the other library. It calls the deleter
+//! of the library when the last view is dropped, even if that view is part of a message in flight.
+//! Python holds the same pointers in capsules: `dltensor` for [`Legacy`], `dltensor_versioned` for
 //! [`Versioned`].
 //!
 //! The crate `dlpark` knows the layout and the rules of the C structures; only this file uses
-//! `dlpark`. It is also the only file of this crate with `unsafe`: it makes a slice from a pointer
-//! that another library guarantees.
+//! `dlpark`. It is also the only file of this crate with `unsafe`: it creates a slice from a
+//! pointer that another library guarantees.
 
 #![allow(unsafe_code)]
 
@@ -51,7 +51,7 @@ const DATA_TYPES: [(DataType, DLDataType); 16] = [
 
 /// Memory of another library, given back on drop.
 struct Foreign<M: ManagedTensorBase> {
-    /// The `'static` is not true: the owner holds the bytes, so borrow them only from `self`.
+    /// Not really `'static`: `_owner` holds the bytes, so borrow only from `self`.
     bytes: &'static [u8],
     _owner: Managed<M>,
 }
@@ -65,12 +65,13 @@ impl<M: ManagedTensorBase> AsRef<[u8]> for Foreign<M> {
 impl Tensor {
     /// Exports this tensor to another library, as [`Versioned`] or [`Legacy`].
     ///
-    /// It shares the memory. The other library must not write to it, because other views and
-    /// messages use the same memory.
+    /// The export shares the memory. The other library must not write to it, because other views
+    /// and messages use the same memory.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if the tensor is not on the CPU.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is not
+    /// on the CPU.
     pub fn to_dlpack<M: ManagedTensorBase>(&self) -> Result<Managed<M>, RpcError> {
         let Some(bytes) = self
             .storage()
@@ -115,8 +116,9 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if the tensor is not on the CPU, has elements of an unsupported type,
-    /// or has negative strides. The tensor is given back in this case.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the tensor is not
+    /// on the CPU, has elements of an unsupported type, or has negative strides. The tensor is
+    /// given back in this case.
     ///
     /// # Safety
     ///

@@ -17,7 +17,7 @@ fn address(tensor: &Tensor) -> usize {
     bytes[tensor.meta().offset()..].as_ptr().addr()
 }
 
-/// Says so when it is dropped.
+/// Counts its drops.
 struct Owner {
     numbers: Vec<u16>,
     dropped: Arc<Mutex<u32>>,
@@ -29,7 +29,7 @@ impl Drop for Owner {
     }
 }
 
-/// A tensor of another library, over numbers from 0.
+/// Creates a tensor of another library, over numbers from 0.
 fn foreign(
     shape: &[i64],
     strides: &[i64],

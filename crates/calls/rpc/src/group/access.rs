@@ -1,4 +1,4 @@
-//! Steps of a group in its store.
+//! Operations of a group on its store.
 
 use bytes::Bytes;
 use rdzv_rpc_proto::directory::{Membership, Round, RoundDecision, RoundKind};
@@ -17,7 +17,7 @@ const NOTHING: &[u8] = b"?";
 
 /// Returns the value of a key if it exists, without waiting for it.
 pub(super) fn peek(store: &dyn Store, key: &str) -> Result<Option<Bytes>, RpcError> {
-    // The expected value is not there, so nothing is ever stored.
+    // The expected value never exists, so this never writes.
     let held = store.compare_set(key, NOTHING, NOTHING);
     let held = held.map_err(|error| store_failed("read what the group has written", &error))?;
     Ok(Some(held).filter(|held| held[..] != *NOTHING))
@@ -41,7 +41,7 @@ pub(super) fn count(store: &dyn Store, key: &str) -> Result<i64, RpcError> {
     count.map_err(|error| store_failed("count this worker", &error))
 }
 
-/// Removes a key, whether it exists or not.
+/// Removes a key, if it exists.
 pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
     let removed = store.delete_key(key);
     removed
@@ -49,13 +49,13 @@ pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
         .map_err(|error| store_failed("remove what the group has written", &error))
 }
 
-/// Round that a worker has found.
+/// Round that a worker has found in the store.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) round: Round,
     /// Value in the store.
     pub(super) held: Bytes,
-    /// Decision about the round; never to open another one.
+    /// Decision about the round; it never asks to open another one.
     pub(super) decision: RoundDecision,
 }
 
@@ -88,19 +88,19 @@ pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, Rp
     }
 }
 
-/// Returns the note under a key, if there is one.
+/// Returns the note under a key, if the key exists.
 pub(super) fn note(store: &dyn Store, key: &str) -> Result<Option<Note>, RpcError> {
     let held = peek(store, key)?;
     held.map(|held| Note::decode(&held)).transpose()
 }
 
-/// `true` if the workers of a static group know why it was not formed.
+/// `true` if the workers of a static group have recorded why it was not formed.
 fn has_failed(store: &dyn Store, round: Round) -> Result<bool, RpcError> {
     let go = note(store, &Keys(round.epoch).go())?;
     Ok(matches!(go, Some(Note::Refused(_))))
 }
 
-/// Replaces a round unless another worker was faster; returns the resulting round.
+/// Replaces a round unless another worker was faster; returns the new round.
 pub(super) fn replace_round(
     store: &dyn Store,
     held: &[u8],

@@ -1,4 +1,4 @@
-//! Errors of the core and the store as errors of this crate.
+//! Conversion of errors of the protocol crate and the store to `RpcError`.
 
 use rdzv_rpc_proto::device::DeviceFault;
 use rdzv_rpc_proto::directory::{BadRecord, JoinRefusal, Mismatch, NotUnique};
@@ -7,7 +7,7 @@ use rdzv_store::StoreError;
 
 use crate::{RpcError, RpcErrorKind};
 
-/// Makes the error of a store failure during an action.
+/// Creates the error of an action that failed in the store.
 pub(super) fn store_failed(doing: &str, error: &StoreError) -> RpcError {
     RpcError::new(RpcErrorKind::Store, format!("failed to {doing}: {error}"))
 }
@@ -28,7 +28,7 @@ impl From<DeviceFault> for RpcError {
     fn from(error: DeviceFault) -> Self {
         let mut text = error.to_string();
         if let Some(node) = error.without_devices() {
-            // On a host with accelerators nothing else would explain the 0.
+            // On a host with accelerators, the user would not understand the number 0.
             text = format!(
                 "{text}\n{node} counts no accelerators, as every worker without a device backend does, \
                  whatever its host has: call `RpcAgentBuilder::device_backend`; rdzv brings no backend for CUDA along"

@@ -4,14 +4,15 @@
 //! |---|---|
 //! | `rdzv/rpc/round` | the current [`Round`] |
 //! | `rdzv/rpc/{epoch}/member/{rank}` | static: a [`Note`], usually the worker |
-//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready`, `…/go` | static: workers that have read all, and their number; the note that ends forming |
-//! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: number of workers that know why there is no group |
+//! | `rdzv/rpc/{epoch}/ready/{rank}`, `…/ready` | static: workers that know all, their number |
+//! | `rdzv/rpc/{epoch}/go` | static: the note that ends forming |
+//! | `rdzv/rpc/{epoch}/told`, `…/told/{count}` | static: number of workers that know the refusal |
 //! | `rdzv/rpc/{epoch}/drained/{rank}`, `…/drained`, `…/verdict` | static: shutdown |
-//! | `rdzv/rpc/{epoch}/waits/{rank}` | static: workers for which this one waits before it can shut down |
+//! | `rdzv/rpc/{epoch}/waits/{rank}` | static: workers that must answer before this one can end |
 //! | `rdzv/rpc/{epoch}/departed`, `…/gone` | static: workers that have read the verdict |
 //! | `rdzv/rpc/{epoch}/members` | dynamic: the [`Membership`] |
 //! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: this version exists |
-//! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: counted up by a live member |
+//! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: number that a live member increments |
 //!
 //! [`Round`]: rdzv_rpc_proto::directory::Round
 //! [`Membership`]: rdzv_rpc_proto::directory::Membership

@@ -3,8 +3,9 @@
 //! In a static group, all members join at the beginning; in a dynamic group, members come and go.
 //!
 //! [`Group`] is the agent's handle. It knows the members ([`Group::view`]), reports changes
-//! ([`Group::on_change`]) and ends in order ([`Group::shutdown_barrier`], [`Group::leave`]). The
-//! decisions of the members are in `rdzv_rpc_proto::directory`; the store and the threads are here.
+//! ([`Group::on_change`]) and ends in an orderly way ([`Group::shutdown_barrier`],
+//! [`Group::leave`]). The decisions of the members are in `rdzv_rpc_proto::directory`; the store
+//! and the threads are here.
 //!
 //! Reading order: `keys` (the keys in the store), `static_group` and `note`, `shutdown`; `dynamic`.
 
@@ -28,7 +29,7 @@ use crate::RpcError;
 use dynamic::DynamicGroup;
 use static_group::StaticGroup;
 
-/// Default silence after which a worker of a dynamic group counts as dead.
+/// Default time without a sign of life after which a member counts as dead.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 
 /// Minimum lease: with a shorter one, a busy machine looks like a dead one.
@@ -58,7 +59,7 @@ enum Kind {
     Dynamic(DynamicGroup),
 }
 
-/// Returns a number for one life of a worker.
+/// Returns a random number that identifies one life of a worker.
 pub fn new_incarnation() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }
@@ -68,7 +69,7 @@ impl Group {
     ///
     /// It returns when all workers have joined and agree.
     ///
-    /// The worker's contact has to be ready to be connected to.
+    /// The worker must already accept connections at its contact address.
     ///
     /// # Errors
     ///
@@ -88,17 +89,21 @@ impl Group {
 
     /// Joins a dynamic group, or starts it.
     ///
-    /// The lease has to be the same on all workers.
+    /// The lease must be the same on all workers.
     ///
-    /// The worker's contact has to be ready to be connected to. Two connections to the store are
-    /// opened, each with a thread: one renews the lease, one waits for changes.
+    /// The worker must already accept connections at its contact address. This opens two
+    /// connections to the store, each with a thread: one renews the lease, one waits for changes.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a lease that is too short, `GroupMismatch` if the group is static,
-    /// `DuplicateName` or `DuplicateId` if a living member has the name or id, `DeviceMap` if the
-    /// device maps do not fit, `Deadline` if it takes too long, `Store` if the store fails. The
-    /// group is unchanged then.
+    /// The group is unchanged after an error:
+    ///
+    /// - `InvalidArgument` for a lease that is too short
+    /// - `GroupMismatch` if the group is static
+    /// - `DuplicateName` or `DuplicateId` if a living member has the name or id
+    /// - `DeviceMap` if the device maps do not fit
+    /// - `Deadline` if the join takes too long
+    /// - `Store` if the store fails
     pub fn join(
         store: Arc<dyn Store>,
         me: Member,
@@ -128,7 +133,7 @@ impl Group {
     /// into one report. The listener must not add listeners.
     pub fn on_change(&self, listener: impl Fn(&GroupChange) + Send + Sync + 'static) {
         match &self.0 {
-            // It never changes.
+            // A static group never changes.
             Kind::Static(group) => listener(&GroupChange::View(Arc::clone(&group.view))),
             Kind::Dynamic(group) => group.on_change(Box::new(listener)),
         }
@@ -148,9 +153,9 @@ impl Group {
         }
     }
 
-    /// Records the workers whose answers this worker needs before it can end the group.
+    /// Records the workers that must answer before this worker can end the group.
     ///
-    /// Thus the other workers do not report this worker as the one that all wait for. In a dynamic
+    /// With this record, the other workers do not blame this worker for the delay. In a dynamic
     /// group nothing happens.
     ///
     /// # Errors
@@ -163,14 +168,14 @@ impl Group {
         }
     }
 
-    /// Ends a group in order.
+    /// Ends a group in an orderly way.
     ///
     /// In a static group, waits up to the deadline until all workers call this; call it once. In a
     /// dynamic group, leaves without waiting.
     ///
     /// # Errors
     ///
-    /// `Deadline` with the missing workers, in the same words on all workers that wait; `Store` if
+    /// `Deadline` with the missing workers, in the same words on all waiting workers; `Store` if
     /// the store fails.
     pub fn shutdown_barrier(&self, deadline: Duration) -> Result<(), RpcError> {
         match &self.0 {

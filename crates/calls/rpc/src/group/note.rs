@@ -1,4 +1,4 @@
-//! Notes of the workers of a static group to each other in the store.
+//! Notes that the workers of a static group write to each other in the store.
 
 use rdzv_core::escape::escape_lines;
 use rdzv_rpc_proto::directory::Member;
@@ -11,7 +11,7 @@ use crate::{RpcError, RpcErrorKind};
 /// Reason why a group was not formed, for all workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Refusal {
-    /// Worker that noticed it.
+    /// Worker that noticed the reason.
     pub(super) by: WorkerInfo,
     pub(super) kind: RpcErrorKind,
     pub(super) message: String,
@@ -34,12 +34,12 @@ impl Refusal {
 
 /// Value of a key that a worker waits for.
 ///
-/// A worker that ends the forming of a group writes the reason to the keys for which the others
-/// wait, so that each of them gets it immediately.
+/// A worker that ends the forming of a group writes the reason to the keys that the others wait
+/// for. Each of them then gets it immediately.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Note {
-    /// A worker that participates.
+    /// A worker that joins the group.
     Member(Member),
     /// All workers have read all notes: the group has formed.
     Formed,

@@ -1,8 +1,9 @@
-//! How a static group ends: nobody leaves before all have drained, or before the deadline.
+//! End of a static group: each worker waits until all have drained.
 //!
-//! Every worker says that it has drained and waits for the verdict: complete, or who is missing.
-//! The last to drain says that it is complete; the first whose deadline is over says who is
-//! missing. There is one verdict, so that all workers tell the same.
+//! Every worker records that it has drained, and waits for the verdict: complete, or the missing
+//! workers. The last worker to drain writes the verdict that the shutdown is complete. The first
+//! worker whose deadline passes writes the missing workers instead. There is only one verdict, so
+//! all workers report the same result.
 
 use std::time::Duration;
 
@@ -19,30 +20,30 @@ use super::note::{read, written};
 use super::static_group::StaticGroup;
 use crate::RpcError;
 
-/// How long the first worker, who usually hosts the store, waits for the others to read the
-/// verdict.
+/// Time that the first worker waits for the others to read the verdict.
+/// The first worker usually hosts the store.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// What became of a shutdown.
+/// Result of a shutdown, the same for all workers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Verdict {
-    /// Who had not drained in time; nobody means that the shutdown is complete.
+    /// Workers that had not drained in time; empty if the shutdown is complete.
     missing: Vec<WorkerInfo>,
-    /// Those of them that the others waited for.
+    /// Workers among the missing ones that the others waited for.
     blamed: Vec<WorkerInfo>,
-    /// How long the worker that says so had waited.
+    /// Time that the worker had waited which wrote this verdict.
     waited_ms: u64,
 }
 
-/// What an unreadable [`Verdict`] is called.
+/// Name of a [`Verdict`] in the error for one that cannot be read.
 const VERDICT: &str = "how the group ended";
 
 /// Waits until all workers of the group have drained.
 ///
 /// # Errors
 ///
-/// `Deadline` naming those who have not, the same on all workers that wait; `Store` if the store
-/// fails.
+/// `Deadline` with the names of the missing workers, the same on all waiting workers; `Store` if
+/// the store fails.
 pub(super) fn wait_for_all(group: &StaticGroup, deadline: Duration) -> Result<(), RpcError> {
     let store = &*group.store;
     let keys = Keys(group.round.epoch);
@@ -91,7 +92,7 @@ fn wait_for_verdict(group: &StaticGroup, keys: Keys, limit: Limit) -> Result<Ver
     read(VERDICT, &claim(store, &key, &written(&verdict))?)
 }
 
-/// This worker cannot shut down before these have answered its calls.
+/// Records the workers that must answer before this worker can shut down.
 ///
 /// # Errors
 ///
@@ -102,8 +103,8 @@ pub(super) fn waits_for(group: &StaticGroup, others: &[WorkerId]) -> Result<(), 
     set(&*group.store, &keys.waits(group.view.me().info.id), &others)
 }
 
-/// Of those that have not drained, the ones that it is about: whoever only waits for another one
-/// that has not drained either is not among them.
+/// Selects the missing workers that cause the delay.
+/// A worker that only waits for another missing worker is not among them.
 fn blamed(
     group: &StaticGroup,
     keys: Keys,
@@ -121,7 +122,7 @@ fn blamed(
             blamed.push(worker.clone());
         }
     }
-    // They wait for one another.
+    // All missing workers wait for one another.
     if blamed.is_empty() {
         blamed = missing.to_vec();
     }
@@ -138,8 +139,9 @@ fn not_drained(verdict: &Verdict) -> RpcError {
     })
 }
 
-/// After the verdict: the last to have read it tells the first worker, and clears what the group
-/// kept in the store. The first worker waits for that a little, because the store may end with it.
+/// Parts from the other workers after the verdict.
+/// The last worker to read the verdict notifies the first worker, and clears the keys of the group.
+/// The first worker waits for that a short time, because the store may end with it.
 fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcError> {
     let store = &*group.store;
     let me = group.view.me().info.id;
@@ -159,14 +161,14 @@ fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcErr
         return Ok(());
     }
     match store.wait(&[&keys.gone()], Some(FAREWELL)) {
-        // A timeout means that somebody is slow: that is no reason to fail.
+        // A timeout means that a worker is slow, which is no error.
         Ok(()) | Err(StoreError::WaitTimeout { .. }) => go(store, keys, b"first"),
         Err(error) => Err(store_failed("see the other workers off", &error)),
     }
 }
 
-/// The first worker goes, or the last one to have read the verdict: the second of the two removes
-/// the key by which they tell one another.
+/// Records that the first worker ends, or that the last has read the verdict.
+/// The second of these two removes the key for this exchange.
 fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     let gone = keys.gone();
     match claim(store, &gone, as_whom)? == as_whom {
@@ -175,7 +177,7 @@ fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     }
 }
 
-/// Marks the round as over, and removes its keys but the last.
+/// Marks the round as over, and removes its keys except the last ones.
 fn clear(group: &StaticGroup, keys: Keys) -> Result<(), RpcError> {
     let store = &*group.store;
     replace_round(store, &group.round.encode(), group.round.ended())?;

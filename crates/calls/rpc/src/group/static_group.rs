@@ -1,14 +1,14 @@
-//! Forming a static group: all workers are known by their number, and all come.
+//! Forming a static group: all workers have a known rank, and all must join.
 //!
 //! ```text
 //!   round ──► my slot ──► all slots ──► names, ids, devices ──► count myself ──► go
 //!     ▲          │ taken, or                 (the same verdict      │
-//!     └──────────┘ moved to the next round    on every worker)      └─ the last one says so
+//!     └──────────┘ moved to the next round    on every worker)      └─ the last worker says so
 //! ```
 //!
-//! Who ends the forming early writes why to `go`, and then to every slot that is still empty, which
-//! is where the others wait. A worker that finds its slot taken by an earlier life of itself while
-//! the group is still forming moves everybody to the next round in the same way.
+//! A worker that ends the forming early writes the reason to `go` and then to every empty slot,
+//! where the other workers wait. A worker may find its slot taken by an earlier life of itself
+//! while the group is still forming. It then moves all workers to the next round in the same way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +27,10 @@ use super::note::{Note, Refusal};
 use crate::init_method::check_size;
 use crate::{RpcError, RpcErrorKind};
 
-/// The time that the first worker waits for the others to read why there is no group.
+/// Time that the first worker waits for the others to read the refusal.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A static group that has been formed.
+/// A static group that has formed.
 #[derive(Debug)]
 pub(super) struct StaticGroup {
     pub(super) store: Arc<dyn Store>,
@@ -38,9 +38,9 @@ pub(super) struct StaticGroup {
     pub(super) view: Arc<GroupView>,
 }
 
-/// Forms the group; returns when all workers have the same picture of it.
+/// Forms the group; returns when all workers have the same view of it.
 ///
-/// What can be known to be wrong without the others is refused before anything is sent.
+/// Arguments that are wrong on their own are refused before any message is sent.
 pub(super) fn form(
     store: Arc<dyn Store>,
     me: Member,
@@ -89,22 +89,22 @@ struct Forming<'a> {
     limit: Limit,
     /// `true` if another worker has sent us to a later round.
     ///
-    /// Who takes our slot there is alive.
+    /// A worker that takes our slot in that round must be alive.
     was_moved: bool,
-    /// The round that it was in last.
+    /// The latest round of this worker.
     round: Option<Round>,
 }
 
-/// What became of waiting.
+/// Result of a wait for keys.
 enum Waited {
-    /// What was waited for is there.
+    /// Values of all keys.
     Values(Vec<Bytes>),
-    /// These are not.
+    /// Keys that did not appear in time.
     Missing(Vec<String>),
 }
 
 impl Forming<'_> {
-    /// One round; `None` if the group meets in another one.
+    /// Tries one round; `None` if the group meets in another one.
     fn try_once(&mut self) -> Result<Option<(Round, GroupView)>, RpcError> {
         let kind = RoundKind::Static {
             world_size: self.world_size,
@@ -143,9 +143,9 @@ impl Forming<'_> {
         Ok(peek(self.store, ROUND)?.is_none_or(|now| now != found.held))
     }
 
-    /// Whether the round, in which our slot was empty, was formed and has ended since we found it:
-    /// then its last worker clears it away, and nobody would come. One that was given up while it
-    /// was forming says so.
+    /// `true` if this round was formed and has ended since we found it.
+    /// Its last worker clears the slots, so no other worker would join. A round whose forming was
+    /// aborted has a note that says so.
     fn is_cleared(&self, found: &Found, keys: Keys) -> Result<bool, RpcError> {
         if !self.is_replaced(found)? {
             return Ok(false);
@@ -154,11 +154,11 @@ impl Forming<'_> {
         Ok(matches!(go, None | Some(Note::Formed)))
     }
 
-    /// We were given another world size than the round has.
+    /// Returns the error for a world size that differs from that of the round.
     fn differ(&self, mismatch: Mismatch) -> RpcError {
         let mut error = RpcError::from(mismatch);
         if let Mismatch::WorldSize { mine, theirs } = mismatch {
-            // All workers read this, so it has to name the one that says it.
+            // All workers read this message, so it has to name the worker with the other size.
             error.message = format!(
                 "workers disagree on the world size: {} was given {mine}, others of the group in \
                  this store were given {theirs}; give all of them the same",
@@ -168,8 +168,8 @@ impl Forming<'_> {
         error
     }
 
-    /// Ends the forming of a round that has another world size, unless it is formed: then nobody
-    /// there is to be disturbed.
+    /// Ends the forming of a round that has another world size.
+    /// A round that is already formed is left undisturbed.
     fn disagree(
         &self,
         round: Round,
@@ -185,7 +185,7 @@ impl Forming<'_> {
         Ok(error)
     }
 
-    /// So that a second attempt of ours goes to the next round.
+    /// Marks our slot, so that a second attempt of ours goes to the next round.
     fn mark_as_sent(&self, slot: &str, held: &[u8]) -> Result<(), RpcError> {
         let informed = self.store.compare_set(slot, held, &self.moved().encode());
         informed
@@ -199,18 +199,18 @@ impl Forming<'_> {
         }
     }
 
-    /// Our slot was not empty: what there is to be done before we can go to the next round.
+    /// Handles a taken slot before this worker goes to the next round.
     fn leave_round(&mut self, found: &Found, slot: &str, held: &[u8]) -> Result<(), RpcError> {
         let round = found.round;
         match Note::decode(held)? {
-            // We come late and have not been told yet.
+            // We come late and have not read the refusal yet.
             Note::Refused(refusal) => {
                 self.mark_as_sent(slot, held)?;
                 return Err(refusal.error());
             }
             Note::Member(holder) => {
                 let is_forming = peek(self.store, &Keys(round.epoch).go())?.is_none();
-                // That word is missing too while the last of its workers clears a round away.
+                // The `go` note is also missing while the last worker of a round clears it.
                 if is_forming && self.is_replaced(found)? {
                     return Ok(());
                 }
@@ -269,7 +269,7 @@ impl Forming<'_> {
         }
     }
 
-    /// Somebody is not in this round any more: to the next one, unless this one has failed.
+    /// Goes to the next round because a worker left this one, unless it failed.
     fn follow(&mut self, keys: Keys) -> Result<Option<(Round, GroupView)>, RpcError> {
         if let Some(Note::Refused(refusal)) = note(self.store, &keys.go())? {
             return Err(refusal.error());
@@ -278,7 +278,7 @@ impl Forming<'_> {
         Ok(None)
     }
 
-    /// Counts us among those who have read everything, and waits for the others.
+    /// Counts us among the workers that have read all notes; waits for the others.
     fn wait_for_go(&self, round: Round, keys: Keys, view: &GroupView) -> Result<Note, RpcError> {
         let go = keys.go();
         set(self.store, &keys.ready_by(self.me.info.id), b"1")?;
@@ -298,7 +298,7 @@ impl Forming<'_> {
                 let error = RpcError::late(&silent, |names| {
                     format!(
                         "the RPC group was not formed within {waited:.1} s: of {all} workers, {names} \
-                         came and then said nothing more; see whether it was stopped or has ended"
+                         joined and then sent nothing more; see whether it was stopped or has ended"
                     )
                 });
                 Ok(self.finish(round, &Note::Refused(self.refusal(&error)))?)
@@ -306,10 +306,10 @@ impl Forming<'_> {
         }
     }
 
-    /// The group is not formed.
+    /// Parts from the others after the group could not be formed.
     ///
-    /// The first worker, whose process usually has the store, waits until the others have been told
-    /// so too, or for a moment.
+    /// The process of the first worker usually has the store. It therefore waits a short time until
+    /// the others have read the refusal too.
     fn part(&self, error: &RpcError) {
         let Some(round) = self.round else { return };
         if matches!(
@@ -318,7 +318,7 @@ impl Forming<'_> {
         ) {
             return;
         }
-        // It matters less than the error itself.
+        // This failure matters less than the error itself.
         if let Err(failed) = self.see_the_others_off(round, error) {
             tracing::debug!(worker = %self.me.info, %failed, "could not wait for the others");
         }
@@ -341,7 +341,7 @@ impl Forming<'_> {
                 others += i64::from(matches!(held, Some(Note::Member(_))));
             }
         }
-        // Whoever comes last says so; this may be us.
+        // The last worker to come sets this key; it may be this one.
         if informed < others {
             let last = keys.informed_count(others);
             match self.store.wait(&[&last], Some(FAREWELL)) {
@@ -389,7 +389,7 @@ impl Forming<'_> {
         Refusal::new(&self.me.info, error)
     }
 
-    /// Ends the forming of a round with an error: ours, unless somebody else was first.
+    /// Ends the forming with an error: ours, unless another worker was first.
     fn end(&self, round: Round, error: RpcError) -> Result<RpcError, RpcError> {
         let note = Note::Refused(self.refusal(&error));
         Ok(match self.finish(round, &note)? {
@@ -398,8 +398,8 @@ impl Forming<'_> {
         })
     }
 
-    /// Ends the forming of a round with this note, unless it has ended with another one, which is
-    /// given back then. Whoever waits is woken.
+    /// Ends the forming of a round with this note, and wakes the waiting workers.
+    /// Returns the note with which it has ended, which may come from another worker.
     fn finish(&self, round: Round, note: &Note) -> Result<Note, RpcError> {
         let keys = Keys(round.epoch);
         let ours = note.encode();
@@ -415,7 +415,7 @@ impl Forming<'_> {
     }
 }
 
-/// The group of these members, if they can be one.
+/// Returns the group of these members, if they fit together.
 fn picture(epoch: u64, me: WorkerId, members: Vec<Member>) -> Result<GroupView, RpcError> {
     let view = GroupView::new(epoch, me, members)?;
     view.check_devices(GroupKind::Static)?;

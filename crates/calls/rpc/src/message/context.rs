@@ -9,20 +9,20 @@ use serde::{Deserialize, Deserializer, Serializer, de, ser};
 
 use crate::tensor::Tensor;
 
-/// A slot of each thread.
+/// A thread-local slot.
 type Place<T> = LocalKey<RefCell<Option<T>>>;
 
-/// A reference in the form in which the worker holds it.
+/// A reference in the form in which this worker holds it.
 pub type LocalReference = Arc<dyn Any + Send + Sync>;
 
-/// Tensors and references that the value has given away until now.
+/// Tensors and references that the serialised value has stored until now.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     pub(super) tensors: Vec<Tensor>,
     pub(super) references: Vec<LocalReference>,
 }
 
-/// Tensors and references that the value can take.
+/// Tensors and references that the deserialised value can take.
 #[derive(Default)]
 pub(super) struct Arrived {
     pub(super) tensors: Vec<Tensor>,
@@ -45,9 +45,9 @@ pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T 
     with_place(&ARRIVED, arrived, deserialize).0
 }
 
-/// Runs `work` with a value in a slot of this thread, and returns the rest of it.
+/// Runs `work` with a value in a slot of this thread; returns what is left.
 ///
-/// The previous content of the slot is put back, even after a panic: the serialisation of one
+/// The previous content of the slot is restored, even after a panic. The serialisation of one
 /// message may run inside of that of another message.
 fn with_place<T: 'static, R>(
     place: &'static Place<T>,
@@ -57,7 +57,7 @@ fn with_place<T: 'static, R>(
     struct PutBack<T: 'static>(&'static Place<T>, Option<T>);
     impl<T: 'static> Drop for PutBack<T> {
         fn drop(&mut self) {
-            // Dropped only after the slot is free again: the drop of a reference may run much code.
+            // Dropped only after the slot is free again: dropping a reference may run much code.
             let _left = self.0.replace(self.1.take());
         }
     }
@@ -68,11 +68,11 @@ fn with_place<T: 'static, R>(
     (result, left)
 }
 
-/// Serialises a value as its number in a list of values that are given away.
+/// Stores a value in a list, and serialises its number in the list.
 ///
 /// # Errors
 ///
-/// `outside`, outside of a message.
+/// Fails with the text `outside` if no message is being serialised.
 pub(super) fn give<T, S: Serializer>(
     list: impl FnOnce(&mut Given) -> &mut Vec<T>,
     value: T,
@@ -82,13 +82,13 @@ pub(super) fn give<T, S: Serializer>(
     let number = GIVEN.with_borrow_mut(|given| {
         let all = list(given.as_mut()?);
         all.push(value);
-        // A value with 2^32 tensors would have a body over any limit.
+        // A value with 2^32 tensors would have a body over the limit.
         u32::try_from(all.len() - 1).ok()
     });
     serializer.serialize_u32(number.ok_or_else(|| ser::Error::custom(outside))?)
 }
 
-/// Takes the value of a serialised number from a list of arrivals.
+/// Deserialises a number, and returns the value with this number in a list.
 pub(super) fn take<'de, T: Clone, D: Deserializer<'de>>(
     list: impl FnOnce(&Arrived) -> &Vec<T>,
     what: &str,

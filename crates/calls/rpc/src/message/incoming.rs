@@ -18,8 +18,8 @@ use crate::{Payload, RpcError};
 ///
 /// # Errors
 ///
-/// Kind Serialization if the bytes are not exactly the message of such a value; otherwise those of
-/// [`AdoptReferences`](super::AdoptReferences) and the device backend.
+/// `Serialization` if the bytes are not exactly the message of such a value; otherwise the errors
+/// of [`AdoptReferences`](super::AdoptReferences) and the device backend.
 pub fn decode<T: DeserializeOwned>(
     payload: &Payload,
     incoming: &mut Incoming<'_>,
@@ -50,7 +50,7 @@ pub fn decode<T: DeserializeOwned>(
     context::taking(arrived, || read(value)).map_err(what)
 }
 
-/// Reads a value that ends where its bytes end.
+/// Reads a value that must end where the bytes end.
 fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
     let mut reader = Reader::new(bytes);
     let value = T::deserialize(&mut reader).map_err(|error| error.to_string())?;
@@ -60,9 +60,9 @@ fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
     }
 }
 
-/// Checks that tensors and parts fit together, and returns the device of each part.
+/// Checks that tensors and parts fit; returns the device of each part.
 ///
-/// This happens before anything is made of them.
+/// This happens before the tensors are created.
 fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String> {
     let mut devices: Vec<Option<Device>> = vec![None; parts.len()];
     for (number, entry) in tensors.iter().enumerate() {
@@ -92,7 +92,7 @@ fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String
     })
 }
 
-/// Puts tensors on their devices and adopts references.
+/// Copies tensors to their devices and adopts references.
 fn arrive(
     table: Table,
     devices: &[Device],

@@ -1,6 +1,6 @@
-//! Messages: a serialised value, and the memory of its tensors beside it.
+//! Messages: a serialised value and the memory of its tensors.
 //!
-//! A body is
+//! A body has this form:
 //!
 //! ```text
 //! u32, little endian      size of the table in bytes; 0 without tensors and references
@@ -8,16 +8,19 @@
 //! the table (postcard)    tensors and references of the value
 //! ```
 //!
-//! Serde has no context, so a tensor cannot hand its bytes to the message that it is in. Instead it
-//! puts itself into a slot of the thread, which exists only while [`encode`] or [`decode`] runs.
-//! Outside of these the tensor refuses to be serialised. The content of the slot is handled after
-//! the value: devices are mapped, and the bytes to send are planned
+//! Serde has no context, so a tensor cannot pass its bytes directly to its message. Instead it
+//! stores itself in a thread-local slot, which exists only while [`encode`] or [`decode`] runs.
+//! Outside of these functions the tensor refuses to be serialised. The content of the slot is
+//! handled after the value: devices are mapped, and the bytes to send are planned
 //! ([`rdzv_rpc_proto::tensor::plan()`]). References are forked last, so that no fork is made for a
 //! message that is never sent.
 //!
-//! Reading order: `peer` (facts about the other side, for both directions), `table`, `target` (the
-//! device to which a tensor is sent), `outgoing`, `incoming`, `reader` (bodies from untrusted
-//! peers), `context` (the slots of the thread).
+//! Reading order:
+//!
+//! - `peer`: facts about the other side, for both directions
+//! - `table`, then `target`: the device to which a tensor is sent
+//! - `outgoing`, `incoming`, then `reader`: bodies from untrusted peers
+//! - `context`: the slots of the thread
 
 mod context;
 mod incoming;
@@ -44,7 +47,7 @@ pub const BODY_LIMIT: usize = 64 << 20;
 /// Maximum number of parts of a message.
 pub const PART_LIMIT: usize = u16::MAX as usize;
 
-/// Makes an error of the kind of this module's own failures.
+/// Creates an error of the kind of this module's own failures.
 fn refused(message: impl Into<String>) -> RpcError {
     RpcError::new(RpcErrorKind::Serialization, message)
 }

@@ -1,4 +1,4 @@
-//! Encoding of a value to a message.
+//! Encoding of a value as a message.
 
 use std::any::type_name;
 
@@ -16,13 +16,13 @@ use crate::{Payload, RpcError};
 
 /// Serialises a value; the memory of its tensors becomes parts.
 ///
-/// Memory without gaps is not copied. Nothing remembers a message that fails, so encode a request
-/// before any entry for its reply is made.
+/// Memory without gaps is not copied. A failed call cleans up nothing outside of it, so encode a
+/// request before you register its reply.
 ///
 /// # Errors
 ///
-/// Kind Serialization if the value refuses or is too large, kind DeviceMap if a tensor is on a
-/// device that the map of the destination does not have, and those of [`ForkReferences`].
+/// `Serialization` if the value refuses to be serialised or is too large. `DeviceMap` if a tensor
+/// is on a device that is not in the map of the destination. Also the errors of [`ForkReferences`].
 ///
 /// [`ForkReferences`]: super::ForkReferences
 pub fn encode<T: Serialize + ?Sized>(
@@ -104,7 +104,7 @@ fn table_of<T: ?Sized>(
         });
     }
 
-    // Last, so that no fork is made for a message that is not sent.
+    // References come last, so that no fork is made for a message that is not sent.
     for local in &given.references {
         let Some(forks) = &mut outgoing.references else {
             return Err(refused(format!(

@@ -34,7 +34,7 @@ pub struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Addresses the arguments of a call, without a device map and references.
+    /// Describes the arguments of a call, without a device map and references.
     pub fn request(destination: &'a WorkerInfo) -> Self {
         Self {
             destination,
@@ -45,7 +45,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Addresses the result of a call, without a device map and references.
+    /// Describes the result of a call, without a device map and references.
     pub fn response(destination: &'a WorkerInfo) -> Self {
         Self {
             direction: Direction::Response,
@@ -55,8 +55,8 @@ impl<'a> Outgoing<'a> {
 
     /// Sets the map from this worker's devices to the destination's.
     ///
-    /// For a request it is the map in the options for this destination; for a response, the reverse
-    /// map.
+    /// For a request, this is the map in the options for this destination. For a response, it is
+    /// the reverse map.
     #[must_use]
     pub fn with_device_map(mut self, map: Option<&'a DeviceMap>) -> Self {
         self.device_map = map;
@@ -65,7 +65,7 @@ impl<'a> Outgoing<'a> {
 
     /// Sets the device list of this worker.
     ///
-    /// A tensor of a result has to be on one of these devices or on the CPU.
+    /// A tensor of a result must be on one of these devices or on the CPU.
     #[must_use]
     pub fn with_devices(mut self, devices: &'a [Device]) -> Self {
         self.devices = Some(devices);
@@ -74,7 +74,7 @@ impl<'a> Outgoing<'a> {
 
     /// Sets the code that forks remote references.
     ///
-    /// Without it, a message with references is refused.
+    /// Without this code, a message with references is refused.
     #[must_use]
     pub fn with_references(mut self, references: &'a mut dyn ForkReferences) -> Self {
         self.references = Some(references);
@@ -101,7 +101,7 @@ pub struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// Describes a message of this worker; `backend` puts its tensors on devices.
+    /// Describes a message for this worker; `backend` puts its tensors on devices.
     pub fn new(source: &'a WorkerInfo, backend: &'a Arc<dyn DeviceBackend>) -> Self {
         Self {
             source,
@@ -112,7 +112,7 @@ impl<'a> Incoming<'a> {
 
     /// Sets the code that adopts remote references.
     ///
-    /// Without it, a message with references is refused.
+    /// Without this code, a message with references is refused.
     #[must_use]
     pub fn with_references(mut self, references: &'a mut dyn AdoptReferences) -> Self {
         self.references = Some(references);

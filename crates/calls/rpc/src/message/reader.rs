@@ -1,7 +1,8 @@
 //! Reader of bodies from untrusted peers: postcard with additional limits.
 //!
-//! A few bytes can describe a value that is nested a million deep, or a list of 2^64 elements
-//! without bytes. The reader refuses both; every other body costs about as much as its bytes.
+//! A few bytes can describe a value that is nested a million levels deep, or a list of 2^64
+//! elements without bytes. The reader refuses both. Every other body costs about as much as its
+//! bytes.
 
 mod compound;
 
@@ -98,7 +99,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Reads seven bits a byte, the lowest first; the eighth bit means that more follow.
+    /// Reads a number: seven bits per byte, lowest first; the eighth bit: more.
     fn number(&mut self, bits: u32) -> Result<u128, ReadError> {
         let at = self.at();
         let mut number = 0;
@@ -117,7 +118,7 @@ impl<'de> Reader<'de> {
     }
 
     fn small_number(&mut self, bits: u32) -> Result<u64, ReadError> {
-        // Fast path for one byte: most numbers are lengths, variants and the like.
+        // Fast path for one byte: most numbers are lengths or variants.
         match self.input.split_first() {
             Some((&byte, rest)) if byte < 0x80 => {
                 self.input = rest;
@@ -147,7 +148,7 @@ impl<'de> Reader<'de> {
         std::str::from_utf8(self.counted()?).map_err(|_| ReadError::NoText(at))
     }
 
-    /// Reads the length of a list, at most as many as the bytes can hold.
+    /// Reads the length of a list, and checks it against the number of bytes.
     fn list_len(&mut self) -> Result<usize, ReadError> {
         let len = self.small_number(64)?;
         let left = self.left();
@@ -171,7 +172,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// Defines methods that read a number of some bits, and pass it on as some type.
+/// Defines methods that read a number of some bits as some type.
 macro_rules! numbers {
     ($($method:ident, $visit:ident, $read:ident, $bits:literal as $type:ty;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {

@@ -1,24 +1,25 @@
 //! Remote references within a message: their traits and their serialisation.
 //!
-//! This module does not know what a reference is. It transports a share in a reference, and the
-//! bytes of forks.
+//! This module does not interpret references. It transports local references and the bytes of
+//! forks.
 
 use serde::{Deserializer, Serializer};
 
 use super::context::{self, LocalReference};
 use crate::RpcError;
 
-/// Makes forks of the references in a message.
+/// Code that forks the references in an outgoing message.
 pub trait ForkReferences {
-    /// Makes a fork of `local` for the destination.
+    /// Creates a fork of `local` for the destination.
     ///
     /// # Errors
     ///
-    /// The reason why the reference cannot be passed on. The message is not sent then.
+    /// Returns the reason why the reference cannot be passed on. The message is not sent in this
+    /// case.
     fn fork(&mut self, local: &LocalReference) -> Result<Vec<u8>, RpcError>;
 }
 
-/// Adopts the forks in a message.
+/// Code that adopts the forks in an incoming message.
 pub trait AdoptReferences {
     /// Returns the reference that the sender forked.
     ///
@@ -26,7 +27,7 @@ pub trait AdoptReferences {
     ///
     /// # Errors
     ///
-    /// The reason why the fork cannot be adopted. The message is not decoded then.
+    /// Returns the reason why the fork cannot be adopted. The message is not decoded in this case.
     fn adopt(&mut self, fork: &[u8]) -> Result<LocalReference, RpcError>;
 }
 
@@ -34,7 +35,7 @@ pub trait AdoptReferences {
 ///
 /// # Errors
 ///
-/// Outside of a message.
+/// Fails outside of a message.
 pub fn serialize_reference<S: Serializer>(
     local: LocalReference,
     serializer: S,
@@ -43,11 +44,11 @@ pub fn serialize_reference<S: Serializer>(
     context::give(|given| &mut given.references, local, outside, serializer)
 }
 
-/// Returns the reference that [`AdoptReferences`] made.
+/// Returns the reference that [`AdoptReferences`] created.
 ///
 /// # Errors
 ///
-/// Outside of a message, or if the message has no such reference.
+/// Fails outside of a message, or if the message has no such reference.
 pub fn deserialize_reference<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<LocalReference, D::Error> {

@@ -1,4 +1,4 @@
-//! Tensors and references of a message, at the end of its body.
+//! Table of tensors and references, at the end of a message body.
 
 use rdzv_rpc_proto::device::Device;
 use rdzv_rpc_proto::tensor::TensorMeta;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The tensors and references of a message, by their numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Table {
-    /// One entry for each tensor in the value.
+    /// Entries of the tensors in the value, by number.
     pub(super) tensors: Vec<Entry>,
     /// Forks that were made for the receiver.
     pub(super) references: Vec<Vec<u8>>,

@@ -8,8 +8,8 @@ use crate::{RpcError, RpcErrorKind};
 
 /// Returns the device on which the destination puts a tensor.
 ///
-/// The texts are PyTorch's, except for the list of devices, which has brackets, and for the type of
-/// the options. PyTorch also says Request for responses, and says itself twice.
+/// The texts are those of PyTorch, except for the brackets around the device list and the type of
+/// the options. PyTorch also writes "Request" for responses, and names itself twice.
 pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, RpcError> {
     let refused = |message: String| {
         RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination.clone())
@@ -41,7 +41,7 @@ pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
             }
         },
     };
-    // After the maps, as in PyTorch.
+    // This check follows the maps, as in PyTorch.
     if outgoing.direction == Direction::Response
         && let Some(devices) = outgoing.devices
         && !device.is_cpu()

@@ -1,4 +1,4 @@
-//! Round trips of messages, and messages of untrusted peers.
+//! Tests of round trips of messages, and of messages from untrusted peers.
 
 mod devices;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Writer of bodies: postcard, up to a limit.
+//! Writer of bodies: postcard with a size limit.
 
 use std::cell::Cell;
 
@@ -20,7 +20,7 @@ thread_local! {
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Makes an empty body.
+    /// Creates an empty body.
     pub(super) fn new() -> Self {
         let mut spare = SPARE.take();
         spare.clear();
@@ -46,7 +46,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// Kind Serialization if the value is too large, or refuses.
+    /// `Serialization` if the value is too large or refuses to be serialised.
     pub(super) fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RpcError> {
         postcard::serialize_with_flavor(value, Bounded(&mut self.0)).map_err(|error| {
             let what = std::any::type_name::<T>();
@@ -74,7 +74,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Also after an error; a buffer that has become large is not kept.
+        // The buffer is also kept after an error, but not if it has become large.
         if (1..=2 * SCRATCH).contains(&self.0.capacity()) {
             SPARE.set(std::mem::take(&mut self.0));
         }

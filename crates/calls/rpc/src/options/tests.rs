@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::RpcErrorKind;
 
-/// Options out of words, and checked as a backend does.
+/// Reads options from keywords, and checks them as a backend does.
 fn constructed(words: &Value) -> Result<RpcOptions, String> {
     let options = from_words::<RpcOptions>(words.as_object().unwrap());
     let checked = options.and_then(|options| options.check().map(|()| options));
@@ -32,7 +32,7 @@ fn the_defaults_are_those_of_the_reference() {
     assert_eq!(options.num_worker_threads, 16);
     assert!(options.device_maps.is_empty() && options.devices.is_empty());
     assert_eq!(options.transports, None);
-    // Ours: the time for the beginning is not that of a call.
+    // Only here: the time limit for the start is not that of a call.
     assert_eq!(options.init_deadline, Duration::from_secs(300));
     assert_eq!(options.lease, Duration::from_secs(5));
     assert_eq!(options.heartbeat_limit, Duration::from_secs(5));
@@ -106,7 +106,7 @@ fn maps_are_one_to_one() {
         error.message,
         "`set_device_map` only supports 1-to-1 mapping, trying to map cuda:1 to cuda:2 and cuda:0"
     );
-    // Another callee has a map of its own; two devices to one across two calls are found later.
+    // The map for another callee is separate. A conflict across two calls is found later.
     options.set_device_map("w2", [(1, 2)]).unwrap();
     options.set_device_map("w2", [(0, 2)]).unwrap();
     assert_eq!(
@@ -130,7 +130,7 @@ fn devices_are_accelerators_and_replace_one_another() {
         refused(&json!({ "devices": ["xpu:0"] })),
         "`set_devices` expect a list of CUDA devices, but got device type xpu."
     );
-    // Duplicates, and one without an index, are found when the group is formed.
+    // Duplicates, and a device without an index, are found when the group forms.
     options.devices = ["cuda", "0", "0"].map(|text| text.parse().unwrap()).into();
     options.check().unwrap();
 }
@@ -147,7 +147,7 @@ fn transports_and_channels_are_known_or_refused() {
     assert!(refused(&json!({ "_transports": ["pigeon"] })).contains("unknown variant `pigeon`"));
     assert!(refused(&json!({ "transports": ["TCP"] })).contains("unknown variant `TCP`"));
     assert!(refused(&json!({ "transports": [] })).contains("is empty"));
-    // All that PyTorch knows, whether they mean something here or not.
+    // All transports and channels that PyTorch knows, with an effect here or without.
     let known = [
         "basic",
         "cma",

@@ -1,8 +1,8 @@
-//! Values that another worker makes, and copies of them.
+//! Values that another worker creates, and copies of them.
 //!
-//! The owner answers the call that makes a value when it has registered the value, not when the
-//! function ends. The body of the call has the ids of the new value and of the caller's fork, the
-//! number of the method, and the argument as in any call of it.
+//! The owner answers the call that creates a value after it has registered the value, not when the
+//! function ends. The body of the call has the ids of the new value and of the caller's fork. The
+//! number of the method and its usual argument follow.
 
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -33,11 +33,11 @@ struct Head {
     rref: RRefId,
     fork: ForkId,
     method: u64,
-    /// Only for an error.
+    /// Name of the method, only for an error.
     name: String,
 }
 
-/// The methods that every agent offers to others for their references.
+/// Returns the methods that every agent offers to others for their references.
 pub(crate) fn offered() -> [(&'static str, MethodBody); 2] {
     let create = MethodBody::Async(Arc::new(|context, payload| {
         Box::pin(async move { create(&context, payload) })
@@ -54,7 +54,7 @@ pub(crate) fn offered() -> [(&'static str, MethodBody); 2] {
 }
 
 impl RpcAgent {
-    /// Lets a worker call a method and keep the result, and returns a reference to it.
+    /// Makes a worker call a method and keep the result; returns a reference to it.
     ///
     /// This returns immediately. The result need not exist yet, and may never exist: the reference
     /// reports errors. The argument becomes a message immediately. The message shares the tensors
@@ -161,14 +161,14 @@ fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
     Ok(BytesMut::from(body.as_slice()).freeze())
 }
 
-/// Waits for the owner's confirmation, without a thread or task.
+/// Waker that handles the owner's confirmation without a thread or task.
 ///
-/// The reader of the confirmation calls it.
+/// The thread that reads the confirmation runs it.
 struct Watch {
     core: Weak<Core>,
     fork: ForkId,
     slot: Arc<Slot<Answer>>,
-    /// The references in the argument.
+    /// References in the argument.
     carried: Vec<ForkId>,
 }
 
@@ -229,7 +229,7 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         cancellation: Cancellation::until(None),
         ..context.clone()
     };
-    // The value reports its errors to those who ask for it: a question may already be waiting.
+    // The value reports its errors to the workers that ask for it. A question may already wait.
     drop(make(
         &context,
         head.rref,

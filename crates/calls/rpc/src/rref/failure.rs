@@ -4,7 +4,7 @@ use rdzv_rpc_proto::rref::Failure;
 
 use crate::error::{RpcError, RpcErrorKind};
 
-/// The error of a call that could not use a reference.
+/// Conversion to the error of a call that could not use a reference.
 impl From<Failure> for RpcError {
     fn from(failure: Failure) -> Self {
         let kind = match failure {

@@ -1,4 +1,4 @@
-//! Kept values, whatever their type.
+//! Kept values of any type.
 
 use std::any::{Any, type_name};
 use std::pin::Pin;
@@ -30,7 +30,7 @@ pub(crate) type Keep =
     Arc<dyn Fn(CallContext, Payload) -> Pin<Box<dyn Future<Output = Made> + Send>> + Send + Sync>;
 
 impl Kept {
-    /// Keeps a value of which other workers may get copies.
+    /// Keeps a value that may also be copied to other workers.
     pub(crate) fn new<T: Serialize + Send + Sync + 'static>(value: T) -> Self {
         Self {
             encode: Some(|context, value| match value.downcast_ref::<T>() {
@@ -57,7 +57,7 @@ impl Kept {
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if the value is of another type.
+    /// [`RpcErrorKind::InvalidArgument`] if the value is of another type.
     pub(super) fn get<T: Send + Sync + 'static>(self) -> Result<Arc<T>, RpcError> {
         let is = self.type_name;
         self.value.downcast::<T>().map_err(|_| {

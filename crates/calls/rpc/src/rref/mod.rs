@@ -1,29 +1,29 @@
-//! Remote references: values that stay on the worker that made them, and can be used from others.
+//! Remote references: values that stay on their owner and that others can use.
 //!
 //! ```text
-//!   RRef<T> ──► Held ──► Register ──► core::rpc::rref::References    who has to be told what
+//!   RRef<T> ──► Held ──► Register ──► core::rpc::rref::References    decides what to send
 //!                            │
-//!                            └──► values, waiters                    what is told about
+//!                            └──► values, waiters                    receive the results
 //! ```
 //!
 //! An [`RRef`] is a handle of a value on its owner; on the owner it leads to the value itself.
 //! Clones on one worker share one fork; dropping the last clone gives the fork back. A reference
-//! can be part of the argument or the result of any call, and cannot be serialised elsewhere.
-//! [`RpcAgent::remote`] lets another worker make a value. A [`ValueMethod`] is called on the value,
-//! wherever the value is, in one round trip.
+//! can be part of the argument or the result of any call, and cannot be serialised elsewhere. With
+//! [`RpcAgent::remote`], another worker creates a value. A [`ValueMethod`] runs on the owner of the
+//! value, in one round trip.
 //!
-//! The machine in [`rdzv_rpc_proto::rref`] makes all decisions. References in a call are handled
-//! while the call is encoded and decoded (`register::travel`). A function with references in its
-//! argument starts when their owners know of them.
+//! The state machine in [`rdzv_rpc_proto::rref`] makes all decisions. References in a call are
+//! handled while the call is encoded and decoded (`register::travel`). A function with references
+//! in its argument starts when the owners have confirmed them.
 //!
 //! | file | content |
 //! |---|---|
-//! | `register` | the machine of an agent under its lock, values, and waiters |
+//! | `register` | the state machine of an agent under its lock, values, and waiters |
 //! | `reference` | [`RRef`], the public handle |
-//! | `kept` | values that functions have made, and how they are sent |
+//! | `kept` | values that functions have created, and their encoders |
 //! | `register::travel` | references in messages |
-//! | `question` | questions for values |
-//! | `create` | values that other workers make |
+//! | `question` | requests for values |
+//! | `create` | values that other workers create |
 //! | `value_method` | methods of values |
 //! | `failure` | failures of the machine as errors of calls |
 //!

@@ -1,4 +1,4 @@
-//! Questions for values: to the register of the owner, or by a call to the owner.
+//! Requests for values: to the local register or by a call to the owner.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::runtime::method::Method;
 
 pub(super) const FETCH: &str = "rdzv.rref.fetch";
 
-/// Beginning of the error of a value that did not exist in time.
+/// Beginning of the error for a value that did not exist in time.
 pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not end";
 
 /// Returns the method that requests a copy.
@@ -36,11 +36,11 @@ pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
     std::future::poll_fn(|context| asking.3.poll(context)).await
 }
 
-/// Does the same as [`value`], for a function that blocks.
+/// Same as [`value`], for a blocking function.
 ///
 /// # Errors
 ///
-/// Those of [`value`]; kind Deadline when the time is over.
+/// Those of [`value`]; [`RpcErrorKind::Deadline`] after `until`.
 pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
     question: Fetch,
@@ -60,7 +60,8 @@ pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
 ///
 /// # Errors
 ///
-/// The reason why there is no value, or the error of the function that should have made it.
+/// Returns the reason why there is no value, or the error of the function that should have created
+/// it.
 pub(crate) async fn value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
     question: Fetch,

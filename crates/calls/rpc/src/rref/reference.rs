@@ -25,9 +25,9 @@ use crate::service::place::{Place, place};
 
 /// A reference to a value of type `T` that stays on its owner.
 ///
-/// The value lives until the last reference to it is dropped, on any worker. To pass a reference
-/// on, put it into the argument or the result of a call. Clones are cheap: they share the state of
-/// this one.
+/// The value lives until the last reference to it is dropped, on any worker. To pass a reference to
+/// another worker, put it into the argument or the result of a call. Clones are cheap: they share
+/// one state.
 pub struct RRef<T> {
     held: Arc<Held>,
     value: PhantomData<fn() -> T>,
@@ -43,7 +43,7 @@ impl<T> Clone for RRef<T> {
 }
 
 impl<T: Send + Sync + 'static> RRef<T> {
-    /// Makes a reference to a value here, of which other workers can get copies.
+    /// Creates a reference to a value here; other workers can get copies of it.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         Self::of(agent, Kept::new(value))
     }
 
-    /// Makes a reference to a value of this worker that cannot be sent.
+    /// Creates a reference to a value of this worker that cannot be sent.
     ///
     /// Other workers use the value through [`ValueMethod`]s.
     ///
@@ -99,7 +99,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.held.owner.name.as_str()
     }
 
-    /// `true` if the owner knows of this reference, as it always does on the owner.
+    /// `true` if the owner has confirmed this reference; always on the owner.
     ///
     /// The function that makes the value may still be running.
     pub fn confirmed_by_owner(&self) -> bool {
@@ -111,7 +111,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         user.is_some_and(|user| user.confirmed)
     }
 
-    /// Returns the question to the owner.
+    /// Returns the request to the owner.
     fn question(&self, operation: &'static str) -> Result<(&Arc<Core>, Fetch), RpcError> {
         let core = &self.held.core;
         let handle = self.held.handle;
@@ -131,7 +131,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
     ///
     /// # Errors
     ///
-    /// The error of the function that should have made the value, each time;
+    /// Returns the error of the function that should have created the value, each time;
     /// [`RpcErrorKind::Deadline`]; [`RpcErrorKind::PeerLost`] if the owner is lost.
     /// [`RpcErrorKind::InvalidArgument`] in an async function that serves a call: it has to await
     /// [`fetch`](Self::fetch).
@@ -184,7 +184,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
     /// # Errors
     ///
     /// [`RpcErrorKind::InvalidArgument`] on any other worker; the error of the function that should
-    /// have made the value; [`RpcErrorKind::Deadline`] after the agent's timeout.
+    /// have created the value; [`RpcErrorKind::Deadline`] after the agent's timeout.
     pub fn local_value(&self) -> Result<Arc<T>, RpcError> {
         self.local(Timeout::Default, "local_value()")
     }
@@ -250,12 +250,12 @@ impl<T: Send + Sync + 'static> RRef<T> {
         }
     }
 
-    /// Calls a method of the value on its owner, and blocks until the result arrives.
+    /// Calls a method of the value on its owner; blocks until the result arrives.
     ///
     /// # Errors
     ///
     /// Those of any call; [`RpcErrorKind::PeerLost`] if the owner is lost; the error of the
-    /// function that should have made the value.
+    /// function that should have created the value.
     pub fn rpc_sync<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,
@@ -273,7 +273,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
     ///
     /// # Errors
     ///
-    /// Errors that are known before the owner has answered; the reference reports the rest.
+    /// Returns errors that are known before the owner has answered; the reference reports the rest.
     pub fn remote<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,

@@ -1,8 +1,7 @@
-//! References of an agent: its machine under a lock, the values, and the waiters.
+//! References of an agent: its state machine, the values, and the waiters.
 //!
-//! The register notes under the lock what the machine requests, and does it after the release of
-//! the lock, see
-//! [`effects`].
+//! The register records under the lock the outputs of the state machine. It carries them out after
+//! the release of the lock, see [`effects`].
 
 mod effects;
 mod travel;
@@ -31,7 +30,7 @@ use crate::wire::clock;
 ///
 /// A drop gives the share back.
 pub(crate) struct Held {
-    /// The agent; this does not keep it running, and ends with it.
+    /// The agent of the reference. It does not keep the agent running.
     pub(super) core: Arc<Core>,
     pub(super) handle: Handle,
     pub(super) owner: WorkerInfo,
@@ -63,11 +62,11 @@ pub(crate) struct Register {
 #[derive(Default)]
 struct State {
     machine: References,
-    /// Existing values here, and the errors of the others.
+    /// Values that exist here, and the errors of functions that failed.
     values: HashMap<RRefId, Made>,
     /// Waiters for the confirmation of forks.
     confirmations: HashMap<ForkId, Vec<Confirmation>>,
-    /// Waiters for values.
+    /// Waiters for values, by their request.
     questions: HashMap<FetchId, (RRefId, Answer)>,
     next_question: u64,
     /// Reasons of failed creations.
@@ -93,7 +92,7 @@ impl Register {
     ///
     /// # Panics
     ///
-    /// If the agent was made with another type of references, which no code does.
+    /// Panics if the agent was created with another type of references, which no code does.
     pub(crate) fn of(core: &Core) -> &Self {
         let references: &dyn Any = &*core.references;
         references
@@ -101,7 +100,7 @@ impl Register {
             .expect("the references of an agent are a register")
     }
 
-    /// Returns the function that keeps the result of a method, if there is such a method.
+    /// Returns the function that keeps the result of a method, if there is one.
     pub(super) fn keep(&self, method: u64) -> Option<&Keep> {
         self.keeps.get(&method)
     }
@@ -111,7 +110,7 @@ impl Register {
         self.me
     }
 
-    /// Runs `ask` on the machine under the lock, and then does what the machine requests.
+    /// Runs `ask` on the state machine under the lock, and then its outputs.
     pub(super) fn with<R>(
         &self,
         core: &Arc<Core>,
@@ -139,7 +138,7 @@ impl Register {
         answer
     }
 
-    /// Gives the machine an input.
+    /// Passes an input to the state machine.
     pub(super) fn tell(&self, core: &Arc<Core>, input: Input<'_>) {
         self.with(core, |machine, now| machine.handle(now, input));
     }
@@ -148,13 +147,13 @@ impl Register {
         self.state.lock().machine.counters()
     }
 
-    /// Returns the number of values here, also of those without references elsewhere.
+    /// Returns the number of values here, even without remote references.
     #[cfg(test)]
     pub(crate) fn values(&self) -> usize {
         self.state.lock().values.len()
     }
 
-    /// Keeps a value that the application made.
+    /// Keeps a value that the application created.
     pub(super) fn own(&self, core: &Arc<Core>, value: Kept) -> Result<RRefId, RpcError> {
         self.with_state(core, |state, _| {
             let rref = state.machine.create()?;
@@ -163,7 +162,7 @@ impl Register {
         })
     }
 
-    /// Stores the outcome of a function that makes a value.
+    /// Stores the result of a function that creates a value.
     pub(super) fn made(&self, core: &Arc<Core>, rref: RRefId, made: Made) {
         self.with_state(core, |state, now| {
             let failed = made.is_err();
@@ -183,7 +182,7 @@ impl Register {
         });
     }
 
-    /// Returns the reason why a fork is useless.
+    /// Returns the reason why a fork cannot be used.
     pub(super) fn why(&self, fork: ForkId, failure: &Failure) -> RpcError {
         let cause = match failure {
             Failure::CreationFailed => self.state.lock().causes.get(&fork).cloned(),
@@ -202,7 +201,7 @@ impl Register {
         }
     }
 
-    /// Forgets the reason of a fork that is no longer used.
+    /// Removes the reason of a fork that is no longer used.
     pub(super) fn forget_cause(&self, fork: ForkId) {
         self.state.lock().causes.remove(&fork);
     }

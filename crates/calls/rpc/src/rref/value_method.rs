@@ -1,4 +1,4 @@
-//! Methods of values: functions whose first argument is the value behind a reference.
+//! Methods of values: their first argument is the value behind a reference.
 
 use std::any::type_name;
 use std::fmt;
@@ -46,7 +46,7 @@ impl<T, Argument, Output> ValueMethod<T, Argument, Output> {
         self.wire.name()
     }
 
-    /// Returns the method as it is called, with the argument by value or by reference.
+    /// Returns the method on the wire, for an argument by value or by reference.
     pub(crate) fn wire<A>(&self) -> Method<(Fetch, A), Output> {
         Method::with_version(self.wire.name(), self.wire.version())
     }

@@ -1,4 +1,4 @@
-//! Workers that connect to this one.
+//! Accepting connections of other workers.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -14,23 +14,23 @@ use crate::transport::{Carrier, Listener, TransportError};
 use crate::wire::handshake::Greeting;
 use crate::wire::link::{Link, fail};
 
-/// The most peers that may be about to say who they are.
+/// Maximum number of peers that have not identified themselves yet.
 ///
-/// One more pushes another one out.
+/// One more peer closes the connection of another one.
 const MOST_UNAUTHENTICATED: usize = 1024;
 
-/// The most of them from one source.
+/// Maximum number of such peers from one source.
 const MOST_OF_ONE: usize = 256;
 
-/// The most that are taken in before those who have said something have their turn.
+/// Maximum number of connections to accept before known peers are served.
 const AT_ONCE: usize = 64;
 
-/// Where workers connect to, and those that have not said who they are yet.
+/// The listener, and the peers that have not identified themselves yet.
 pub(crate) struct Reception {
-    /// None when it listens no more.
+    /// `None` after the listener was closed.
     listener: Option<Listener>,
     unauthenticated: Pending<Weak<Server>>,
-    /// `true` if others may have connected, of which the listener says nothing.
+    /// `true` if more peers may wait that the listener does not report.
     has_more: bool,
 }
 
@@ -44,7 +44,7 @@ impl Reception {
         })
     }
 
-    /// Somebody connects.
+    /// Accepts the peers that connect.
     pub(crate) fn admit(&mut self, core: &Arc<Core>) {
         let Some(listener) = &mut self.listener else {
             return;
@@ -71,7 +71,7 @@ impl Reception {
                     }
                 }
                 Ok(None) => return,
-                // One peer did not get that far; there may be others behind it.
+                // One peer failed; other peers may wait behind it.
                 Err(error @ TransportError::System { .. }) => {
                     tracing::warn!(%error, "could not take a connection");
                     return;
@@ -82,14 +82,14 @@ impl Reception {
         self.has_more = true;
     }
 
-    /// Takes in those who were left for later.
+    /// Accepts the peers that were left for later.
     pub(crate) fn go_on(&mut self, core: &Arc<Core>) {
         if self.has_more {
             self.admit(core);
         }
     }
 
-    /// When somebody has to have said who it is, or there is something to go on with.
+    /// Time at which this must run again: for a deadline or for waiting peers.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         if self.has_more {
             return Some(Instant::now());
@@ -100,7 +100,7 @@ impl Reception {
             .min()
     }
 
-    /// Closes the connections of those who have not said who they are in time.
+    /// Closes the connections of peers that did not identify themselves in time.
     pub(crate) fn expire(&mut self, now: Instant) {
         for silent in self.unauthenticated.iter() {
             let until = silent.upgrade().and_then(|server| server.greeted_until());
@@ -111,7 +111,7 @@ impl Reception {
         self.unauthenticated.retain(is_unauthenticated);
     }
 
-    /// Listens no more.
+    /// Closes the listener.
     pub(crate) fn close(&mut self, core: &Core) {
         if let Some(listener) = self.listener.take() {
             core.poller.deafen(listener.descriptor());
@@ -119,7 +119,7 @@ impl Reception {
     }
 }
 
-/// Closes the connection of a peer that says nothing.
+/// Closes the connection of a peer that did not identify itself.
 fn give_up(silent: &Weak<Server>, text: &str) {
     if let Some(server) = silent.upgrade() {
         server.say_goodbye(text);

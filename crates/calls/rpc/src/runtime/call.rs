@@ -1,4 +1,4 @@
-//! Making a call.
+//! Calls that this worker makes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,12 +64,13 @@ impl<'a> From<&'a WorkerInfo> for Destination<'a> {
 /// Time limit of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timeout {
-    /// The default: for a call that of its agent ([`RpcAgent::timeout`]), for an agent 60 s.
+    /// The default limit.
+    /// A call uses the limit of its agent ([`RpcAgent::timeout`]); an agent uses 60 s.
     #[default]
     Default,
     /// No limit.
     Never,
-    /// This time, in steps of a microsecond; not zero.
+    /// This time, in steps of a microsecond, greater than zero.
     After(Duration),
 }
 
@@ -91,7 +92,7 @@ impl Timeout {
     }
 }
 
-/// Limits the call to this time.
+/// Conversion of a duration to the limit of that length.
 impl From<Duration> for Timeout {
     fn from(time: Duration) -> Self {
         Self::After(time)
@@ -107,7 +108,7 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// Returns the agent's timeout, no order among calls, and waiting under load.
+    /// Creates options with the agent's timeout, no line, and waiting under load.
     pub fn new() -> Self {
         Self::default()
     }
@@ -129,9 +130,9 @@ impl CallOptions {
         self
     }
 
-    /// Fails the call with [`RpcErrorKind::Overloaded`] instead of waiting.
+    /// Makes the call fail with [`RpcErrorKind::Overloaded`] instead of waiting.
     ///
-    /// This matters if too many calls to the worker are on their way.
+    /// This matters if too many calls to the worker are in flight.
     #[must_use]
     pub fn refuse_excess(mut self) -> Self {
         self.refuse = true;
@@ -143,10 +144,10 @@ impl RpcAgent {
     /// Calls a method of a worker, and returns before the result arrives.
     ///
     /// The argument becomes a message immediately. The message shares the tensors in it, so leave
-    /// their memory unchanged until the result arrives. If 256 calls or 64 MiB are on their way to
-    /// the worker, this waits (in async code the call waits), so that memory stays bounded.
+    /// their memory unchanged until the result arrives. If 256 calls or 64 MiB are in flight to the
+    /// worker, this waits (in async code the call waits), so that memory stays bounded.
     ///
-    /// The future reports all errors, also those from before the call was sent.
+    /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(
         &self,
         to: impl Into<Destination<'a>>,
@@ -231,7 +232,7 @@ impl Core {
         })
     }
 
-    /// Sends a request on its way to a member.
+    /// Starts to send a request to a member.
     pub(crate) fn begin(
         self: &Arc<Self>,
         member: &Member,

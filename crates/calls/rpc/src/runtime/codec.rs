@@ -1,4 +1,4 @@
-//! Values to messages and back, as the agent at hand sends and receives them.
+//! Conversion of values to messages and back, for one agent.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::runtime::core::CallContext;
 use crate::runtime::core::{Confirmation, Core};
 use crate::runtime::member::Member;
 
-/// The argument of a call to this worker, and the references in it.
+/// Encodes the argument of a call; also returns the references in it.
 pub(crate) fn encode_argument<T: Serialize + ?Sized>(
     core: &Arc<Core>,
     to: &Member,
@@ -37,8 +37,8 @@ pub(crate) fn encode_argument<T: Serialize + ?Sized>(
     Ok((payload, forking.into_forks()))
 }
 
-/// The argument of a call that has come, and what has to be known of the references in it before a
-/// function may use them.
+/// Decodes the argument of an incoming call.
+/// The second value is the confirmations that must arrive before a function may use the references.
 pub(crate) fn decode_argument<T: DeserializeOwned>(
     context: &CallContext,
     payload: &Payload,
@@ -50,7 +50,7 @@ pub(crate) fn decode_argument<T: DeserializeOwned>(
     Ok((argument, adopting.arrived()))
 }
 
-/// The result of a call, for the worker that made it.
+/// Encodes the result of a call for its caller.
 pub(crate) fn encode_output<T: Serialize + ?Sized>(
     context: &CallContext,
     output: &T,
@@ -70,7 +70,7 @@ pub(crate) fn encode_output<T: Serialize + ?Sized>(
     Ok(payload)
 }
 
-/// The result of a call that this worker answered.
+/// Decodes the result of a call that this worker made.
 pub(crate) fn decode_output<T: DeserializeOwned>(
     core: &Arc<Core>,
     from: &WorkerInfo,
@@ -81,7 +81,7 @@ pub(crate) fn decode_output<T: DeserializeOwned>(
     decode(payload, &mut incoming)
 }
 
-/// Forks the references of one message.
+/// Forks the references of one outgoing message.
 pub(crate) struct Forking<'a> {
     core: &'a Arc<Core>,
     to: Holder,
@@ -97,7 +97,7 @@ impl<'a> Forking<'a> {
         }
     }
 
-    /// The message exists: these forks are in it.
+    /// Returns the forks after the message was built, which now contains them.
     pub(crate) fn into_forks(mut self) -> Vec<ForkId> {
         std::mem::take(&mut self.forks)
     }
@@ -105,19 +105,19 @@ impl<'a> Forking<'a> {
 
 impl Drop for Forking<'_> {
     fn drop(&mut self) {
-        // The message does not exist.
+        // Forks that are still here belong to a message that was never built.
         not_sent(self.core, std::mem::take(&mut self.forks));
     }
 }
 
-/// The message that these forks are in was not sent.
+/// Reports that the message with these forks was not sent.
 pub(crate) fn not_sent(core: &Arc<Core>, forks: Vec<ForkId>) {
     for fork in forks {
         core.references.handle(core, Input::NotSent(fork));
     }
 }
 
-/// The message that these forks are in has failed, and may have arrived.
+/// Reports that the call with these forks failed; the message may have arrived.
 pub(crate) fn strayed(core: &Arc<Core>, forks: &[ForkId]) {
     for fork in forks {
         core.references.handle(core, Input::Strayed(*fork));
@@ -132,14 +132,14 @@ impl ForkReferences for Forking<'_> {
     }
 }
 
-/// Adopts the references of one message.
+/// Adopts the references of one incoming message.
 pub(crate) struct Adopting<'a> {
     core: &'a Arc<Core>,
     source: &'a WorkerInfo,
     arrived: Arrived,
 }
 
-/// References that have come, and are not all known to their owners yet.
+/// References that arrived; their owners may not have confirmed all of them.
 #[derive(Default)]
 pub(crate) struct Arrived {
     pending: Vec<Confirmation>,
@@ -154,7 +154,7 @@ impl<'a> Adopting<'a> {
         }
     }
 
-    /// What there is to wait for.
+    /// Returns the confirmations to wait for.
     pub(crate) fn arrived(self) -> Arrived {
         self.arrived
     }
@@ -170,16 +170,16 @@ impl AdoptReferences for Adopting<'_> {
 }
 
 impl Arrived {
-    /// `true` if there is nothing to wait for.
+    /// `true` if all references are confirmed.
     pub(crate) fn is_known(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Blocks until the owners know of all.
+    /// Blocks until the owners have confirmed all references.
     ///
     /// # Errors
     ///
-    /// The first reference that turned out to be of no use.
+    /// Returns the error of the first reference that cannot be used.
     pub(crate) fn wait(&mut self) -> Result<(), RpcError> {
         for confirmation in self.pending.drain(..) {
             confirmation.park(None);
@@ -189,7 +189,7 @@ impl Arrived {
     }
 }
 
-/// Ready when the owners know of all.
+/// Future that is ready when the owners have confirmed all references.
 impl Future for Arrived {
     type Output = Result<(), RpcError>;
 

@@ -1,4 +1,4 @@
-//! Connecting to a worker and greeting it; on a thread of its own, which may block.
+//! Connecting to a worker and the greeting, on a thread that may block.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -25,19 +25,19 @@ use crate::wire::link::{self, Endpoint, Ends, Link, fail, rest};
 use crate::wire::reader::{Broken, Reader};
 use crate::wire::writer::{Left, Writer};
 
-/// The error of a connection that this worker lacks the resources for.
+/// Error text for a connection that this worker lacks the resources for.
 const NO_SOCKETS: &str = "this worker cannot make a connection";
 
-/// A worker that cannot be reached in this time is lost.
+/// Time limit for a connection; a worker that is not reached in time is lost.
 const IN_TIME: Duration = Duration::from_secs(10);
 
 const NOBODY_THERE: &str = ". It has ended, or its host or the network in between is down: the next call \
                             tries again";
 
 impl Core {
-    /// Sends a request to a member, over a new connection if there is none.
+    /// Sends a request to a member, over a new connection if necessary.
     ///
-    /// Says whether too much waits for that connection to go on making requests.
+    /// Returns `true` if so much waits for the new connection that the caller should pause.
     pub(crate) fn send_request(
         self: &Arc<Self>,
         member: &Member,
@@ -75,9 +75,9 @@ impl Core {
         }
     }
 
-    /// The connection to a member.
+    /// Returns the connection to a member, if it is open.
     ///
-    /// If there is none yet, one is made, and the references are told.
+    /// If there is none, this starts to connect. The references are notified later.
     pub(crate) fn reach(self: &Arc<Self>, member: &Member) -> Option<Arc<Client>> {
         let id = member.info.id;
         let mut peers = self.peers.0.lock();
@@ -85,7 +85,7 @@ impl Core {
             Some(Peer::Open(client)) if client.serves(member.incarnation) => {
                 Some(Arc::clone(client))
             }
-            // The connection in this place is being made or replaced, or has just been lost.
+            // Another thread is making or replacing the connection, or it was just lost.
             Some(_) => None,
             None => {
                 peers.insert(id, Peer::Connecting(Vec::new()));
@@ -118,7 +118,7 @@ impl Core {
 
     fn connected(self: &Arc<Self>, member: &Member, client: Arc<Client>) {
         let open = Peer::Open(Arc::clone(&client));
-        // Those that have waited for the connection go before those that are made now.
+        // Requests that waited for the connection go before requests made from now on.
         let order = client.order();
         let former = self.peers.0.lock().insert(member.info.id, open);
         self.counters.connected();
@@ -134,7 +134,7 @@ impl Core {
                     client.begin_in(&order, request, excess);
                 }
             }
-            // Between the two places nobody has seen them: their time may have been over meanwhile.
+            // Between the two tables, no thread checked the deadlines of these requests.
             if let Some(first) = first {
                 self.note_deadline(first);
             }
@@ -145,7 +145,7 @@ impl Core {
     }
 }
 
-/// A connection to a member, ready for calls.
+/// Makes a connection to a member that is ready for calls.
 pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, RpcError> {
     if member.info.id == core.me.id {
         return with_oneself(core, member.incarnation);
@@ -170,7 +170,7 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     let peer = greet(core, member, &mut ends, until)?;
     if peer.incarnation != member.incarnation {
         let text = "another worker of the same name answers at its address: it was restarted, \
-                    and the group has not been told yet";
+                    and the group has not reported it yet";
         return Err(RpcError::new(RpcErrorKind::PeerLost, text));
     }
     ends.reader.set_limits(core.limits);
@@ -178,7 +178,8 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     open(core, (&member.info, member.incarnation), ends, lending)
 }
 
-/// Calls to oneself take the same way as others, through a pair of sockets.
+/// Makes the connection of a worker to itself, through a pair of sockets.
+/// Its calls take the same way as others.
 fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcError> {
     let (near, far) = transport::oneself::pair()
         .map_err(RpcError::internal("this worker cannot connect with itself"))?;
@@ -231,7 +232,7 @@ fn open(
     Ok(client)
 }
 
-/// Has the driver look after a connection.
+/// Registers a connection with the driver.
 pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Result<(), RpcError> {
     link::adopt(endpoint).map_err(RpcError::internal(NO_SOCKETS))?;
     if let Some(next) = endpoint.link().next_look() {
@@ -243,7 +244,7 @@ pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Re
     Ok(())
 }
 
-/// Says who we are, and learns who answers.
+/// Sends our greeting, and returns that of the worker that answers.
 pub(crate) fn greet(
     core: &Core,
     member: &Member,
@@ -289,7 +290,7 @@ pub(crate) fn say(
     }
 }
 
-/// Waits for frames or for room.
+/// Waits for frames or for room to send.
 pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<(), RpcError> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -315,7 +316,7 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<
         } else {
             (ends.writer.half().descriptor(), PollFlags::IN)
         };
-        // What ends it early is a reason to look.
+        // If the wait ends early, the caller checks again.
         let mut watched = [PollFd::from_borrowed_fd(descriptor, what)];
         let _ = rdzv_event::poll(&mut watched, Some(left));
     }
@@ -329,8 +330,8 @@ pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<
 
 fn ended(broken: &Broken) -> RpcError {
     let text = match broken {
-        Broken::Closed => "the worker closed the connection at once: it is ending".to_owned(),
-        Broken::Failed(error) => format!("the connection failed at once: {error}"),
+        Broken::Closed => "the worker closed the connection immediately: it is ending".to_owned(),
+        Broken::Failed(error) => format!("the connection failed immediately: {error}"),
         Broken::Nonsense(error) => {
             format!("something that is no rdzv worker answers at its address: {error}")
         }

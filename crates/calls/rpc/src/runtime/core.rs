@@ -49,11 +49,11 @@ use crate::wire::link::LinkPoller;
 
 /// An agent: calls methods of other workers, and serves their calls.
 ///
-/// Clones are handles of the same agent, which stops when the last clone is dropped.
+/// Clones are handles of the same agent. The agent stops when the last clone is dropped.
 #[derive(Clone)]
 pub struct RpcAgent {
     core: Arc<Core>,
-    /// Guard; `None` in handles for functions, which must not keep their own agent running.
+    /// Guard; `None` in handles for functions, which do not keep the agent running.
     pub(crate) guard: Option<Arc<StopGuard>>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct StopGuard {
 }
 
 impl RpcAgent {
-    /// Makes a handle that keeps the agent running.
+    /// Creates a handle that keeps the agent running.
     pub(crate) fn owned(core: Arc<Core>, driver: JoinHandle<()>) -> Self {
         let guard = StopGuard {
             core: Arc::clone(&core),
@@ -79,7 +79,7 @@ impl RpcAgent {
         }
     }
 
-    /// Makes a handle that does not keep the agent running.
+    /// Creates a handle that does not keep the agent running.
     pub(crate) fn borrowed(core: Arc<Core>) -> Self {
         Self { core, guard: None }
     }
@@ -88,7 +88,7 @@ impl RpcAgent {
         &self.core
     }
 
-    /// `true` if the other handle is of the same agent, not only of the same name.
+    /// `true` if both handles belong to the same agent, not only to the same name.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
     }
@@ -171,8 +171,9 @@ impl CallContext {
 
     /// Ends the connection of the call, after its answer.
     ///
-    /// Use this if the caller has broken the protocol. Its other calls over this connection fail,
-    /// and it has to connect again. The connection of a worker with itself stays.
+    /// Use this if the caller has broken the protocol. Other calls of the caller over this
+    /// connection fail, and the caller must connect again. The connection of a worker with itself
+    /// stays.
     pub fn hang_up(&self, reason: &str) {
         if let Some(connection) = self.connection.as_ref().and_then(Weak::upgrade) {
             connection.hang_up(reason);
@@ -193,9 +194,9 @@ impl CallContext {
     }
 }
 
-/// Remote references of an agent, a layer above it.
+/// Interface to the remote references of an agent, which are a layer above.
 pub(crate) trait References: Any + Send + Sync {
-    /// Makes a fork of `local` for a message to `to`.
+    /// Creates a fork of `local` for a message to `to`.
     fn fork(
         &self,
         core: &Arc<Core>,
@@ -203,7 +204,7 @@ pub(crate) trait References: Any + Send + Sync {
         local: &LocalReference,
     ) -> Result<(ForkId, Vec<u8>), RpcError>;
 
-    /// Returns the reference that `source` has forked, and its pending confirmation.
+    /// Adopts a fork from `source`; returns its reference and pending confirmation.
     fn adopt(
         &self,
         core: &Arc<Core>,
@@ -211,32 +212,32 @@ pub(crate) trait References: Any + Send + Sync {
         fork: &[u8],
     ) -> Result<(LocalReference, Option<Confirmation>), RpcError>;
 
-    /// Gives the machine an input.
+    /// Passes an input to the state machine.
     fn handle(&self, core: &Arc<Core>, input: Input<'_>);
 
-    /// A batch has come from this member.
+    /// Handles a batch of messages from this member.
     fn received(&self, core: &Arc<Core>, from: Holder, body: &Bytes);
 
-    /// Does what is due; returns when something is due next.
+    /// Does what is due, and returns the time at which the next action is due.
     fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
 
     /// Waits until nothing is in flight. Returns `true` if that was in time.
     ///
-    /// [`Input::Shutdown`] first releases all that the application holds; [`Input::Quiesce`] keeps
-    /// it for functions that others call.
+    /// [`Input::Shutdown`] first releases all references that the application holds;
+    /// [`Input::Quiesce`] keeps them for functions that others call.
     fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool;
 
-    /// The end: nothing is kept any more. Returns what others still used.
+    /// Releases everything at the end. Returns the values that others still used.
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
 }
 
-/// Runs a function.
+/// Function that runs a method.
 pub(crate) type MethodBody = functions::MethodBody<CallContext>;
 
-/// The place where the confirmation of a fork arrives.
+/// Slot for the confirmation of a fork.
 pub(crate) type Confirmation = Arc<Slot<Result<(), RpcError>>>;
 
-/// An agent without its threads.
+/// State of an agent, without its threads.
 pub(crate) struct Core {
     pub(crate) me: WorkerInfo,
     pub(crate) incarnation: u64,
@@ -255,7 +256,7 @@ pub(crate) struct Core {
     pub(crate) gathers: Gathers,
     pub(crate) transports: TransportOptions,
     pub(crate) backend: Arc<dyn DeviceBackend>,
-    /// The group; none for agents that got their members in another way.
+    /// The group; `None` for agents that got their members in another way.
     view: RwLock<Option<Arc<GroupView>>>,
     members: RwLock<Arc<Members>>,
     /// Wakes threads that wait for a change of the members.
@@ -289,7 +290,7 @@ pub(crate) struct Setup {
 }
 
 impl Core {
-    /// Makes an agent with these functions and remote references.
+    /// Creates an agent with these functions and remote references.
     pub(crate) fn new(
         setup: Setup,
         functions: Functions<CallContext>,
@@ -327,7 +328,7 @@ impl Core {
         }))
     }
 
-    /// Returns the first frame of this worker to another worker.
+    /// Returns the first frame that this worker sends to another worker.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             version: PROTOCOL,
@@ -342,7 +343,7 @@ impl Core {
         }
     }
 
-    /// Returns the process of the peer, if its memory may be readable.
+    /// Returns the process of the peer if its memory may be readable.
     pub(crate) fn local_process(&self, peer: &Hello, process: Option<Peer>) -> Option<Peer> {
         let same_host = !self.host.is_empty() && self.host == peer.host;
         process.filter(|_| same_host && self.transports.read_memory)
@@ -380,7 +381,7 @@ impl Core {
         self.in_flight.is_stopped()
     }
 
-    /// Stops immediately.
+    /// Stops the agent immediately.
     pub(crate) fn stop(self: &Arc<Self>) {
         if self.in_flight.stop() {
             for leak in self.references.end(self) {

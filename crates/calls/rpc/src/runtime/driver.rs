@@ -1,7 +1,7 @@
-//! The one thread that waits for everything: connections, frames, room, deadlines.
+//! The driver: the thread that waits for connections, frames and deadlines.
 //!
-//! It also takes the first step of each async function that is called, so that one that has its
-//! answer at once costs no change of threads.
+//! The driver also takes the first step of each async function that is called. A function with an
+//! immediate answer therefore needs no switch between threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::runtime::run::panic_text;
 use crate::wire::link::{Endpoint, Pumped, fail, pause, pump, rest};
 use crate::wire::poller::{Happening, become_driver};
 
-/// The most time that the driver spins for the next frame of those who have just sent one.
+/// Longest time that the driver spins for the next frame of an active peer.
 const SPIN_FOR_FRAMES: Duration = Duration::from_micros(150);
 
 /// Starts the driver of an agent.
@@ -32,7 +32,7 @@ pub(crate) fn start(core: Arc<Core>, reception: Reception) -> std::io::Result<Jo
 fn run(core: &Arc<Core>, mut reception: Reception) {
     become_driver();
     let runtime = core.executor.enter();
-    // Without its driver an agent would be silent, and nobody would know why.
+    // Without its driver an agent would be silent, so a panic must become an error.
     let whole = catch_unwind(AssertUnwindSafe(|| drive(core, &mut reception)));
     let text = match whole {
         Ok(()) => "the agent of this worker was shut down".to_owned(),
@@ -58,13 +58,13 @@ fn run(core: &Arc<Core>, mut reception: Reception) {
     core.executor.end();
 }
 
-/// Until the agent is stopped.
+/// Runs the driver until the agent is stopped.
 fn drive(core: &Arc<Core>, reception: &mut Reception) {
     let mut happenings = Vec::new();
     let mut hot: Vec<Arc<dyn Endpoint>> = Vec::new();
     let spin = SpinBudget::new(SPIN_FOR_FRAMES);
     let mut placement = Placement::default();
-    // Since when there are no frames.
+    // Time since which no frames have arrived.
     let mut quiet = Instant::now();
     while !core.is_stopped() {
         let until = earliest(core.wake_at(), reception.deadline());
@@ -92,9 +92,9 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
     }
 }
 
-/// Takes what has happened.
+/// Handles the events that have happened.
 ///
-/// Connections that had frames are not armed any more, but hot.
+/// Connections that had frames are no longer armed; they become hot.
 fn take(
     core: &Arc<Core>,
     reception: &mut Reception,
@@ -132,7 +132,7 @@ fn take(
     }
 }
 
-/// Takes what has come over a connection, which is not armed.
+/// Reads the frames of a connection that is not armed.
 fn take_frames(endpoint: Arc<dyn Endpoint>, hot: &mut Vec<Arc<dyn Endpoint>>) {
     let pumped = endpoint.link().try_reader().map(|mut reader| {
         reader.awake();
@@ -146,8 +146,8 @@ fn take_frames(endpoint: Arc<dyn Endpoint>, hot: &mut Vec<Arc<dyn Endpoint>>) {
     }
 }
 
-/// Polls the hot connections for a short while, since those who have just sent something may send
-/// more, and waking up takes longer. Returns the time of the last frame.
+/// Polls the hot connections for a short time; returns when a frame last came.
+/// A peer that has just sent a frame may send more, and waking up takes longer than polling.
 fn look(
     core: &Arc<Core>,
     reception: &mut Reception,
@@ -158,7 +158,7 @@ fn look(
 ) -> Instant {
     let mut since = Instant::now();
     if spin.next().is_zero() {
-        // Those who have their answers now may wait for this processor.
+        // Threads that have their answers now may wait for this processor.
         yield_now();
         return since;
     }
@@ -206,7 +206,7 @@ fn look(
     }
 }
 
-/// Holds the frames back that are sent meanwhile, so that they go out together.
+/// Runs `work` and sends all frames of that time together.
 fn together(
     endpoint: &Arc<dyn Endpoint>,
     work: impl FnOnce(&Arc<dyn Endpoint>) -> Pumped,

@@ -24,11 +24,10 @@ use crate::service::place::{Place, place};
 
 /// The result of a call, available later.
 ///
-/// The call is already on its way and needs no further action. Wait for the result with
-/// [`wait`](Self::wait) on a thread, or for some time with [`wait_for`](Self::wait_for), or
-/// `.await` it in async code. Dropping the future does not cancel the call:
-/// [`cancel`](Self::cancel) does.
-#[must_use = "a call can only tell of its failure through its future"]
+/// The call is already running and needs no further action. To get the result, block with
+/// [`wait`](Self::wait) or for a limited time with [`wait_for`](Self::wait_for), or `.await` it in
+/// async code. Dropping the future does not cancel the call; [`cancel`](Self::cancel) does.
+#[must_use = "a call can report its failure only through its future"]
 pub struct RpcFuture<T> {
     state: State<T>,
 }
@@ -36,14 +35,14 @@ pub struct RpcFuture<T> {
 enum State<T> {
     /// Result of a call.
     Call(Box<InFlight<T>>),
-    /// Result that arrives without this future, or exists already.
+    /// Result that arrives without this future, or that exists already.
     Slot(Arc<Core>, Arc<Slot<Result<T, RpcError>>>),
 }
 
 impl<T> State<T> {
-    /// Blocks until the result arrives, at most until `until`.
+    /// Blocks until the result arrives, but not after `until`.
     ///
-    /// `None` if it has not arrived by then, or was taken earlier.
+    /// `None` if the result has not arrived by then, or was taken earlier.
     fn wait(&self, until: Option<Instant>) -> Option<Result<T, RpcError>> {
         match self {
             Self::Call(call) => call.wait(until).map(|answer| call.decode(answer)),
@@ -65,7 +64,7 @@ impl<T> State<T> {
 /// Function that reads a value from a reply.
 type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
 
-/// A call that is on its way.
+/// A call that has begun.
 pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,
@@ -74,7 +73,7 @@ pub(crate) struct Begun {
     pub(crate) limit: Option<Duration>,
 }
 
-/// A call on its way, and the treatment of its answer.
+/// A call that has begun, and how to read its answer.
 pub(crate) struct InFlight<T> {
     pub(crate) core: Arc<Core>,
     pub(crate) worker: WorkerInfo,
@@ -125,13 +124,13 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Fills the slot, whichever part of the agent has the call now.
+    /// Fills the slot with an error, in whatever part of the agent the call is.
     fn time_over(&self, client: Option<&Arc<Client>>) {
         let limit = self.begun.limit.unwrap_or_default();
         let error = match client {
             Some(client) => {
                 client.time_over(self.begun.id);
-                time_is_over(limit, "its answer was about to arrive, or it to be sent")
+                time_is_over(limit, "its request or its answer was about to be passed on")
             }
             None => {
                 // The driver already knows the next deadline.
@@ -162,15 +161,15 @@ impl<T: Send + 'static> RpcFuture<T> {
         self.state.is_done()
     }
 
-    /// Blocks until the result arrives, for up to this time.
+    /// Blocks until the result arrives, for up to `at_most`.
     ///
-    /// The result stays here: the next wait gets the same result.
+    /// The result stays in the future: the next wait returns the same result.
     ///
     /// # Errors
     ///
-    /// The error of the call. [`RpcErrorKind::Deadline`] if there is no result within this time:
-    /// the call continues, and the future can wait again. [`RpcErrorKind::InvalidArgument`] as for
-    /// [`wait`](Self::wait).
+    /// Returns the error of the call. [`RpcErrorKind::Deadline`] if there is no result within this
+    /// time: the call continues, and the future can wait again. [`RpcErrorKind::InvalidArgument`]
+    /// as for [`wait`](Self::wait).
     pub fn wait_for(&mut self, at_most: Duration) -> Result<T, RpcError>
     where
         T: Clone,
@@ -179,7 +178,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         let until = Some(Instant::now() + at_most);
         let Some(result) = self.state.wait(until) else {
             let text = format!(
-                "the result was not there within {} s; the call goes on",
+                "no result arrived within {} s; the call continues",
                 at_most.as_secs_f64()
             );
             let error = RpcError::new(RpcErrorKind::Deadline, text);
@@ -196,8 +195,8 @@ impl<T: Send + 'static> RpcFuture<T> {
     ///
     /// # Errors
     ///
-    /// The error of the call. [`RpcErrorKind::InvalidArgument`] in an async function that serves a
-    /// call, where blocking would stop the work that it waits for: `.await` the future there.
+    /// Returns the error of the call. [`RpcErrorKind::InvalidArgument`] in an async function that
+    /// serves a call: blocking would stop the work that it waits for, so `.await` the future there.
     pub fn wait(self) -> Result<T, RpcError> {
         must_not_be_async()?;
         self.state.wait(None).unwrap_or_else(|| {
@@ -209,7 +208,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     /// Cancels the call, and notifies the function.
     ///
     /// The call ends with [`RpcErrorKind::Cancelled`] unless its result has arrived. The function
-    /// is notified through its [`Cancellation`](crate::Cancellation).
+    /// receives the notification through its [`Cancellation`](crate::Cancellation).
     pub fn cancel(&self) {
         match &self.state {
             State::Call(call) => {
@@ -249,7 +248,7 @@ impl<T: Send + 'static> RpcFuture<T> {
         })
     }
 
-    /// Returns the results of several calls, in their order, when all have arrived.
+    /// Returns the results of several calls, in order, when all have arrived.
     pub fn collect(futures: Vec<Self>) -> Option<RpcFuture<Vec<Result<T, RpcError>>>> {
         let core = futures.first()?.core();
         Some(Self::task(core, async move {
@@ -283,7 +282,7 @@ impl<T: Send + 'static> RpcFuture<T> {
     }
 }
 
-/// Refuses to block where this would stop other work.
+/// Rejects blocking in a place where it would stop other work.
 fn must_not_be_async() -> Result<(), RpcError> {
     if place() == Place::Async {
         let text = "an async function must not block: await the call, or offer the function with \

@@ -1,4 +1,4 @@
-//! The gathers of an agent: reports come in, members are lost, time is over.
+//! The gathers of an agent: reports, lost members, and deadlines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::channel::slot::Slot;
 use crate::payload::Payload;
 use crate::runtime::member::{Member, Members};
 
-/// All values, by the names of their owners.
+/// All values, by the names of the members that supplied them.
 pub(crate) type Values = BTreeMap<WorkerName, Payload>;
 
-/// How a gather ended, for one of those who wait for it.
+/// Result of a gather, for one waiting member.
 pub(crate) type Verdict = Arc<Result<Values, GatherError>>;
 type Waiting = Arc<Slot<Verdict>>;
 type Ended = Finished<Payload, Waiting>;
@@ -29,7 +29,7 @@ impl Gathers {
         self.0.lock().next(members)
     }
 
-    /// Somebody reports; the slot gets the verdict.
+    /// Adds the report of a member, and returns the slot for the result.
     pub(crate) fn report(&self, key: &GatherKey, from: &WorkerName, value: Payload) -> Waiting {
         let waiting = Waiting::default();
         let reported = self.0.lock().report(key, from, value, Arc::clone(&waiting));
@@ -45,18 +45,18 @@ impl Gathers {
         fill(over);
     }
 
-    /// The connection with a worker is over.
+    /// Handles the end of the connection to a worker.
     pub(crate) fn disconnected(&self, worker: &WorkerInfo, incarnation: u64) {
         let over = self.0.lock().disconnected(of(worker, incarnation));
         fill(over);
     }
 
-    /// There is a connection with a worker.
+    /// Handles a new connection to a worker.
     pub(crate) fn connected(&self, worker: &WorkerInfo, incarnation: u64) {
         self.0.lock().connected(&of(worker, incarnation));
     }
 
-    /// The group has changed.
+    /// Applies a change of the group.
     pub(crate) fn changed(&self, before: &Members, now: &Members) {
         let stays = |member: &&Member| {
             let same = now.get(&member.info.id);
@@ -70,14 +70,14 @@ impl Gathers {
         }
     }
 
-    /// This worker stops.
+    /// Ends all gathers, because this worker stops.
     pub(crate) fn stop(&self) {
         let over = self.0.lock().stop();
         fill(over);
     }
 }
 
-/// A member as somebody who takes part.
+/// Returns a member in the form of a participant.
 pub(crate) fn participant(member: &Member) -> Participant {
     of(&member.info, member.incarnation)
 }

@@ -1,29 +1,29 @@
-//! An agent at work: the other members, the connections to them, its threads, and the calls that it
-//! makes.
+//! A running agent: other members, connections to them, threads, and calls.
 //!
 //! ```text
 //!   application ── call ──► peers ──► channel::client ══► another worker
 //!        ▲                                 │
-//!        └────────── reply ◄───────────────┘   read by the thread that waits for it, else by the driver
+//!        └────────── reply ◄───────────────┘   read by the waiting thread or by the driver
 //!
 //!   another worker ══► server ── first step ──► function
 //!                       ▲                          │ has to wait
 //!                       └─────── reply ◄── tokio ◄─┘
 //! ```
 //!
-//! An agent has three threads: the *driver* (waits for all connections and takes the first step of
-//! async functions), one of tokio for async functions that wait, and one more of tokio's for each
-//! blocking function that runs, or large part that is read out of another process.
+//! An agent has three kinds of threads. The *driver* waits for all connections and takes the first
+//! step of async functions. One thread of tokio runs async functions that wait. One more thread of
+//! tokio runs for each blocking function, and for each large part that is read from another
+//! process.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`core`] | the parts of an agent, and its handles; [`core::References`] is what it needs of remote references |
-//! | [`member`], [`peers`], [`gathers`] | other members, connections to them, values that they gather |
-//! | [`connect`], [`accept`], [`driver`] | connections begin, and are waited for |
+//! | [`core`] | the parts of an agent, its handles, and [`core::References`] for the layer above |
+//! | [`member`], [`peers`], [`gathers`] | other members, their connections, gathered values |
+//! | [`connect`], [`accept`], [`driver`] | new connections, and the thread that waits for them |
 //! | [`server`] | the answering side of a connection: requests, their limits, replies |
 //! | [`placement`] | the processor that the driver runs on |
-//! | [`call`], [`future`] | a call is made, and its result taken |
-//! | [`codec`], [`method`], [`run`] | values to messages and back; typed names; one run of a function |
+//! | [`call`], [`future`] | making a call, and taking its result |
+//! | [`codec`], [`method`], [`run`] | values as messages; typed names; one run of a function |
 
 pub(crate) mod accept;
 pub(crate) mod call;

@@ -1,5 +1,6 @@
-//! The workers that this one calls, and the connections to them, which are made when they are
-//! needed.
+//! The connections of this worker to the workers that it calls.
+//!
+//! A connection is made when a call needs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use crate::wire::link::fail;
 pub(crate) struct Peers(pub(super) Mutex<BTreeMap<WorkerId, Peer>>);
 
 pub(super) enum Peer {
-    /// A thread connects; these requests wait for it.
+    /// A thread is connecting; these requests wait for the connection.
     Connecting(Vec<(Request, Excess)>),
     Open(Arc<Client>),
 }
 
 impl Peers {
-    /// The connection to a worker, if there is one.
+    /// Returns the connection to a worker, if it is open.
     pub(crate) fn client(&self, worker: WorkerId) -> Option<Arc<Client>> {
         match self.0.lock().get(&worker) {
             Some(Peer::Open(client)) => Some(Arc::clone(client)),
@@ -33,7 +34,7 @@ impl Peers {
         }
     }
 
-    /// All connections there are.
+    /// Returns all open connections.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
         let peers = self.0.lock();
         let open = peers.values().filter_map(|peer| match peer {
@@ -43,7 +44,7 @@ impl Peers {
         open.collect()
     }
 
-    /// The workers that have calls of this one to answer, or are being connected to for some.
+    /// Returns the workers for which calls of this worker are in flight or waiting.
     pub(crate) fn busy(&self) -> Vec<WorkerId> {
         let peers = self.0.lock();
         let busy = peers.iter().filter(|(_, peer)| match peer {
@@ -67,9 +68,9 @@ impl Peers {
         }
     }
 
-    /// A connection is over.
+    /// Removes a connection that is over.
     ///
-    /// Returns `true` unless there is another one to the worker.
+    /// Returns `false` if another connection to the worker has replaced it.
     pub(crate) fn lost(&self, lost: &Arc<Client>) -> bool {
         let mut peers = self.0.lock();
         let id = lost.worker().id;
@@ -79,7 +80,7 @@ impl Peers {
         }
     }
 
-    /// Closes the connections to workers that are not members any more.
+    /// Closes the connections to workers that are no longer members.
     pub(crate) fn keep(&self, members: &Members) {
         let gone: Vec<_> = {
             let peers = self.0.lock();
@@ -100,7 +101,7 @@ impl Peers {
         }
     }
 
-    /// Ends the calls whose time is over; says when the next one's is.
+    /// Ends the calls whose deadline has passed, and returns the next deadline.
     pub(crate) fn expire(&self, now: Instant) -> Option<Instant> {
         let next = self
             .clients()
@@ -119,7 +120,7 @@ impl Peers {
                 waiting = first.chain(waiting).min();
             }
         }
-        // Without the lock: whoever is told may have to reach a worker.
+        // Done without the lock, because code that handles the error may have to reach a worker.
         for (request, _) in over {
             let error = no_connection_in_time(request.timeout.unwrap_or_default());
             request.fail(error);
@@ -127,7 +128,7 @@ impl Peers {
         next.into_iter().chain(waiting).min()
     }
 
-    /// Requests that wait for a connection fail.
+    /// Fails the requests that wait for a connection.
     pub(crate) fn stop(&self) {
         let peers = std::mem::take(&mut *self.0.lock());
         for peer in peers.into_values() {
@@ -140,7 +141,7 @@ impl Peers {
     }
 }
 
-/// The error of a call whose time was over before there was a connection.
+/// Returns the error of a call whose deadline passed before it was sent.
 pub(crate) fn no_connection_in_time(limit: Duration) -> RpcError {
     time_is_over(limit, "the worker could not be reached in that time")
 }

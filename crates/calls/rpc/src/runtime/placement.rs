@@ -1,32 +1,31 @@
-//! Takes the driver to another processor than the one on which its callers spin.
+//! Moving the driver away from a processor on which its callers spin.
 //!
-//! Two threads that spin for one another on one processor pay a change of threads for each step of
-//! a call, though another processor may be free. Linux leaves them there: neither sleeps for long,
-//! and in a virtual machine it takes a processor that is halted for one that the host has given to
-//! others, so it puts a thread that is woken on the processor of the thread that wakes it. The
-//! driver belongs to the agent, so it is the one that goes; the threads of the program stay where
-//! they are.
+//! Two threads may spin for each other on one processor. Each step of a call then costs a thread
+//! switch, even if another processor is free. Linux leaves them there, because neither thread
+//! sleeps for long. In a virtual machine, Linux also mistakes a halted processor for one that the
+//! host has given to others. It therefore wakes a thread on the processor of the waking thread.
+//! Only the driver moves, because it belongs to the agent; the threads of the program stay.
 
 use std::time::{Duration, Instant};
 
 use rustix::thread::{sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Number of waits in a row, ended after others had run on the processor, that show that it is
-/// shared.
+/// Number of consecutive waits that prove that the processor is shared.
+/// A wait counts if other threads ran on the processor before it ended.
 const MANY: u32 = 4;
 
-/// The least time between two moves.
+/// Minimum time between two moves.
 ///
 /// It doubles with each move that has not helped, up to the limit: on a machine where all
-/// processors are busy nothing helps. A move has helped if as many waits in a row end without
-/// others having run.
+/// processors are busy, no move helps. A move has helped if the same number of waits in a row end
+/// without other threads running.
 const PAUSE: Duration = Duration::from_micros(100);
 const PAUSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Decides when the driver moves.
+/// State of the decision when the driver moves.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    /// Number of waits in a row that ended after others had run; and of those that did not, before.
+    /// Consecutive waits with other threads on the processor, and those without.
     shared: u32,
     apart: u32,
     not_before: Option<Instant>,
@@ -45,8 +44,8 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// Counts a wait for a frame that ended now, after others had run on this processor or not.
-    /// Returns whether the driver has to move.
+    /// Counts a wait that ended now. Returns `true` if the driver must move.
+    /// `others_ran` is `true` if other threads ran on this processor during the wait.
     fn count(&mut self, others_ran: bool, now: Instant) -> bool {
         if !others_ran {
             self.shared = 0;
@@ -67,7 +66,7 @@ impl Placement {
         true
     }
 
-    /// Counts a wait for a frame that ended now, and moves the calling thread if it has to.
+    /// Counts a wait that ended now, and moves the calling thread if necessary.
     pub(crate) fn note(&mut self, others_ran: bool, now: Instant) {
         if self.count(others_ran, now) {
             leave_processor();
@@ -75,9 +74,9 @@ impl Placement {
     }
 }
 
-/// Moves the calling thread to another one of the processors that it may use.
+/// Moves the calling thread to another processor that it may use.
 ///
-/// Where there is none, or the system refuses, it stays.
+/// The thread stays if there is none or the system refuses.
 fn leave_processor() {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
@@ -85,7 +84,7 @@ fn leave_processor() {
     let mut others = allowed;
     others.unset(sched_getcpu());
     if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
-        // At once, since threads that this one starts may use the same processors. A failure would
+        // The mask is restored immediately, because new threads inherit it. A failure would only
         // leave one processor out, which does no harm.
         let _ = sched_setaffinity(None, &allowed);
     }
@@ -99,7 +98,7 @@ mod tests {
     fn it_moves_after_some_shared_waits_and_less_often_where_that_does_not_help() {
         let mut placement = Placement::default();
         let start = Instant::now();
-        // A wait every 10 us, for ten seconds.
+        // A wait every 10 µs, for ten seconds.
         let moves = (0..1_000_000)
             .filter(|wait| placement.count(true, start + Duration::from_micros(wait * 10)))
             .collect::<Vec<_>>();
@@ -114,7 +113,7 @@ mod tests {
         for wait in 0..1000 {
             assert!(!placement.count(wait % 4 != 3, now), "{wait}");
         }
-        // A processor of its own makes it ready to move at once again.
+        // After some waits without other threads, the next move may come early again.
         placement.pause = PAUSE_LIMIT;
         for _ in 0..MANY {
             placement.count(false, now);

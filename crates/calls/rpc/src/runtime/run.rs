@@ -1,4 +1,4 @@
-//! One run of a function: its argument, what has to be known before, its steps, and its panics.
+//! One run of a function: its argument, references, steps and panics.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -14,7 +14,7 @@ use crate::runtime::codec;
 use crate::runtime::core::CallContext;
 use crate::service::place::{Place, inside};
 
-/// Runs an async function: its argument, what has to be known before, and its steps.
+/// Runs an async function: decodes, waits for references, and takes its steps.
 pub(crate) async fn steps<Argument, Output, Function, Future_>(
     function: Function,
     context: CallContext,
@@ -34,7 +34,7 @@ where
     in_steps(trace, started).await
 }
 
-/// Runs a function that blocks.
+/// Runs a blocking function.
 pub(crate) fn at_once<Argument: DeserializeOwned, Output>(
     function: &impl Fn(CallContext, Argument) -> Result<Output, RpcError>,
     context: CallContext,
@@ -47,8 +47,8 @@ pub(crate) fn at_once<Argument: DeserializeOwned, Output>(
     caught(|| inside(Place::Blocking, trace, || function(context, argument)))?
 }
 
-/// Goes through the future of the application step by step, each in the place that says so. A panic
-/// in it is its failure.
+/// Polls the future of the application, with each step marked as async code.
+/// A panic in a step becomes the error of the call.
 async fn in_steps<Output>(
     trace: u128,
     future: impl Future<Output = Result<Output, RpcError>>,
@@ -61,7 +61,7 @@ async fn in_steps<Output>(
     .await
 }
 
-/// The error of a function as that of a call.
+/// Converts the error of a function to the error of its call.
 pub(crate) fn failed(error: impl Failure) -> RpcError {
     remote(error.into_remote())
 }
@@ -72,7 +72,7 @@ fn remote(remote: RemoteError) -> RpcError {
     error
 }
 
-/// Runs code of the application; a panic in it is its failure, and nobody else's.
+/// Runs code of the application, and turns a panic into an error.
 fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         remote(RemoteError {
@@ -83,7 +83,7 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, RpcError> {
     })
 }
 
-/// What a panic says.
+/// Returns the text of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())

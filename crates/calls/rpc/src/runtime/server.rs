@@ -1,9 +1,9 @@
-//! The answering side of a connection: who calls, and what each of its frames is for.
+//! The answering side of a connection: its caller, its requests and its frames.
 //!
 //! | file | what |
 //! |---|---|
 //! | [`requests`] | a request from its frame to its turn |
-//! | [`running`] | its function |
+//! | [`running`] | the function of the request |
 //! | [`replies`] | the answer |
 
 mod replies;
@@ -31,8 +31,8 @@ use crate::service::cancellation::Cancellation;
 use crate::wire::handshake::Greeting;
 use crate::wire::link::{Endpoint, Link, fail};
 
-/// Bytes of replies that a caller may leave unread, before none of its requests is begun until it
-/// takes some: as much as it may have in flight.
+/// Bytes of unread replies above which no further request of the caller begins.
+/// It equals the number of bytes that the caller may have in flight.
 const MOST_UNREAD: usize = 64 << 20;
 
 impl HangUp for Server {
@@ -50,32 +50,32 @@ pub(crate) struct Server {
     link: Link,
     arenas: Arenas,
     core: Weak<Core>,
-    /// None for the connection of a worker with itself.
+    /// `None` for the connection of a worker with itself.
     greeting: Mutex<Option<Greeting>>,
     caller: OnceLock<Caller>,
     served: Mutex<Served>,
 }
 
-/// The requests that are not over.
+/// Requests of a connection that are not answered yet.
 #[derive(Default)]
 struct Served {
-    /// Requests that had to wait, since their parts are being read or others of their line come
-    /// first, until they run.
+    /// Requests that wait for their parts or behind others in their line.
+    /// A request stays here until its function runs.
     waiting: BTreeMap<u64, Waiting>,
     running: BTreeMap<u64, Runs>,
-    /// Their share of what the caller may have open, beside those that are answered at once.
+    /// Limit for the requests of the caller that are not answered immediately.
     window: Window,
     /// Parts of replies that the caller has not read yet.
     registered: BTreeMap<u64, Vec<Bytes>>,
-    /// The bytes of these.
+    /// Number of bytes in `registered`.
     bytes_registered: usize,
-    /// Requests that stand in a line, behind the one that is worked on.
+    /// Queued requests of each line, without the one that is being served.
     lines: BTreeMap<u64, VecDeque<Job>>,
-    /// Functions that take a thread and had their turn while the caller took no replies.
+    /// Blocking functions whose turn came while the caller read no replies.
     held: Vec<Blocking>,
 }
 
-/// A request that has to wait.
+/// A request that must wait.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     share: Share,
@@ -83,21 +83,21 @@ struct Waiting {
     is_cancelled: bool,
 }
 
-/// A request whose function runs, or is about to have a thread.
+/// A request whose function runs, or is about to get a thread.
 struct Runs {
     share: Share,
     cancellation: Cancellation,
-    /// Its argument, until the function has its thread: nobody else keeps it.
+    /// Argument of the function, kept only here until the function has its thread.
     argument: Option<Payload>,
 }
 
 impl Served {
-    /// `true` if a call of this number is open.
+    /// `true` if a call with this number is open.
     fn is_open(&self, call: u64) -> bool {
         self.waiting.contains_key(&call) || self.running.contains_key(&call)
     }
 
-    /// A request has to wait, if it does not already.
+    /// Registers a request that must wait, unless it already waits.
     fn waits(&mut self, call: u64, share: Share, line: Option<u64>) {
         let waiting = Waiting {
             share,
@@ -113,21 +113,21 @@ impl Served {
         }
     }
 
-    /// A request waits no more. What it takes is free, if it does not run now.
+    /// Removes a request that no longer waits, and frees its share of the window.
     fn waited(&mut self, call: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&call)?;
         self.window.give_back(waiting.share);
         Some(waiting)
     }
 
-    /// A function has ended.
+    /// Frees the share of a function that has ended.
     fn ended(&mut self, call: u64) {
         if let Some(runs) = self.running.remove(&call) {
             self.window.give_back(runs.share);
         }
     }
 
-    /// The caller has read the parts of a reply.
+    /// Drops the parts of a reply that the caller has read.
     fn read(&mut self, call: u64) {
         if let Some(parts) = self.registered.remove(&call) {
             self.bytes_registered -= parts.iter().map(Bytes::len).sum::<usize>();
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    /// The connection of a worker with itself, whose caller is known.
+    /// Creates the connection of a worker with itself, whose caller is known.
     pub(crate) fn loopback(link: Link, core: &Arc<Core>, caller: OnceLock<Caller>) -> Self {
         Self {
             arenas: Arenas::new(&link),
@@ -160,7 +160,7 @@ impl Server {
         self.link.ended().is_some()
     }
 
-    /// When it has to have said who it is.
+    /// Time by which the peer must identify itself; `None` after it has.
     pub(crate) fn greeted_until(&self) -> Option<Instant> {
         if self.caller.get().is_some() {
             return None;
@@ -168,7 +168,7 @@ impl Server {
         self.greeting.lock().as_ref().map(Greeting::until)
     }
 
-    /// Goes on with the greeting.
+    /// Processes a frame of the greeting.
     fn greet(self: &Arc<Self>, frame: &Frame) -> Result<(), RpcError> {
         let said = match self.greeting.lock().as_mut() {
             Some(greeting) => greeting.take(frame)?,
@@ -178,13 +178,13 @@ impl Server {
             self.link.send(&Header::new(kind), &body, Vec::new())?;
         }
         if let (Some(peer), Some(core)) = (said.peer, self.core.upgrade()) {
-            // It is set once: the handshake ends with it.
+            // The caller is set once, because the handshake ends with it.
             let _ = self.caller.set(core.accepted(peer, self.link.process));
         }
         Ok(())
     }
 
-    /// Tells the caller that this worker goes, and why.
+    /// Tells the caller that this worker closes the connection, and why.
     pub(crate) fn say_goodbye(&self, reason: &str) {
         self.link
             .send_last(&Header::new(FrameKind::GoAway), reason.as_bytes());
@@ -238,7 +238,7 @@ impl Endpoint for Server {
                 self.link
                     .send(&Header::new(FrameKind::Pong), &pong, Vec::new())
             }
-            // An orderly end is about to come.
+            // The caller is about to close the connection in an orderly way.
             FrameKind::GoAway => Ok(()),
             _ => {
                 let text = format!("it sent a {kind:?} where requests come only");
@@ -271,7 +271,7 @@ impl Endpoint for Server {
         for runs in served.running.values() {
             runs.cancellation.cancel();
         }
-        // They see that nobody waits for them any more.
+        // The held functions find out that their result is no longer needed.
         self.go_on_with(served.held);
         if let Some(core) = self.core.upgrade() {
             core.caller_lost(self.caller.get(), &error);

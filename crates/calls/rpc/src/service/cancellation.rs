@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 
 /// Flag that becomes true once, when the result is no longer needed.
 ///
-/// It becomes true when the caller cancels, reaches its deadline or is lost, or when the agent
-/// stops.
+/// The flag becomes true when the caller cancels, reaches its deadline or is lost, or when the
+/// agent stops.
 #[derive(Debug, Clone, Default)]
 pub struct Cancellation(Arc<Inner>);
 
@@ -38,7 +38,7 @@ impl Cancellation {
         }
     }
 
-    /// Makes a flag that becomes true automatically at this time.
+    /// Creates a flag that becomes true automatically at this time.
     pub(crate) fn until(until: Option<Instant>) -> Self {
         Self(Arc::new(Inner {
             until,

@@ -1,5 +1,7 @@
-//! The threads that functions run on: async ones on one thread of a tokio runtime, those that block
-//! on threads of its blocking pool, up to a number at a time and the others in order.
+//! The threads that functions run on.
+//!
+//! Async functions run on one thread of a tokio runtime. Blocking functions run on threads of its
+//! blocking pool: up to a number at the same time, the others in order.
 //!
 //! Threads that read large parts need no permit: a function that waits for a reply holds its thread
 //! until the reply has been read.
@@ -15,17 +17,17 @@ use rdzv_lock::Mutex;
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::sync::watch;
 
-/// Extra threads for bulk reads, so that they progress while all worker threads run functions.
+/// Extra threads for large reads, for when functions use all worker threads.
 const READERS: usize = 4;
 
-/// Time that async functions have to end by themselves after they were cancelled. Nobody waits for
-/// that.
+/// Time in which cancelled async functions can end normally.
+/// The agent does not wait for it.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A function that blocks.
+/// A blocking function.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The runtime of an agent, its permits, and the async functions that have begun and not ended.
+/// The runtime of an agent, its permits, and its number of async functions.
 pub(crate) struct Executor {
     runtime: Mutex<Option<Runtime>>,
     handle: Handle,
@@ -33,7 +35,7 @@ pub(crate) struct Executor {
     functions: Arc<watch::Sender<usize>>,
 }
 
-/// An async function that counts until this is dropped.
+/// Guard that counts an async function until it is dropped.
 pub(crate) struct CountedFunction(Arc<watch::Sender<usize>>);
 
 impl Executor {
@@ -53,7 +55,7 @@ impl Executor {
         })
     }
 
-    /// For tasks and large reads.
+    /// Returns a handle of the runtime, for tasks and large reads.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -66,7 +68,7 @@ impl Executor {
         self.handle.spawn(work);
     }
 
-    /// Runs a function that blocks, as soon as there is a permit.
+    /// Runs a blocking function as soon as a permit is free.
     pub(crate) fn spawn_blocking(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
         if let Some(first) = self.permits.enter(Box::new(work)) {
             let executor = Arc::clone(self);
@@ -75,16 +77,16 @@ impl Executor {
         }
     }
 
-    /// One more async function has begun.
+    /// Counts an async function that has begun.
     pub(crate) fn begin(&self) -> CountedFunction {
         self.functions.send_modify(|count| *count += 1);
         CountedFunction(Arc::clone(&self.functions))
     }
 
-    /// Ends the threads, without waiting for them.
+    /// Ends the threads without waiting for them.
     ///
-    /// Async functions, which were cancelled, have a moment to end by themselves; the runtime
-    /// itself waits for that.
+    /// Async functions were cancelled before and have a short time to end normally. A task of the
+    /// runtime waits for that.
     pub(crate) fn end(&self) {
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {
@@ -93,7 +95,7 @@ impl Executor {
             } else {
                 let mut count = self.functions.subscribe();
                 self.handle.spawn(async move {
-                    // Whether they are over or not, this is the end.
+                    // The runtime ends, even if some functions have not ended.
                     let _ = tokio::time::timeout(GRACE, count.wait_for(|count| *count == 0)).await;
                     runtime.shutdown_background();
                 });
@@ -109,7 +111,7 @@ impl Drop for CountedFunction {
     }
 }
 
-/// Functions that have a thread, and those that wait for one.
+/// Blocking functions that have a thread or wait for one.
 struct Permits {
     most: usize,
     state: Mutex<PermitState>,
@@ -130,7 +132,7 @@ impl Permits {
         }
     }
 
-    /// The work again if it is to have a thread now; it waits otherwise.
+    /// Returns the work if it gets a thread now; otherwise queues it.
     fn enter(&self, work: Work) -> Option<Work> {
         let mut state = self.state.lock();
         if state.closed || state.running < self.most {
@@ -141,7 +143,7 @@ impl Permits {
         None
     }
 
-    /// Does the work, and then what waits.
+    /// Does the work, and then the queued work.
     fn work(&self, first: Work) {
         let mut next = Some(first);
         while let Some(work) = next {
@@ -153,13 +155,13 @@ impl Permits {
         }
     }
 
-    /// What waits is not done any more.
+    /// Drops the queued work.
     fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        // Without the lock: dropping it fills the slots of those that wait for its results.
+        // Dropped without the lock, because that fills the slots of the waiting callers.
         drop(waiting);
     }
 }

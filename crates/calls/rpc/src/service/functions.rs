@@ -1,6 +1,6 @@
 //! The functions that an agent offers, by number.
 //!
-//! `C` is what a function gets beside its argument.
+//! `C` is the type of the context that a function gets in addition to its argument.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -9,33 +9,33 @@ use std::sync::Arc;
 
 use crate::payload::{Answer, Payload};
 
-/// A call of an async function in flight.
+/// An async function that is running.
 pub(crate) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 /// Starts an async function.
 pub(crate) type StartAsync<C> = Arc<dyn Fn(C, Payload) -> Running + Send + Sync>;
 
-/// Runs a function that blocks.
+/// Runs a blocking function.
 pub(crate) type RunBlocking<C> = Arc<dyn Fn(C, Payload) -> Answer + Send + Sync>;
 
-/// Takes the answer of a function, on any thread.
+/// Receives the answer of a function, on any thread.
 pub(crate) type Respond = Box<dyn FnOnce(Answer) + Send>;
 
-/// Hands a call over to the thread that answers it.
+/// Passes a call to the thread that answers it.
 pub(crate) type HandOver<C> = Arc<dyn Fn(C, Payload, Respond) + Send + Sync>;
 
-/// The way in which a function is run.
+/// Way in which a function runs.
 #[derive(Clone)]
 pub(crate) enum MethodBody<C> {
-    /// In steps, on threads that it must not hold up.
+    /// In steps, on threads that the function must not block.
     Async(StartAsync<C>),
-    /// On a thread of its own.
+    /// On a separate thread.
     Blocking(RunBlocking<C>),
     /// On threads that are not the agent's.
     Deferred(HandOver<C>),
 }
 
-/// A function that is offered.
+/// An offered function.
 #[derive(Clone)]
 pub(crate) struct Function<C> {
     pub(crate) name: &'static str,
@@ -52,7 +52,7 @@ impl<C> Functions<C> {
         Some((function.name, &function.body))
     }
 
-    /// The names for a caller that asked for one that is not there.
+    /// Returns the offered names, for a caller that asked for an unknown one.
     pub(crate) fn listed(&self) -> Vec<String> {
         let functions = self.0.values();
         functions

@@ -1,10 +1,10 @@
-//! The functions that an agent offers, and where they run.
+//! The functions that an agent offers, and the threads that run them.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`functions`] | the functions that an agent offers, by number |
 //! | [`executor`] | the threads that they run on |
-//! | [`cancellation`] | how a function learns that nobody waits for its result any more |
+//! | [`cancellation`] | how a function learns that its result is no longer needed |
 //! | [`place`] | the kind of code that a thread runs, and its trace |
 
 pub(crate) mod cancellation;

@@ -1,15 +1,15 @@
-//! The kind of code that a thread runs, and the trace that it belongs to.
+//! The kind of code that a thread runs, and the trace of that code.
 
 use std::cell::Cell;
 
-/// What kind of code this thread runs just now.
+/// Kind of code that this thread currently runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The application's own.
+    /// Code of the application outside of calls.
     Application,
-    /// A step of an async function that was called: it must not block.
+    /// A step of an async function that serves a call: it must not block.
     Async,
-    /// A blocking function that was called: it has a thread of its own.
+    /// A blocking function that serves a call, on a separate thread.
     Blocking,
 }
 
@@ -18,19 +18,19 @@ thread_local! {
     static TRACE: Cell<u128> = const { Cell::new(0) };
 }
 
-/// Where the calling code is.
+/// Returns the kind of the calling code.
 pub(crate) fn place() -> Place {
     PLACE.get()
 }
 
-/// The trace that the calling code belongs to; 0 if to none.
+/// Returns the trace of the calling code; 0 if it has none.
 pub(crate) fn trace() -> u128 {
     TRACE.get()
 }
 
-/// Runs code of a function that was called.
+/// Runs code of a function that serves a call.
 pub(crate) fn inside<T>(place: Place, trace: u128, run: impl FnOnce() -> T) -> T {
-    /// Puts back what was before, also after a panic.
+    /// Restores the previous values, also after a panic.
     struct Restore(Place, u128);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -12,7 +12,7 @@ use crate::RpcError;
 
 /// A Rust type of tensor elements.
 pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {
-    /// Data type of tensors that are made from it.
+    /// Data type of the tensors that are created from this type.
     const DATA_TYPE: DataType;
 
     /// `true` if elements of a data type can be read as this type.
@@ -36,7 +36,7 @@ elements! {
     [f32; 2]: C64,
 }
 
-/// Reads bytes, 8-bit floating point numbers and booleans.
+/// Implementation for bytes, 8-bit floating point numbers and booleans.
 ///
 /// Rust has no such floating point numbers, and a foreign byte need not be a Rust `bool`.
 impl Element for u8 {
@@ -48,7 +48,7 @@ impl Element for u8 {
     }
 }
 
-/// Numbers that are borrowed as bytes.
+/// Numbers that are lent as bytes.
 struct Numbers<T>(Vec<T>);
 
 impl<T: Element> AsRef<[u8]> for Numbers<T> {
@@ -58,11 +58,11 @@ impl<T: Element> AsRef<[u8]> for Numbers<T> {
 }
 
 impl Tensor {
-    /// Makes a contiguous tensor on the CPU from these numbers, without a copy.
+    /// Creates a contiguous tensor on the CPU from these numbers, without a copy.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if the shape has another number of elements.
+    /// `InvalidArgument` if the shape has a different number of elements.
     pub fn from_vec<T: Element>(
         numbers: Vec<T>,
         shape: impl Into<Vec<usize>>,
@@ -82,14 +82,14 @@ impl Tensor {
         })
     }
 
-    /// Returns the elements, the last index fastest.
+    /// Returns the elements in order, the last index fastest.
     ///
-    /// They are borrowed if they have this order in the memory of the host and are aligned for
-    /// their type, and copied otherwise.
+    /// The elements are borrowed if they have this order in the memory of the host and are aligned
+    /// for their type. Otherwise they are copied.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if the elements have another type; otherwise those of
+    /// `InvalidArgument` if the elements have another type; otherwise the errors of
     /// [`contiguous`](Self::contiguous).
     pub fn as_slice<T: Element>(&self) -> Result<Cow<'_, [T]>, RpcError> {
         if !T::reads(self.data_type()) {

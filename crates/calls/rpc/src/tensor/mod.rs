@@ -1,4 +1,4 @@
-//! Tensors: typed, strided views of shared memory, sent in calls without copies.
+//! Tensors: typed, strided views of shared memory, sent without copies.
 //!
 //! A [`Tensor`] is a [`Storage`] and a [`TensorMeta`]. Views share the storage; no code writes to a
 //! storage after a tensor was made from it. This module has no arithmetic. The application reads
@@ -24,7 +24,7 @@ use crate::device::DeviceBackend;
 
 /// A typed, strided view of shared memory; clones and slices never copy it.
 ///
-/// In the arguments and results of calls a tensor travels beside the serialised body. The message
+/// In the arguments and results of calls, a tensor is sent next to the serialised body. The message
 /// has exactly the bytes that the tensor covers, and overlapping views still overlap after their
 /// arrival. A tensor cannot be serialised elsewhere.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Makes a view of a storage.
+    /// Creates a view of a storage.
     ///
     /// # Errors
     ///
@@ -46,11 +46,11 @@ impl Tensor {
         Ok(Self { storage, meta })
     }
 
-    /// Makes a contiguous tensor on the CPU from bytes in little-endian order.
+    /// Creates a contiguous tensor on the CPU from bytes in little-endian order.
     ///
     /// # Errors
     ///
-    /// Kind InvalidArgument if the shape needs another number of bytes.
+    /// `InvalidArgument` if the shape needs a different number of bytes.
     pub fn from_bytes(
         data_type: DataType,
         shape: impl Into<Vec<usize>>,
@@ -94,7 +94,7 @@ impl Tensor {
         self.meta.shape()
     }
 
-    /// Returns the distance of the elements of each dimension, in elements.
+    /// Returns the distance between neighbours in each dimension, in elements.
     pub fn strides(&self) -> &[usize] {
         self.meta.strides()
     }
@@ -104,11 +104,11 @@ impl Tensor {
         self.storage.location()
     }
 
-    /// Returns the tensor in the memory of the host, copied if it is elsewhere.
+    /// Returns the tensor in host memory; copies it if it is on a device.
     ///
     /// # Errors
     ///
-    /// Those of its device.
+    /// Returns the errors of its device.
     pub fn to_cpu(&self) -> Result<Self, RpcError> {
         if self.device().is_cpu() {
             return Ok(self.clone());
@@ -123,7 +123,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// Returns the errors of the device.
     pub fn to_device(
         &self,
         device: Device,

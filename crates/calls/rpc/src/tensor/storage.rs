@@ -10,7 +10,7 @@ use rdzv_rpc_proto::device::Device;
 use crate::RpcError;
 use crate::device::{DeviceBackend, DeviceMemory, Event};
 
-/// Memory of the host or of a device, shared by tensors and never written again.
+/// Memory of the host or a device, shared by tensors and never written again.
 ///
 /// Clones are the same storage.
 #[derive(Clone)]
@@ -29,12 +29,12 @@ enum Memory {
 }
 
 impl Storage {
-    /// Makes a storage of host memory.
+    /// Creates a storage of host memory.
     pub fn host(bytes: Bytes) -> Self {
         Self(Arc::new(Memory::Host(bytes)))
     }
 
-    /// Makes a storage of device memory that is complete at `filled`.
+    /// Creates a storage of device memory that is complete at `filled`.
     pub fn device(
         memory: Arc<dyn DeviceMemory>,
         backend: Arc<dyn DeviceBackend>,
@@ -47,7 +47,7 @@ impl Storage {
         }))
     }
 
-    /// Makes a storage without memory, for tensors without elements.
+    /// Creates a storage without memory, for tensors without elements.
     pub(crate) fn nothing(device: Device) -> Self {
         Self(Arc::new(Memory::Nothing(device)))
     }
@@ -75,7 +75,7 @@ impl Storage {
         self.len() == 0
     }
 
-    /// `true` if both are the same storage, not only equal bytes.
+    /// `true` if both values are the same storage, not only equal bytes.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -92,7 +92,7 @@ impl Storage {
     ///
     /// # Errors
     ///
-    /// The failure of a copy.
+    /// Returns the failure of a copy.
     pub fn device_memory(&self) -> Result<Option<&Arc<dyn DeviceMemory>>, RpcError> {
         match &*self.0 {
             Memory::Device { memory, filled, .. } => {
@@ -103,15 +103,15 @@ impl Storage {
         }
     }
 
-    /// Returns bytes in host memory: shared if they are there, otherwise copied.
+    /// Returns bytes in host memory: shared if they are there, copied otherwise.
     ///
     /// # Errors
     ///
-    /// Those of the device.
+    /// Returns the errors of the device.
     ///
     /// # Panics
     ///
-    /// If the range exceeds the storage.
+    /// Panics if the range exceeds the storage.
     pub fn bytes(&self, range: Range<usize>) -> Result<Bytes, RpcError> {
         match &*self.0 {
             Memory::Host(bytes) => Ok(bytes.slice(range)),
@@ -144,7 +144,7 @@ impl fmt::Debug for Storage {
     }
 }
 
-/// Puts the parts of a message on their devices, with one storage for each part.
+/// Copies the parts of a message to their devices; returns a storage per part.
 ///
 /// All parts of a device are copied together.
 pub(crate) fn put(

@@ -30,7 +30,7 @@ fn numbers_are_shared_not_copied() {
 #[test]
 fn bytes_that_are_not_aligned_are_copied() {
     let bytes = Bytes::from([&[0][..], &1.5_f64.to_le_bytes(), &[0; 8]].concat());
-    // One of eight neighbours is aligned, the others are not.
+    // One of eight consecutive addresses is aligned.
     let mut copied = 0;
     for start in 0..8 {
         let tensor = Tensor::from_bytes(DataType::F64, [1], bytes.slice(start..start + 8)).unwrap();

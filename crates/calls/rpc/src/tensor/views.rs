@@ -13,7 +13,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`MetaError`] if the dimension or one of the indices does not exist.
+    /// [`MetaError`] if the dimension or an index does not exist.
     pub fn slice(&self, dimension: usize, range: Range<usize>) -> Result<Self, MetaError> {
         Ok(self.with(self.meta.slice(dimension, range)?))
     }
@@ -22,7 +22,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// Those of [`slice`](Self::slice).
+    /// Returns the errors of [`slice`](Self::slice).
     pub fn select(&self, dimension: usize, index: usize) -> Result<Self, MetaError> {
         Ok(self.with(self.meta.select(dimension, index)?))
     }
@@ -51,7 +51,7 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// Those of its device, or no memory for a copy.
+    /// Returns the errors of its device, or an error if there is no memory for a copy.
     pub fn contiguous(&self) -> Result<Self, RpcError> {
         if self.meta.is_contiguous() {
             return Ok(self.clone());
@@ -77,17 +77,17 @@ impl Tensor {
 
     /// Returns the bytes of the elements, the last index fastest.
     ///
-    /// They are shared if they have this order, and copied otherwise.
+    /// The bytes are shared if they have this order, and copied otherwise.
     ///
     /// # Errors
     ///
-    /// Those of [`contiguous`](Self::contiguous).
+    /// Returns the errors of [`contiguous`](Self::contiguous).
     pub fn to_bytes(&self) -> Result<Bytes, RpcError> {
         let contiguous = self.contiguous()?;
         contiguous.storage.bytes(contiguous.meta.reach())
     }
 
-    /// Makes a view of the same storage.
+    /// Creates a view of the same storage.
     fn with(&self, meta: TensorMeta) -> Self {
         Self {
             storage: self.storage.clone(),

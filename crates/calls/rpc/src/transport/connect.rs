@@ -1,4 +1,4 @@
-//! Connecting to a worker: the choice of a transport.
+//! Connecting to a worker, and the choice of a transport.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,15 +20,15 @@ use super::{Carrier, TransportKind, shared, tcp};
 /// First byte of the acceptor under TLS: it accepts this side's certificate.
 pub(super) const WELCOME: u8 = b'W';
 
-/// Connects to a worker, and waits for it.
+/// Connects to a worker, and waits until the connection is ready.
 ///
 /// The carrier has the transport and the reason for it. Workers of one host use a Unix socket and
 /// exchange rings over it, unless the options disable that. If the socket cannot be reached, and
-/// for other hosts, TCP is used.
+/// for other hosts, this uses TCP.
 ///
 /// # Errors
 ///
-/// [`TransportError::Unreachable`] and [`TransportError::Late`], after which trying again may help;
+/// [`TransportError::Unreachable`] and [`TransportError::Late`], after which a retry may help;
 /// [`TransportError::Refused`] and [`TransportError::RefusedBy`], after which it does not.
 pub fn connect(
     peer_address: &PeerAddress,
@@ -98,7 +98,7 @@ fn far(
     }
 }
 
-/// Does the handshake of the connecting side, and reads the acceptor's first byte.
+/// Does the handshake of the connecting side; reads the acceptor's first byte.
 fn secure(
     mut session: TlsSession,
     attempt: Attempt<'_>,
@@ -196,10 +196,10 @@ fn split(socket: OwnedFd) -> Result<(Socket, Socket), TransportError> {
     socket::halves(socket).map_err(TransportError::system("share a socket"))
 }
 
-/// Sends the reason of a refusal to a peer on a plain socket, if the peer reads it.
+/// Sends the reason of a refusal to a peer on a plain socket, if possible.
 pub(super) fn turn_away(socket: &OwnedFd, reason: &str) {
     let frame = rdzv_rpc_proto::frame::refusal::go_away(reason);
-    // The peer may have closed, and a new socket has room: in both cases there is nothing to wait
-    // for.
+    // The peer may have closed the socket, and a new socket has room: there is nothing to wait for
+    // in both cases.
     let _ = send(socket.as_fd(), &[IoSlice::new(&frame)]);
 }

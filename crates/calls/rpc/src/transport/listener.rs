@@ -1,4 +1,4 @@
-//! Where others connect to this worker.
+//! The listener: the end of this worker to which others connect.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,42 +24,43 @@ use super::tls::TlsSession;
 use super::unix::{self, Greeting};
 use super::{Carrier, tcp};
 
-/// The most peers that have connected and have not said yet what comes before the first frame. One
-/// more pushes another one out, so those who say nothing keep nobody away.
+/// Maximum number of connected peers that have not completed the greeting.
+/// One more peer evicts another one, so silent peers do not block new ones.
 const MOST_UNAUTHENTICATED: usize = 128;
 
-/// The most of them from one source.
+/// Maximum number of such peers from one source.
 const MOST_OF_ONE: usize = 64;
 
-/// How many peers one call takes in, so that a flood of them does not hold its caller up.
+/// Maximum number of peers that one call accepts.
+/// It keeps a flood of peers from delaying the caller.
 const AT_ONCE: usize = 32;
 
-/// What the events of the three descriptors are called; strangers follow.
+/// Tokens of the events of the three descriptors; pending peers follow.
 const TCP: u64 = 0;
 const UNIX: u64 = 1;
 const TIMER: u64 = 2;
 const FIRST_UNAUTHENTICATED: u64 = 3;
 
-/// Where others connect to this worker.
+/// Endpoint of this worker to which others connect.
 ///
-/// One descriptor becomes readable when there is anything to do. Its owner then calls
-/// [`accept`](Self::accept) until that returns nothing. Nothing here ever waits, and a peer that
-/// stalls, floods or talks nonsense is dropped by its own deadline.
+/// One descriptor becomes readable when there is work. Its owner then calls
+/// [`accept`](Self::accept) until that returns `None`. No call ever waits. A peer that stalls,
+/// floods or sends nonsense is dropped at its deadline.
 pub struct Listener {
     tcp: TcpListener,
     unix: Option<(UnixListener, String)>,
     options: TransportOptions,
-    /// All of it in one descriptor.
+    /// Poller of all descriptors.
     watched: Poller,
     timer: Timer,
-    /// In the order in which they came, so the first deadline is that of the first.
+    /// In order of arrival, so the first peer has the first deadline.
     unauthenticated: Pending<Unauthenticated>,
     outcomes: VecDeque<Result<Carrier, TransportError>>,
-    /// Given up for a moment when there are no descriptors left, to close what waits.
+    /// Closed for a moment when no descriptor is left, to reject a waiting peer.
     spare: Option<File>,
 }
 
-/// A peer that has connected and has something to say before the first frame.
+/// A connected peer that has not completed the steps before the first frame.
 struct Unauthenticated {
     peer: String,
     until: Instant,
@@ -81,11 +82,11 @@ impl Stage {
 }
 
 impl Listener {
-    /// Listens.
+    /// Starts to listen.
     ///
     /// # Errors
     ///
-    /// [`TransportError::System`] if an address or a name cannot be had.
+    /// [`TransportError::System`] if an address or a name is not available.
     pub fn new(options: TransportOptions) -> Result<Self, TransportError> {
         let tcp = tcp::listen(SocketAddr::new(options.address, options.port))?;
         let unix = options.unix.then(unix::listen).transpose()?;
@@ -113,13 +114,13 @@ impl Listener {
         })
     }
 
-    /// Where this worker can be reached.
+    /// Returns the address at which others reach this worker.
     ///
-    /// For a worker that listens at all addresses, the caller puts in one that others can use.
+    /// If the worker listens at all addresses, the caller replaces the address by a reachable one.
     ///
     /// # Errors
     ///
-    /// [`TransportError::System`] if the system does not know.
+    /// [`TransportError::System`] if the system does not report the address.
     pub fn peer_address(&self) -> Result<PeerAddress, TransportError> {
         let address = self.tcp.local_addr();
         Ok(PeerAddress {
@@ -131,16 +132,16 @@ impl Listener {
         })
     }
 
-    /// Becomes readable when there is something to do.
+    /// Returns a descriptor that becomes readable when there is work.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.watched.as_fd()
     }
 
-    /// The next peer that is ready for frames; none if there is none now.
+    /// Returns the next peer that is ready for frames, if there is one.
     ///
     /// # Errors
     ///
-    /// What came of one peer that did not get that far, for the log: the listener goes on.
+    /// Returns the failure of one peer, for the log. The listener continues.
     pub fn accept(&mut self) -> Result<Option<Carrier>, TransportError> {
         if self.outcomes.is_empty() {
             self.advance()?;
@@ -163,7 +164,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Takes in who waits at one of the sockets.
+    /// Accepts the peers that wait at one of the sockets.
     fn take_in(&mut self, accept: fn(&mut Self) -> io::Result<()>) {
         for _ in 0..AT_ONCE {
             match accept(self) {
@@ -185,7 +186,7 @@ impl Listener {
     fn accept_tcp(&mut self) -> io::Result<()> {
         let (stream, from) = self.tcp.accept()?;
         stream.set_nonblocking(true)?;
-        // It fails if the peer has gone again, which shows soon enough.
+        // This fails if the peer has already closed the connection, which a later read shows too.
         let _ = tcp::tune(&stream, self.options.heartbeat_limit);
         let socket = OwnedFd::from(stream);
         let peer = from.to_string();
@@ -226,18 +227,19 @@ impl Listener {
         Ok(())
     }
 
-    /// Without descriptors nobody can be accepted, and who waits would be announced for ever.
+    /// Accepts and closes one waiting peer, because no descriptor is left.
+    /// Otherwise the poller would report the peer again and again.
     fn turn_one_away(&mut self) {
         self.spare = None;
         let waiting = self.tcp.accept().map(|_| ());
         if let (Err(_), Some((listener, _))) = (waiting, &self.unix) {
-            // Whether there was one does not matter: it is closed at once.
+            // The peer, if there is one, is closed immediately.
             let _ = listener.accept();
         }
         self.spare = spare();
     }
 
-    /// Lets a peer say what comes before the first frame.
+    /// Starts the steps before the first frame for a peer.
     fn admit(&mut self, source: Source, peer: String, stage: Stage) {
         if let Some(silent) = self.unauthenticated.make_room(source) {
             let count = self.unauthenticated.len();
@@ -267,7 +269,7 @@ impl Listener {
         }
     }
 
-    /// A stranger said something.
+    /// Handles an event of a pending peer.
     fn listen_to(&mut self, number: u64) {
         let Some(unauthenticated) = self.unauthenticated.get_mut(number) else {
             return;
@@ -282,7 +284,7 @@ impl Listener {
         let Some(unauthenticated) = self.unauthenticated.remove(number) else {
             return;
         };
-        // Whoever gets the socket watches it in its own way.
+        // The new owner of the socket watches it with a different poller.
         self.watched.remove(unauthenticated.stage.socket());
         if let Err(reason) = complete {
             if let Stage::Unix(greeting) = &unauthenticated.stage {
@@ -304,7 +306,7 @@ impl Listener {
         self.outcomes.push_back(outcome);
     }
 
-    /// Drops strangers who have taken too long.
+    /// Drops pending peers whose deadline has passed.
     fn drop_late(&mut self) {
         let now = Instant::now();
         while let Some((number, first)) = self.unauthenticated.first()
@@ -321,7 +323,7 @@ impl Listener {
         self.set_timer();
     }
 
-    /// Wakes up at the first deadline, and makes the timer quiet until then.
+    /// Sets the timer to the first deadline, or disables it.
     fn set_timer(&self) {
         let first = self.unauthenticated.first();
         self.timer.set(first.map(|(_, unauthenticated)| {
@@ -337,7 +339,7 @@ impl Listener {
     }
 }
 
-/// Goes on with a TLS handshake, and says welcome when it is over.
+/// Continues a TLS handshake, and sends the welcome byte at its end.
 fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Result<bool, String> {
     if is_plain(&session.stream().0) {
         let reason = "this worker wants TLS: give certificates to all workers or to none";
@@ -350,7 +352,7 @@ fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Resul
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) => return Err(error.to_string()),
         };
-    // Until then for whichever the handshake waits for.
+    // Until then the poller watches for the event that the handshake needs.
     let events = match session.wants_room() {
         true => EventFlags::OUT,
         false => EventFlags::IN,
@@ -360,14 +362,14 @@ fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Resul
     Ok(greeted)
 }
 
-/// `true` if a frame comes where a TLS handshake should begin.
+/// `true` if a frame arrives where a TLS handshake should begin.
 fn is_plain(socket: &OwnedFd) -> bool {
     let mut first = [0; 4];
     let peeked = recv(socket, &mut first, RecvFlags::PEEK);
     peeked.is_ok_and(|(count, _)| count == 4) && u32::from_le_bytes(first) == MAGIC
 }
 
-/// A descriptor that can be given up.
+/// Opens a descriptor that can be closed when no other is left.
 fn spare() -> Option<File> {
     File::open("/dev/null").ok()
 }

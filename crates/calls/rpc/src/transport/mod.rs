@@ -2,23 +2,23 @@
 //!
 //! A worker listens ([`Listener`]) and publishes its address ([`PeerAddress`]). Another worker
 //! connects ([`connect()`]), and each of the two gets a [`Carrier`]: two halves that transport
-//! bytes and know nothing of frames. The locations of the two workers decide the kind of the
-//! carrier, which also has the reason.
+//! bytes and do not interpret frames. The locations of the two workers decide the kind of the
+//! carrier. The carrier also has the reason for this choice.
 //!
 //! ```text
 //!  connect(contact) ── same boot id? ── yes ─► Unix socket ── rings accepted? ── yes ─► Shared
 //!                          │                      │ cannot be reached     └── no ──► Unix
 //!                          └── no ──► TCP ◄───────┘
-//!                                      └── certificates given? ── yes ─► TlsTcp, else Tcp
+//!                                      └── certificates given? ── yes ─► TlsTcp, no ─► Tcp
 //! ```
 //!
 //! All steps before the first frame (the TLS handshake, the offer of rings) are over when a worker
-//! gets a carrier. A peer that is refused at that stage gets the reason in a `GoAway` frame, or a
+//! gets a carrier. A peer that is refused before that receives the reason in a `GoAway` frame or a
 //! TLS alert.
 //!
 //! Reading order: the traits here, [`peer_address`], [`options`], [`connect`](mod@connect) and
-//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, [`oneself`]. The proof
-//! that two workers are of one job is in `rdzv-trust`.
+//! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, and the connection of a
+//! worker to itself. The crate `rdzv-trust` proves that two workers belong to one job.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -54,75 +54,75 @@ pub use rdzv_trust::{Identity, Token};
 pub trait ReadHalf: Send {
     /// Reads the available bytes, and never waits.
     ///
-    /// A reader continues until there is nothing, and sleeps only then: received bytes may be here
-    /// already while the descriptor is not readable.
+    /// A reader must continue until no bytes are left before it sleeps. Received bytes may be in a
+    /// buffer while the descriptor is not readable.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if there is nothing now. `Ok(0)` is no error: the peer has
-    /// closed. Any other error is the end of the connection.
+    /// [`io::ErrorKind::WouldBlock`] if no bytes are available now. `Ok(0)` is no error: the peer
+    /// has closed the connection. Any other error is the end of the connection.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
     /// Prepares the reader to sleep until the descriptor is readable.
     ///
-    /// `false` if it must not sleep, because there is something to read.
+    /// `false` if it must not sleep, because bytes are available.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }
 
     /// Records that the reader is awake, whatever woke it.
     ///
-    /// Follows each [`prepare_to_sleep`](Self::prepare_to_sleep) that returned true.
+    /// Call this after each [`prepare_to_sleep`](Self::prepare_to_sleep) that returned `true`.
     fn awake(&mut self) {}
 
-    /// `true` if arrivals do not make the descriptor ready while the reader is awake.
+    /// `true` if arriving bytes do not signal the descriptor of an awake reader.
     ///
     /// A poller may then continue to watch it.
     fn is_quiet_awake(&self) -> bool {
         false
     }
 
-    /// Returns a descriptor that is readable when there is something to read.
+    /// Returns a descriptor that is readable when bytes or the end have arrived.
     ///
-    /// This includes the end. No other half has the same descriptor.
+    /// No other half has the same descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
 /// Sending half of a connection.
 pub trait WriteHalf: Send {
-    /// Writes the beginning of the parts, and returns the number of bytes; never waits.
+    /// Writes the beginning of the parts; returns the number of bytes; never waits.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if nothing can be written now; the next call has to begin with
+    /// [`io::ErrorKind::WouldBlock`] if no bytes can be written now; the next call must begin with
     /// the same bytes. Any other error is the end of the connection.
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
     /// Prepares the writer to sleep until the descriptor is ready.
     ///
-    /// `false` if it must not sleep, because there is room.
+    /// `false` if the writer must not sleep, because there is room.
     fn prepare_to_sleep(&mut self) -> bool {
         true
     }
 
     /// Records that the writer is awake, whatever woke it.
     ///
-    /// Follows each [`prepare_to_sleep`](Self::prepare_to_sleep) that returned true.
+    /// Call this after each [`prepare_to_sleep`](Self::prepare_to_sleep) that returned `true`.
     fn awake(&mut self) {}
 
-    /// Returns a descriptor that is ready for writing, or if the connection is broken.
+    /// Returns a descriptor that is ready when there is room or an error.
     ///
     /// See [`ready_when`](Self::ready_when). No other half has the same descriptor.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Returns the condition to watch the descriptor for.
+    /// Returns the condition to watch on the descriptor.
     fn ready_when(&self) -> Readiness {
         Readiness::Writable
     }
 
     /// Ends the connection in both directions.
     ///
-    /// The readers on both sides see that it is closed. Written bytes are still delivered.
+    /// The readers on both sides see the end. Written bytes are still delivered.
     fn close(&mut self);
 }
 
@@ -180,7 +180,7 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Makes a carrier from two halves of one kind, without data about the peer.
+    /// Creates a carrier from two halves of one kind, without data about the peer.
     fn new(
         (read, write): (impl ReadHalf + 'static, impl WriteHalf + 'static),
         kind: TransportKind,

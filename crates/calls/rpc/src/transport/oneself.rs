@@ -1,4 +1,4 @@
-//! Connection of a worker to itself: a pair of sockets, like those to others.
+//! Connection of a worker to itself: a pair of sockets.
 
 use std::os::unix::net::UnixStream;
 
@@ -11,7 +11,7 @@ use super::unix::Agreed;
 ///
 /// # Errors
 ///
-/// [`TransportError::System`] if the system makes no sockets.
+/// [`TransportError::System`] if the system cannot create sockets.
 pub fn pair() -> Result<(Carrier, Carrier), TransportError> {
     let broken = || TransportError::system("make a pair of sockets");
     let (near, far) = UnixStream::pair().map_err(broken())?;

@@ -8,22 +8,22 @@ use rdzv_rpc_proto::heartbeat;
 
 use rdzv_trust::Identity;
 
-/// Options of the transports; all workers of a group should have the same.
+/// Options of the transports; use the same options on all workers of a group.
 #[derive(Debug, Clone)]
 pub struct TransportOptions {
     /// `true` if workers of one host use a Unix socket (default: `true`).
     pub unix: bool,
-    /// `true` if workers of one host exchange bytes in shared memory (default: `true`).
+    /// `true` if workers of one host use shared memory (default: `true`).
     ///
-    /// They first need a Unix socket.
+    /// They first connect over a Unix socket.
     pub shared: bool,
     /// Size of a ring in shared memory, in bytes (default: 256 KiB).
     pub ring: usize,
     /// `true` if workers of one host read large parts from each other's memory.
     ///
-    /// The default is `true`. The operating system has to allow it.
+    /// The default is `true`. The operating system must allow it.
     pub read_memory: bool,
-    /// `true` if this worker may connect over TCP, as the last choice (default: `true`).
+    /// `true` if this worker may use TCP as the last choice (default: `true`).
     pub tcp: bool,
     /// Listening address for TCP (default: 127.0.0.1).
     pub address: IpAddr,
@@ -35,7 +35,7 @@ pub struct TransportOptions {
     ///
     /// The default is the user of this process.
     pub users: Option<Vec<u32>>,
-    /// Time within which a connected peer has to identify itself (default: 5 s).
+    /// Time within which a connected peer must identify itself (default: 5 s).
     ///
     /// With TLS and Unix sockets this includes the steps before the identification.
     pub greeting: Duration,

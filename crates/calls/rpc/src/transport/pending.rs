@@ -1,8 +1,8 @@
 //! Connected peers without identification, bounded in total and per source.
 //!
-//! No peer is refused: one more peer evicts the peer that has been silent for longest. It evicts a
-//! peer of its own source if that source has many, and otherwise a peer of the source that has
-//! most.
+//! A new peer is never refused: it evicts the peer that has been silent for the longest time. The
+//! evicted peer has the same source if that source has many peers. Otherwise it is a peer of the
+//! source with the most peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub(crate) enum Source {
     /// A process of this host.
     Process(u32),
-    /// An address; for IPv6 its first 64 bits, because one host may have all the rest.
+    /// An address; the first 64 bits of IPv6, since one host may have the rest.
     Address(IpAddr),
     /// Anything else.
     Unknown,
@@ -31,7 +31,7 @@ impl From<IpAddr> for Source {
 }
 
 impl Source {
-    /// Returns the source of a described peer, or its process if it is on this host.
+    /// Returns the source of a peer: its process if it is on this host.
     pub(crate) fn of(peer: &str, process: Option<u32>) -> Self {
         let address = || peer.parse::<SocketAddr>().ok();
         match process {
@@ -41,7 +41,7 @@ impl Source {
     }
 }
 
-/// Peers that have not identified themselves yet, in the order of their arrival.
+/// Peers that have not identified themselves yet, in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Pending<T> {
     most: usize,
@@ -52,7 +52,8 @@ pub(crate) struct Pending<T> {
 }
 
 impl<T> Pending<T> {
-    /// Bounds the peers in total and per source; numbers start at `first`.
+    /// Creates the set with limits in total and per source.
+    /// Numbers start at `first`.
     pub(crate) fn new(most: usize, most_of_one: usize, first: u64) -> Self {
         Self {
             most,
@@ -63,7 +64,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Makes room for one more peer of a source, and returns the evicted peer, if any.
+    /// Makes room for one more peer of a source; returns the evicted peer, if any.
     pub(crate) fn make_room(&mut self, source: Source) -> Option<T> {
         let of_one = self.sources.get(&source).map_or(0, BTreeSet::len);
         let full = if of_one >= self.most_of_one {

@@ -1,7 +1,7 @@
-//! Halves of a link through shared memory.
+//! Halves of a connection through shared memory.
 //!
-//! The Unix socket over which the rings were passed stays open: its end of file shows that the peer
-//! has ended, which memory cannot show. Only arenas are passed over this socket.
+//! The Unix socket over which the rings were passed stays open. Its end of file shows that the peer
+//! has ended, which memory cannot show. Apart from that, only arenas are passed over this socket.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,13 +13,13 @@ use rdzv_shm::{Consumer, Leases, Link, Producer};
 use super::socket::close;
 use super::{ReadHalf, Readiness, WriteHalf};
 
-/// One ring and the socket beside it.
+/// One ring and the socket of the connection.
 pub(super) struct Half<R> {
     ring: R,
     beside: Arc<Leases>,
-    /// Doorbell and socket in one descriptor.
+    /// Poller of the doorbell and the socket.
     watched: Poller,
-    /// `true` if the socket may have something new since its last check.
+    /// `true` if the socket may have a new event since its last check.
     woken: bool,
 }
 
@@ -56,13 +56,13 @@ impl ReadHalf for Half<Consumer> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.ring.read(into)?;
         if count > 0 || into.is_empty() {
-            // The data that woke this side is here. If the socket has an event, it wakes this side
+            // The data that woke this side is here. An event of the socket would wake this side
             // again.
             self.woken &= count == 0;
             return Ok(count);
         }
         if self.has_ended() {
-            // The bytes that the peer wrote before its end come first.
+            // Bytes that the peer wrote before its end come first.
             return Ok(self.ring.read(into)?);
         }
         Err(io::ErrorKind::WouldBlock.into())

@@ -14,7 +14,7 @@ const MOST_PIECES: usize = 1024;
 /// A socket: a half of a carrier, or a stream for TLS.
 pub(super) struct Socket(pub(super) OwnedFd);
 
-/// Splits a socket into halves with separate descriptors, which can be watched alone.
+/// Splits a socket into halves with separate descriptors to watch.
 pub(super) fn halves(socket: OwnedFd) -> io::Result<(Socket, Socket)> {
     let twin = socket.try_clone()?;
     Ok((Socket(socket), Socket(twin)))
@@ -85,7 +85,7 @@ const LEFT_OVER: usize = 1 << 20;
 /// Ends the connection for both sides.
 ///
 /// Written bytes are still delivered. TCP would discard them if this side had unread bytes, so this
-/// reads the available ones first.
+/// function first reads the available bytes.
 pub(super) fn close(socket: impl AsFd) {
     // These calls fail only if the connection is over already.
     let _ = shutdown(&socket, Shutdown::Write);

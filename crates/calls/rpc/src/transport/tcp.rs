@@ -21,9 +21,10 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener, TransportError>
     listener.map_err(TransportError::system(format!("listen at {address}")))
 }
 
-/// Connects, and waits for that.
+/// Connects and waits for the connection.
 ///
-/// The wait has the limit for a silent host, because such a host does not exist.
+/// The wait has the same limit as a silent host, because a host that is down does not answer
+/// either.
 pub(super) fn dial(
     address: SocketAddr,
     heartbeat_limit: Duration,
@@ -58,9 +59,9 @@ pub(super) fn dial(
 
 /// Disables Nagle's algorithm, and makes TCP notice a host that has vanished.
 ///
-/// TCP notices it whether data is on its way to the host or not. Data has to be acknowledged in
-/// time while the peers greet each other, which is when they read everything that arrives. Later
-/// the heartbeat [checks](super::tcp_info::seen) that.
+/// TCP notices it whether data is in flight to the host or not. Data must be acknowledged in time
+/// during the greeting, when both peers read all data that arrives. Later the heartbeat
+/// [checks](super::tcp_info::seen) the host instead.
 pub(super) fn tune(socket: impl AsFd, heartbeat_limit: Duration) -> io::Result<()> {
     let rhythm = Rhythm::new(heartbeat_limit);
     sockopt::set_tcp_nodelay(&socket, true)?;

@@ -1,4 +1,4 @@
-//! The operating system's data about a TCP connection.
+//! Data of the operating system about a TCP connection.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -50,14 +50,14 @@ pub(super) fn retry_every(socket: &impl AsFd, pause: Duration) {
     const SECONDS: std::ops::RangeInclusive<u64> = 1..=120;
     let seconds = pause.as_secs().clamp(*SECONDS.start(), *SECONDS.end());
     let milliseconds = u32::try_from(seconds * 1000).unwrap_or(u32::MAX);
-    // An older system has no such option.
+    // An older kernel does not have this option.
     let _ = LongestPause.set(socket, &milliseconds);
 }
 
-/// Keeps the system from ending the connection because the peer accepts nothing.
+/// Keeps the kernel from closing a connection whose peer reads nothing.
 ///
-/// The system would end it even if the peer's host is alive: its limit for unacknowledged data also
-/// applies to a receive window that stays closed.
+/// The kernel would close it even if the peer's host is alive: its limit for unacknowledged data
+/// also applies to a receive window that stays closed.
 pub(crate) fn leave_open(socket: &impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(socket, 0)?)
 }

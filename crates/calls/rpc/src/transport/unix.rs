@@ -1,9 +1,10 @@
-//! Unix sockets between workers of one host, and the greeting before the first frame.
+//! Unix sockets between workers of one host, and the first greeting.
 //!
-//! They have random abstract names. A file in a private folder would also keep other users out, but
-//! would be left over whenever a worker is killed. Every process of the host can see an abstract
-//! name, so both sides ask the kernel for the user of the peer and refuse other users. The
-//! connecting side checks the listener too, so a process gains nothing by taking a name first.
+//! The sockets have random abstract names. A file in a private folder would also keep other users
+//! out, but would be left over whenever a worker is killed. Every process of the host can see an
+//! abstract name. Both sides therefore ask the kernel for the user of the peer, and refuse other
+//! users. The connecting side checks the listener too, so a process gains nothing by taking a name
+//! first.
 //!
 //! ```text
 //!  connector                                   acceptor
@@ -149,12 +150,12 @@ fn hear(socket: &OwnedFd, attempt: Attempt<'_>) -> Result<u8, TransportError> {
     let mut answer = Vec::new();
     loop {
         let mut piece = [0; 1024];
-        // One byte first: after a good answer frames may follow, which other code reads.
+        // One byte first: after a good answer, frames may follow that other code reads.
         let wanted = if answer.is_empty() { 1 } else { piece.len() };
         let count = attempt.retry(socket, PollFlags::IN, "answered the greeting", || {
             match receive(socket, &mut piece[..wanted]) {
-                // The peer closed without reading, which the system reports once. Bytes that it
-                // sent come next.
+                // The peer closed without reading, which the system reports once. The bytes that
+                // the peer sent come next.
                 Err(error) if has_closed(&error) => receive(socket, &mut piece[..wanted]),
                 received => received,
             }

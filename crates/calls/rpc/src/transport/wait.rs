@@ -1,4 +1,4 @@
-//! Waiting for a descriptor until a deadline, on the thread of a caller.
+//! Waiting for a descriptor until a deadline, on the caller's thread.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! The time of the pure parts: nanoseconds since the first look at it.
+//! The clock of the sans-I/O state machines: nanoseconds since its first use.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub(crate) fn instant(mono: Mono) -> Instant {
     *ORIGIN + mono.since(Mono::ZERO)
 }
 
-/// Nanoseconds since the origin; what is further away than can be told is the end of time.
+/// Nanoseconds from the origin to `instant`, at most `u64::MAX`.
 pub(crate) fn nanoseconds(instant: Instant) -> u64 {
     let since = instant.saturating_duration_since(*ORIGIN);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
@@ -25,12 +25,12 @@ pub(crate) fn from_nanoseconds(nanoseconds: u64) -> Option<Instant> {
     (nanoseconds != u64::MAX).then(|| *ORIGIN + Duration::from_nanos(nanoseconds))
 }
 
-/// The microseconds of a time.
+/// Returns a duration in microseconds.
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The microseconds of a limit: at least 1, or 0 if there is no limit.
+/// Returns a limit in microseconds: at least 1, or 0 if there is no limit.
 pub(crate) fn limit_micros(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| micros(limit).max(1))
 }

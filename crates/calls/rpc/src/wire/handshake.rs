@@ -1,4 +1,4 @@
-//! The first frames each way: who the peer is, and whether it belongs to the job.
+//! The first frames of a connection, which identify the peer and its job.
 
 use std::time::Instant;
 
@@ -15,15 +15,15 @@ pub(crate) struct Greeting {
     role: Role,
     ours: Hello,
     token: Option<Token>,
-    /// Who is expected to answer, for the side that connects.
+    /// Worker that should answer; used by the side that connects.
     expected: Option<WorkerInfo>,
-    /// What the peer has shown before, for the side that listens.
+    /// Credentials that the peer has shown before; used by the side that listens.
     credentials: Credentials,
     theirs: Option<(Hello, Vec<u8>)>,
     until: Instant,
 }
 
-/// What to answer to a frame of the greeting, and who the peer is when that is settled.
+/// Answer to a frame of the greeting, and the peer once it is known.
 #[derive(Default)]
 pub(crate) struct Said {
     pub(crate) answers: Vec<(FrameKind, Vec<u8>)>,
@@ -31,7 +31,7 @@ pub(crate) struct Said {
 }
 
 impl Greeting {
-    /// Of the side that listens; the peer has to say who it is until then.
+    /// Creates the listening side; the peer must identify itself before `until`.
     pub(crate) fn acceptor(
         ours: Hello,
         token: Option<Token>,
@@ -49,7 +49,7 @@ impl Greeting {
         }
     }
 
-    /// Of the side that connects, and the body of its first frame.
+    /// Creates the connecting side. Also returns the body of its first frame.
     pub(crate) fn connector(
         ours: Hello,
         token: Option<Token>,
@@ -60,29 +60,30 @@ impl Greeting {
         let greeting = Self {
             role: Role::Connector,
             expected: Some(expected),
-            // The credentials have been looked at for whoever is expected.
+            // The transport has already compared the credentials with the expected worker.
             ..Self::acceptor(ours, token, Credentials::default(), until)
         };
         (greeting, hello)
     }
 
-    /// Our hello, for a peer whose own was refused: if it meant another worker, whose address is
-    /// ours now, it has to know.
+    /// Returns our hello for a peer whose own hello was refused.
+    /// The peer may have meant another worker that had our address before. Our hello lets it find
+    /// out.
     pub(crate) fn introduction(&self) -> Option<Vec<u8>> {
         let unsaid = self.role == Role::Acceptor && self.theirs.is_none();
         unsaid.then(|| self.ours.to_bytes())
     }
 
-    /// When it has to be over.
+    /// Time by which the greeting must be complete.
     pub(crate) fn until(&self) -> Instant {
         self.until
     }
 
-    /// Takes a frame of the peer.
+    /// Processes a frame of the peer.
     ///
     /// # Errors
     ///
-    /// Why the peer is refused, or why it refuses.
+    /// Fails with the reason for which one side refuses the other.
     pub(crate) fn take(&mut self, frame: &Frame) -> Result<Said, RpcError> {
         match (frame.header.kind, &self.theirs) {
             (FrameKind::Hello, None) => self.hello(&frame.body),
@@ -116,7 +117,7 @@ impl Greeting {
     fn check(&self, body: &[u8]) -> Result<Hello, HelloError> {
         let theirs = Hello::from_bytes(body)?;
         self.ours.check_peer(&theirs)?;
-        // First who it is: another one may be of another job too.
+        // The name is checked first: a different worker may also belong to a different job.
         if let Some(expected) = &self.expected {
             theirs.check_worker(expected)?;
         }
@@ -152,7 +153,7 @@ impl Greeting {
         Ok(said)
     }
 
-    /// The body of our `Accepted`.
+    /// Returns the body of our `Accepted` frame.
     fn proof(&self) -> Vec<u8> {
         let proof = self.token.as_ref().map(|token| {
             let (connector, acceptor) = self.hellos();
@@ -161,7 +162,7 @@ impl Greeting {
         Accepted { proof }.to_bytes()
     }
 
-    /// What both have said first: the one that connects, and the one that listens.
+    /// Returns both hellos: first that of the connecting side, then the other.
     fn hellos(&self) -> (Vec<u8>, Vec<u8>) {
         let ours = self.ours.to_bytes();
         let theirs = self
@@ -177,7 +178,7 @@ impl Greeting {
 
 fn refused(error: HelloError) -> RpcError {
     let kind = match error {
-        // The one that was meant has ended, and another one has its address now.
+        // The expected worker has ended, and another one has its address now.
         HelloError::Worker { .. } | HelloError::Itself(_) => RpcErrorKind::PeerLost,
         _ => RpcErrorKind::Protocol,
     };

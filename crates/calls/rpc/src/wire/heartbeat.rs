@@ -1,8 +1,8 @@
-//! Whether the other host is there, at a connection over TCP.
+//! Detection of a lost host, for a connection over TCP.
 //!
-//! The system of this host asks the other one by itself, and this looks at what came of it, once a
-//! beat for all connections of an agent together. See [`rdzv_rpc_proto::heartbeat`] for what is
-//! made of it.
+//! The kernel of this host probes the other host automatically. This module reads the result once
+//! per beat, for all connections of an agent together. [`rdzv_rpc_proto::heartbeat`] interprets the
+//! result.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,8 @@ pub(crate) struct Heart {
 }
 
 impl Heart {
-    /// Takes over from the system, which ends connections whose peer takes nothing.
+    /// Creates the heartbeat of a socket that the kernel must not close alone.
+    /// The kernel would close it if the peer accepts no data.
     pub(crate) fn new(socket: &OwnedFd, rhythm: Rhythm) -> io::Result<Self> {
         tcp_info::leave_open(socket)?;
         let now = clock::mono(Instant::now());
@@ -35,25 +36,26 @@ impl Heart {
         self.rhythm.limit()
     }
 
-    /// When to look next.
+    /// Time of the next check.
     pub(crate) fn next(&self) -> Instant {
         clock::instant(self.heartbeat.lock().next())
     }
 
-    /// Looks, if it is time or nearly so. Returns the time of the next look.
+    /// Checks the connection if it is due, and returns the time of the next check.
     ///
-    /// One look serves for all connections.
+    /// A check that is almost due runs as well, so that one wake-up serves all connections.
     ///
     /// # Errors
     ///
-    /// The host is gone: the time since its last message.
+    /// Fails with the time since the last message if the host is lost.
     pub(crate) fn look(&self, socket: &OwnedFd, now: Instant) -> Result<Instant, Duration> {
         let next = self.next();
         if next > now + self.rhythm.beat() / 2 {
             return Ok(next);
         }
         let mut heartbeat = self.heartbeat.lock();
-        // A connection of which the system knows nothing is over, which its reader notices.
+        // If the kernel knows nothing about the connection, it is over, and its reader notices
+        // that.
         let dead = tcp_info::seen(socket)
             .ok()
             .and_then(|seen| heartbeat.look(clock::mono(now), &seen));
@@ -64,5 +66,5 @@ impl Heart {
     }
 }
 
-/// Whatever the system says, looks are no closer together.
+/// Minimum time between two checks, whatever the kernel reports.
 const SHORTEST: Duration = Duration::from_millis(10);

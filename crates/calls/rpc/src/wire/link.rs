@@ -1,4 +1,4 @@
-//! A connection as such: two ends, the driver that waits for both, and what ended it.
+//! One connection: its two ends, the driver that waits for both, and its end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,88 +21,90 @@ use crate::wire::poller::{LinkId, Poller};
 use crate::wire::reader::{Broken, Reader};
 use crate::wire::writer::{Left, Part, Writer};
 
-/// The frames that are taken from one connection before another one has its turn.
+/// Maximum number of frames that one connection delivers per turn.
 const TURN: usize = 256;
 
 const CLOSED: &str = "the worker has closed the connection: it has ended, or was killed";
 
-/// The epoll set of an agent, with its connections.
+/// The epoll set of an agent and its connections.
 pub(crate) type LinkPoller = Poller<dyn Endpoint>;
 
-/// A connection, whichever side of it this is.
+/// A connection, for the calling and the answering side.
 pub(crate) struct Link {
     id: LinkId,
     poller: Arc<LinkPoller>,
     reader: Mutex<Reader>,
     writer: Mutex<Writer>,
-    /// Copies of the descriptors, so that waiting for one end needs no lock of it.
+    /// Duplicates of the descriptors, so that a wait for one end needs no lock.
     readable: OwnedFd,
     writable: OwnedFd,
-    /// Whether the driver waits for frames, as far as this side knows: it may be woken once more.
+    /// `true` if the driver waits for frames, as far as this side knows.
+    /// The driver may still wake once more after this is `false`.
     armed: Mutex<bool>,
-    /// What the second one is watched for.
+    /// Event on `writable` that signals room to send.
     room: Readiness,
-    /// Bytes that wait for room.
+    /// Number of bytes that wait for room.
     unsent: AtomicUsize,
-    /// `true` if frames are left untaken until the peer has taken what is there for it.
+    /// `true` if no frames are read until the peer has read what waits for it.
     paused: AtomicBool,
     ended: OnceLock<RpcError>,
-    /// How the bytes travel, and why that way.
+    /// Transport of the connection, and the reason for this choice.
     pub(crate) kind: TransportKind,
     pub(crate) reason: String,
-    /// The process at the other end, as the kernel knows it, if it is on this host.
+    /// Process at the other end as the kernel reports it, if it is on this host.
     pub(crate) process: Option<Peer>,
-    /// Shared memory of both processes, if there is any.
+    /// Memory that both processes share, if there is any.
     pub(crate) leases: Option<Arc<Leases>>,
-    /// Who is at the other end, as far as the transport can see.
+    /// Description of the peer, as far as the transport knows it.
     peer: String,
-    /// If it may be another host.
+    /// Heartbeat of the other host; `None` unless the transport is TCP.
     heart: Option<Heart>,
 }
 
-/// One side of a connection: what it makes of a frame, and of the end.
+/// The user of a connection: handles its frames and its end.
 pub(crate) trait Endpoint: Send + Sync {
     fn link(&self) -> &Link;
 
-    /// A frame has arrived.
+    /// Handles a frame that has arrived.
     ///
-    /// The caller holds the reader lock. May say how large frames may be from now on.
+    /// The caller holds the reader lock. The return value can change the size limits of later
+    /// frames.
     fn take(self: Arc<Self>, frame: Frame) -> Option<Limits>;
 
-    /// `true` if another frame may be taken.
+    /// `true` if the connection may read another frame.
     ///
-    /// If not, none is until the peer has taken what is there for it.
+    /// After `false`, it reads no frame until the peer has read what waits for it.
     fn may_take(&self) -> bool {
         true
     }
 
-    /// Frames are taken again.
+    /// Continues with the next frames after a pause.
     fn goes_on(self: Arc<Self>) {}
 
-    /// Gives back shared memory of the peer that is not used any more.
+    /// Gives back shared memory of the peer that is no longer used.
     fn give_back(&self) -> Result<(), RpcError> {
         Ok(())
     }
 
-    /// The connection is over; called once.
+    /// Handles the end of the connection; called once.
     fn lost(self: Arc<Self>, error: RpcError);
 }
 
-/// Whether there is more to read.
+/// Result of reading frames for one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pumped {
-    /// So many frames came, and then nothing.
+    /// Number of frames that were read before no more was available.
     Idle(usize),
-    /// The turn is over; there may be more.
+    /// The turn is over; more frames may be available.
     More,
-    /// The peer has to take what is there for it before more is taken of it: the driver goes on
-    /// then.
+    /// No more frames are read until the peer has read what waits for it.
+    /// The driver continues at that time.
     Paused,
     /// The connection is over.
     Ended,
 }
 
-/// What a link is made of.
+/// Components of a link.
 pub(crate) struct Ends {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
@@ -115,7 +117,7 @@ pub(crate) struct Ends {
 }
 
 impl Link {
-    /// Makes a link that nobody waits for yet.
+    /// Creates a link that neither the driver nor another thread waits for yet.
     pub(crate) fn new(poller: Arc<LinkPoller>, mut ends: Ends) -> io::Result<Self> {
         let readable = ends.reader.half().descriptor().try_clone_to_owned()?;
         let writable = ends.writer.half().descriptor().try_clone_to_owned()?;
@@ -152,32 +154,32 @@ impl Link {
         &self.poller
     }
 
-    /// The descriptor that becomes readable when there is something to read.
+    /// Returns the descriptor that becomes readable when data arrives.
     pub(crate) fn readable(&self) -> &OwnedFd {
         &self.readable
     }
 
-    /// Why it is over, if it is.
+    /// Returns the reason why the connection is over, if it is over.
     pub(crate) fn ended(&self) -> Option<&RpcError> {
         self.ended.get()
     }
 
-    /// Bytes that wait for room.
+    /// Returns the number of bytes that wait for room.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Acquire)
     }
 
-    /// From now on the driver [goes on](Endpoint::goes_on) when there is room, unless there is
-    /// already: the caller looks once more.
+    /// Makes the driver call [`Endpoint::goes_on`] when there is room to send.
+    /// There may be room already, so the caller must check once more.
     pub(crate) fn pause(&self) {
         self.paused.store(true, Ordering::Release);
-        // The thread that makes room has the lock: it has seen the flag above, or the caller sees
-        // the room.
+        // The thread that makes room holds this lock. Either it has seen the flag above, or the
+        // caller sees the room.
         let writer = self.writer.lock();
         self.unsent.store(writer.unsent(), Ordering::Release);
     }
 
-    /// `true` if something was paused, which is over then; says so once.
+    /// Ends a pause. Returns `true` once per pause, to one caller.
     pub(crate) fn resume(&self) -> bool {
         self.paused.swap(false, Ordering::AcqRel)
     }
@@ -187,26 +189,26 @@ impl Link {
         self.reader.try_lock()
     }
 
-    /// The driver is not to wait for frames: somebody else does.
+    /// Makes the driver ignore the frames here, because another thread reads them.
     pub(crate) fn disarm(&self) {
         let mut armed = self.armed.lock();
         if std::mem::take(&mut *armed) {
-            // If it fails, the driver is woken once more than it needs to be.
+            // If this fails, the driver wakes up once more than necessary.
             let _ = self.poller.disarm_frames(self.id, &self.readable);
         }
     }
 
-    /// The driver was woken, and is not going to be again.
+    /// Records that the driver has woken up and is no longer armed.
     ///
-    /// Comes before it tries to take the reader lock: a thread that has the lock then, and gives it
-    /// back, sees this and arms again.
+    /// The driver calls this before it tries to take the reader lock. A thread that holds the lock
+    /// at that time arms the driver again when it gives the lock back.
     pub(crate) fn fired(&self) {
         *self.armed.lock() = false;
     }
 
-    /// The driver is to wait for frames.
+    /// Makes the driver wait for frames.
     ///
-    /// The reader lock is free, or the thread that has it arms afterwards.
+    /// The reader lock must be free, or the thread that has it must call this afterwards.
     fn arm(&self) -> io::Result<()> {
         let mut armed = self.armed.lock();
         if !std::mem::replace(&mut *armed, true) {
@@ -215,7 +217,7 @@ impl Link {
         Ok(())
     }
 
-    /// `true` if the other side has gone, noticed or not.
+    /// `true` if the peer has closed the connection, even if unnoticed until now.
     pub(crate) fn is_hung_up(&self) -> bool {
         let mut descriptors = [PollFd::new(&self.readable, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
@@ -224,19 +226,19 @@ impl Link {
                 .is_ok_and(|_| descriptors[0].revents().intersects(gone))
     }
 
-    /// Frames are held back until [`let_go`](Self::let_go), to go out together.
+    /// Holds frames back until [`let_go`](Self::let_go), to send them together.
     pub(crate) fn hold(&self) {
         self.writer.lock().hold();
     }
 
-    /// Sends what was held back.
+    /// Sends the frames that were held back.
     pub(crate) fn let_go(&self) -> Result<(), RpcError> {
         let mut writer = self.writer.lock();
         let left = writer.let_go();
         self.after(writer, left)
     }
 
-    /// Sends a frame; what does not fit is sent by the driver.
+    /// Sends a frame; the driver sends later what does not fit now.
     pub(crate) fn send(
         &self,
         header: &Header,
@@ -256,18 +258,18 @@ impl Link {
         self.after(writer, left)
     }
 
-    /// Sends a last frame, and what was held back before it, as far as there is room: the
-    /// connection is about to be closed.
+    /// Sends a last frame before the connection is closed.
+    /// Frames that were held back go first, as far as there is room.
     pub(crate) fn send_last(&self, header: &Header, body: &[u8]) {
         if self.ended().is_none() {
             let mut writer = self.writer.lock();
-            // If it cannot be sent, the end of the connection says enough.
+            // If sending fails, the peer still sees the end of the connection.
             let _ = writer.send(header, body, Vec::new());
             let _ = writer.flush();
         }
     }
 
-    /// There is room again.
+    /// Sends more data, now that there is room.
     pub(crate) fn flush(&self) -> Result<(), RpcError> {
         let mut writer = self.writer.lock();
         writer.awake();
@@ -275,7 +277,7 @@ impl Link {
         self.after(writer, left)
     }
 
-    /// Has the driver wait for room, if something is left to send.
+    /// Makes the driver wait for room, if data is left to send.
     fn after(
         &self,
         mut writer: MutexGuard<'_, Writer>,
@@ -294,14 +296,14 @@ impl Link {
         left.map(drop).map_err(|error| self.lost_by(error))
     }
 
-    /// When to look whether the other host is there, if it may be another one.
+    /// Time of the next heartbeat check; `None` if the connection has no heartbeat.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         self.heart.as_ref().map(Heart::next)
     }
 
-    /// Looks whether the other host is there.
+    /// Checks whether the other host still answers.
     ///
-    /// Says when to look next, or why the connection is over.
+    /// Returns the time of the next check, or the reason why the connection is over.
     pub(crate) fn look(&self, now: Instant) -> Result<Option<Instant>, RpcError> {
         let heart = self.heart.as_ref();
         let look = heart.map(|heart| heart.look(&self.readable, now));
@@ -325,7 +327,7 @@ impl Link {
         };
         let text = match (error.kind(), &self.heart) {
             (BrokenPipe | ConnectionReset, _) => CLOSED.to_owned(),
-            // The system has come to the same verdict.
+            // The kernel has found that the host is lost.
             (TimedOut | HostUnreachable | NetworkUnreachable, Some(heart)) => {
                 return self.vanished(heart.limit());
             }
@@ -335,14 +337,14 @@ impl Link {
     }
 
     fn vanished(&self, silent: Duration) -> RpcError {
-        // What the peer has not got it is never to get: the calls are over. It fails only if the
-        // connection is.
+        // The peer must never receive data that it has not received yet, because the calls are
+        // over. This call fails only if the connection is already over.
         let _ = sockopt::set_socket_linger(&self.readable, Some(Duration::ZERO));
         let limit = self.heart.as_ref().map_or(silent, Heart::limit);
         let text = format!(
-            "nothing was heard of the host of {} for {:.1} s (heartbeat limit {} s): it has lost power, \
-             or the network in between is cut. The next call connects anew; if the network is silent \
-             for so long at times, raise `heartbeat_limit`",
+            "no message from the host of {} for {:.1} s (heartbeat limit {} s): it has lost power, \
+             or the network in between is cut. The next call connects again; if the network is \
+             often silent for this long, raise `heartbeat_limit`",
             self.peer,
             silent.as_secs_f64(),
             limit.as_secs_f64()
@@ -350,7 +352,7 @@ impl Link {
         RpcError::new(RpcErrorKind::PeerLost, text)
     }
 
-    /// Notes why it is over; says whether this is news.
+    /// Records why the connection is over. Returns `true` for the first reason.
     fn end(&self, error: &RpcError) -> bool {
         let news = self.ended.set(error.clone()).is_ok();
         if news {
@@ -362,7 +364,7 @@ impl Link {
     }
 }
 
-/// Has the driver look after a connection.
+/// Registers a connection with the driver.
 pub(crate) fn adopt<E: Endpoint + 'static>(endpoint: &Arc<E>) -> io::Result<()> {
     let link = endpoint.link();
     let adopted: Arc<dyn Endpoint> = Arc::clone(endpoint) as _;
@@ -370,7 +372,7 @@ pub(crate) fn adopt<E: Endpoint + 'static>(endpoint: &Arc<E>) -> io::Result<()> 
         .adopt(link.id, (&link.readable, &link.writable), adopted)
 }
 
-/// Takes the frames that are there, for one turn.
+/// Reads the frames that are available, for at most one turn.
 pub(crate) fn pump<E: Endpoint + ?Sized>(endpoint: &Arc<E>, reader: &mut Reader) -> Pumped
 where
     Arc<E>: Clone,
@@ -398,15 +400,15 @@ where
     Pumped::More
 }
 
-/// Gives the reader lock back: from now on the driver waits for frames.
+/// Gives the reader lock back and makes the driver wait for frames.
 ///
-/// Takes those that came meanwhile.
+/// Before that, it reads the frames that have arrived in the meantime.
 pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGuard<'_, Reader>) {
     loop {
         if reader.prepare_to_sleep() {
-            // Armed when the reader lock is free: the driver, woken before that, would find it
-            // taken and leave the frames to who has it. Who takes it meanwhile arms again; once too
-            // often does no harm.
+            // The reader lock is released before the driver is armed. A driver that woke up earlier
+            // would find the lock taken and leave the frames to its holder. A thread that takes the
+            // lock now arms the driver again; arming twice does no harm.
             drop(reader);
             let link = endpoint.link();
             if link.ended().is_none()
@@ -425,15 +427,15 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGua
     }
 }
 
-/// Takes no frames until the peer has taken what is there for it; false if it has meanwhile.
-/// Nothing of what is sent may be held back.
+/// Stops reading frames until the peer has read what waits for it.
+/// Returns `false` if the peer has already read it. No frames may be held back for sending.
 pub(crate) fn pause<E: Endpoint + ?Sized>(endpoint: &Arc<E>) -> bool {
     endpoint.link().pause();
-    // The thread that has resumed it goes on.
+    // If another thread has ended the pause, that thread continues.
     !endpoint.may_take() || !endpoint.link().resume()
 }
 
-/// Ends the connection for this reason.
+/// Ends the connection with this error.
 pub(crate) fn fail<E: Endpoint + ?Sized>(endpoint: &Arc<E>, error: RpcError) {
     if endpoint.link().end(&error) {
         Arc::clone(endpoint).lost(error);

@@ -1,17 +1,17 @@
 //! One connection: frames in, frames out, and the driver that waits for both.
 //!
 //! A connection has one direction: one side calls, the other answers. Two workers that call each
-//! other have two. That takes a descriptor more, and saves what a shared one would bring: two that
-//! are opened at once, and a thread that waits for its reply and meets a request instead.
+//! other have two connections. This costs one more descriptor. In exchange, two workers never open
+//! the same connection at the same time, and a thread that waits for a reply never meets a request.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`poller`] | the epoll set of an agent, with all of its connections |
 //! | [`link`] | both ends of a connection, and the reason of its end |
-//! | [`reader`], [`writer`] | frames in, by the thread that holds the reader lock; frames out, at once or by the driver |
+//! | [`reader`], [`writer`] | frames in, read by the holder of the reader lock; frames out |
 //! | [`handshake`] | the first frames each way |
-//! | [`heartbeat`] | whether the other host is there |
-//! | [`clock`] | the time of the machines |
+//! | [`heartbeat`] | detection of a lost host |
+//! | [`clock`] | the clock of the state machines |
 
 pub(crate) mod clock;
 pub(crate) mod handshake;

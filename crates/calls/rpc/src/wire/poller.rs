@@ -1,7 +1,8 @@
-//! The poller of the driver: one epoll instance for all connections of an agent.
+//! The poller of the driver: one epoll set for all connections of an agent.
 //!
-//! Descriptors are armed for one event at a time (`EPOLLONESHOT`). While somebody reads a
-//! connection it is not armed, so that the driver is not woken for what is being taken already.
+//! Each descriptor is armed for one event (`EPOLLONESHOT`). While another thread reads a
+//! connection, its descriptor is not armed, so that the driver does not wake up for frames that
+//! this thread reads.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,20 +17,20 @@ use rdzv_lock::Mutex;
 
 use crate::transport::Readiness;
 
-/// A connection of this agent.
+/// Identifier of a connection within an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkId(u64);
 
-/// Something that the driver waited for.
+/// Event that the driver waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Happening {
     /// A thread woke the driver.
     Wake,
-    /// Somebody connects.
+    /// A peer connects to the listener.
     Knock,
-    /// A connection has frames.
+    /// Frames have arrived on a connection.
     Frames(LinkId),
-    /// A connection has room.
+    /// A connection has room to send.
     Room(LinkId),
 }
 
@@ -42,22 +43,22 @@ pub(crate) fn is_driver() -> bool {
     DRIVER.get()
 }
 
-/// From now on this thread is the driver of an agent.
+/// Marks this thread as the driver of an agent.
 pub(crate) fn become_driver() {
     DRIVER.set(true);
 }
 
-/// The epoll instance, and the connections in it.
+/// An epoll instance and the connections in it.
 pub(crate) struct Poller<E: ?Sized> {
     poller: rdzv_event::Poller,
     waker: Waker,
     endpoints: Mutex<BTreeMap<LinkId, Arc<E>>>,
-    /// Connections over which something borrowed is to be given back.
+    /// Connections over which borrowed memory must be given back.
     returning: Mutex<Vec<LinkId>>,
     next: AtomicU64,
 }
 
-/// Numbers of events: two bits say what kind, the others which one.
+/// Event kinds: the two low bits of a token; the other bits identify the link.
 const WAKE: u64 = 0;
 const KNOCK: u64 = 1;
 const FRAMES: u64 = 2;
@@ -81,17 +82,17 @@ impl<E: ?Sized> Poller<E> {
         LinkId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Waits for connections at the listener.
+    /// Starts to wait for new connections at the listener.
     pub(crate) fn listen(&self, listener: impl AsFd) -> io::Result<()> {
         self.poller.add(listener, KNOCK, EventFlags::IN)
     }
 
-    /// Does not wait at the listener any more.
+    /// Stops waiting for new connections at the listener.
     pub(crate) fn deafen(&self, listener: impl AsFd) {
         self.poller.remove(listener);
     }
 
-    /// Takes a connection into the set. Nothing is armed yet.
+    /// Adds a connection to the set. It is not armed yet.
     pub(crate) fn adopt(
         &self,
         id: LinkId,
@@ -106,28 +107,28 @@ impl<E: ?Sized> Poller<E> {
         Ok(())
     }
 
-    /// The connection of this number, if it is still there.
+    /// Returns the connection with this identifier, if it is still in the set.
     pub(crate) fn endpoint(&self, id: LinkId) -> Option<Arc<E>> {
         self.endpoints.lock().get(&id).map(Arc::clone)
     }
 
-    /// All connections.
+    /// Returns all connections.
     pub(crate) fn all(&self) -> Vec<Arc<E>> {
         self.endpoints.lock().values().map(Arc::clone).collect()
     }
 
-    /// Waits for frames of this connection, once.
+    /// Arms the driver for the next frames of this connection, once.
     pub(crate) fn await_frames(&self, id: LinkId, readable: &OwnedFd) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
         self.arm(readable, id.0 << 2 | FRAMES, flags)
     }
 
-    /// Does not wait for frames of this connection: somebody else does.
+    /// Disarms the driver for frames of this connection; another thread reads them.
     pub(crate) fn disarm_frames(&self, id: LinkId, readable: &OwnedFd) -> io::Result<()> {
         self.arm(readable, id.0 << 2 | FRAMES, EventFlags::ONESHOT)
     }
 
-    /// Waits for room in this connection, once.
+    /// Arms the driver for room to send on this connection, once.
     pub(crate) fn await_room(
         &self,
         id: LinkId,
@@ -143,13 +144,13 @@ impl<E: ?Sized> Poller<E> {
 
     fn arm(&self, descriptor: &OwnedFd, token: u64, flags: EventFlags) -> io::Result<()> {
         match self.poller.modify(descriptor, token, flags) {
-            // It was removed meanwhile, since the connection is over.
+            // The connection ended, so another thread has removed the descriptor.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
     }
 
-    /// Takes a connection out of the set.
+    /// Removes a connection from the set.
     pub(crate) fn forget(&self, id: LinkId, descriptors: [&OwnedFd; 2]) {
         for descriptor in descriptors {
             self.poller.remove(descriptor);
@@ -162,13 +163,13 @@ impl<E: ?Sized> Poller<E> {
         self.waker.wake();
     }
 
-    /// Has the driver give back what was borrowed over this connection.
+    /// Makes the driver give back what was borrowed over this connection.
     pub(crate) fn give_back(&self, link: LinkId) {
         self.returning.lock().push(link);
         self.wake();
     }
 
-    /// The connections over which something is to be given back.
+    /// Takes the connections over which borrowed memory must be given back.
     pub(crate) fn take_returning(&self) -> Vec<Arc<E>> {
         let returning = std::mem::take(&mut *self.returning.lock());
         let endpoints = self.endpoints.lock();
@@ -176,7 +177,7 @@ impl<E: ?Sized> Poller<E> {
         there.map(Arc::clone).collect()
     }
 
-    /// Waits until something happens, or until then.
+    /// Waits for events until the deadline.
     pub(crate) fn wait(&self, until: Option<Instant>, into: &mut Vec<Happening>) -> io::Result<()> {
         into.clear();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));

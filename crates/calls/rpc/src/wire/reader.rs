@@ -1,7 +1,7 @@
-//! Frames in.
+//! Incoming frames.
 //!
-//! A connection is read by one thread at a time: the one that holds its *reader lock*, the lock
-//! around the [`Reader`]. That is the driver, or a thread that waits for a reply.
+//! One thread at a time reads a connection: the holder of its *reader lock*, the lock around the
+//! [`Reader`]. This is the driver, or a thread that waits for a reply.
 
 use std::io;
 
@@ -13,26 +13,27 @@ use rdzv_shm::{Pool, PooledBuffer};
 
 use crate::transport::ReadHalf;
 
-/// The reading end, and the frame that is arriving.
+/// The reading end and the frame that is arriving.
 pub(crate) struct Reader {
     half: Box<dyn ReadHalf>,
     decoder: Decoder<Pooled>,
-    /// `true` if there may be whole frames in the decoder, of which the descriptor says nothing.
+    /// `true` if the decoder may hold whole frames.
+    /// The descriptor is not readable because of these frames.
     has_more: bool,
 }
 
-/// Why nothing more can be read.
+/// Reason why no more frames can be read.
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// The other side has closed the connection.
     Closed,
     /// The connection failed.
     Failed(io::Error),
-    /// What came is no frame.
+    /// The received bytes are not a frame.
     Nonsense(FrameError),
 }
 
-/// Memory for large bodies and parts, from a pool whose pages were touched before.
+/// Memory for large bodies and parts, from a pool of pages already in use.
 pub(crate) struct Pooled(Pool);
 
 impl Supply for Pooled {
@@ -61,29 +62,29 @@ impl Reader {
         }
     }
 
-    /// From now on frames may be so large.
+    /// Changes the size limits of later frames.
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.decoder.set_limits(limits);
     }
 
-    /// The end itself.
+    /// Returns the reading half of the connection.
     pub(crate) fn half(&mut self) -> &mut dyn ReadHalf {
         self.half.as_mut()
     }
 
-    /// Whoever reads is going to sleep until the descriptor is readable.
+    /// Prepares the reading thread to sleep until the descriptor is readable.
     ///
-    /// False: it must not, since there may be frames.
+    /// Returns `false` if the thread must not sleep, because frames may be available.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         !self.has_more && self.half.prepare_to_sleep()
     }
 
-    /// Whoever reads is awake again.
+    /// Records that the reading thread is awake again.
     pub(crate) fn awake(&mut self) {
         self.half.awake();
     }
 
-    /// The next frame, if all of it is there.
+    /// Returns the next frame, if it has arrived completely.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
             if let Some(frame) = self.decoder.next().map_err(Broken::Nonsense)? {

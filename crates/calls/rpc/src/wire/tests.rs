@@ -1,4 +1,4 @@
-//! Who reads a connection leaves nothing behind.
+//! Tests that a reading thread leaves no received frame behind.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,8 +18,8 @@ use crate::wire::poller::Poller;
 use crate::wire::reader::Reader;
 use crate::wire::writer::Writer;
 
-/// A half of a connection on which something has come once and nothing will come again: its
-/// descriptor never becomes ready.
+/// Half of a connection that delivers its bytes once and nothing later.
+/// Its descriptor never becomes ready.
 struct Half {
     arrived: Vec<u8>,
     descriptor: OwnedFd,
@@ -82,7 +82,7 @@ impl Endpoint for Counting {
     }
 }
 
-/// The side of a connection on which so many frames have come at once.
+/// Creates a connection on which `count` frames have arrived together.
 fn with_frames(count: usize) -> Arc<Counting> {
     let mut frames = Vec::new();
     for _ in 0..count {
@@ -95,7 +95,7 @@ fn with_frames(count: usize) -> Arc<Counting> {
         reason: "a test".to_owned(),
         process: None,
         leases: None,
-        peer: "nobody".to_owned(),
+        peer: "none".to_owned(),
         rhythm: Rhythm::new(Duration::from_secs(5)),
     };
     Arc::new(Counting {
@@ -106,7 +106,7 @@ fn with_frames(count: usize) -> Arc<Counting> {
 
 #[test]
 fn who_leaves_the_reader_lock_leaves_no_frames_behind_that_were_received() {
-    // One read brings more frames than one turn takes; the descriptor says nothing of the others.
+    // One read returns more frames than one turn takes, and the descriptor does not show the rest.
     const FRAMES: usize = 1000;
     let endpoint = with_frames(FRAMES);
     let mut reader = endpoint.link().try_reader().unwrap();

@@ -1,4 +1,6 @@
-//! Frames out: written at once by whoever has one, and what does not fit by the driver later.
+//! Outgoing frames.
+//!
+//! The sending thread writes a frame immediately. The driver writes later what does not fit.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -8,10 +10,10 @@ use rdzv_rpc_proto::frame::{self, Header, PartHead, PartLocation};
 
 use crate::transport::WriteHalf;
 
-/// As many pieces go to the kernel at once.
+/// Maximum number of pieces in one write to the kernel.
 const MOST_SLICES: usize = 64;
 
-/// Frames that are held back to go out together are sent when there is as much of them.
+/// Size at which held frames are sent without waiting for more.
 const ENOUGH: usize = 64 * 1024;
 
 /// One part of a frame that is about to be sent.
@@ -20,28 +22,28 @@ pub(crate) struct Part {
     pub(crate) bytes: Bytes,
 }
 
-/// The writing end, and what could not be written yet.
+/// The writing end and the data that could not be written yet.
 pub(crate) struct Writer {
     half: Box<dyn WriteHalf>,
-    /// In order; each piece is shared with its owner, not copied.
+    /// Pieces in order; each one is shared with its owner, not copied.
     queue: VecDeque<Bytes>,
     queued: usize,
-    /// Heads and bodies of frames that are held back; they come after `queue`.
+    /// Heads and bodies of frames that are held back; they follow `queue`.
     held: Vec<u8>,
     holding: bool,
     /// `true` if the driver waits for room.
     ///
-    /// Until it is back nothing is written: whoever writes counts as awake, and would not be told
-    /// of room again.
+    /// Until the driver is back, no thread writes. A thread that writes counts as awake, and the
+    /// driver would not be notified of room again.
     asleep: bool,
 }
 
-/// What is left to do after something was written.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Everything is on its way.
+    /// Everything has been written.
     Nothing,
-    /// The rest has to wait until there is room.
+    /// The rest must wait until there is room.
     Some,
 }
 
@@ -57,12 +59,12 @@ impl Writer {
         }
     }
 
-    /// The end itself, to wait for room.
+    /// Returns the writing half, to wait for room.
     pub(crate) fn half(&mut self) -> &mut dyn WriteHalf {
         self.half.as_mut()
     }
 
-    /// Bytes that were not written yet.
+    /// Returns the number of bytes that were not written yet.
     pub(crate) fn unsent(&self) -> usize {
         self.queued + self.held.len()
     }
@@ -73,7 +75,7 @@ impl Writer {
         self.asleep
     }
 
-    /// The driver is back.
+    /// Records that the driver is back.
     pub(crate) fn awake(&mut self) {
         if self.asleep {
             self.half.awake();
@@ -85,7 +87,7 @@ impl Writer {
         self.asleep
     }
 
-    /// From now on frames are held back, so that several go out at once.
+    /// Starts to hold frames back, so that several go out together.
     pub(crate) fn hold(&mut self) {
         self.holding = true;
     }
@@ -95,13 +97,13 @@ impl Writer {
         self.holding
     }
 
-    /// No frame is held back any more.
+    /// Stops holding frames back and sends them.
     pub(crate) fn let_go(&mut self) -> io::Result<Left> {
         self.holding = false;
         self.flush()
     }
 
-    /// Sends a frame, or keeps what does not fit.
+    /// Sends a frame and queues what does not fit.
     pub(crate) fn send(
         &mut self,
         header: &Header,
@@ -133,7 +135,7 @@ impl Writer {
         self.flush()
     }
 
-    /// Writes what there is room for.
+    /// Writes as much as there is room for.
     pub(crate) fn flush(&mut self) -> io::Result<Left> {
         if self.asleep {
             return Ok(Left::Some);
@@ -169,7 +171,7 @@ impl Writer {
         Ok(Left::Nothing)
     }
 
-    /// Moves what is held back behind the queue, since something is to come after it.
+    /// Moves the held frames to the end of the queue, since more data follows them.
     fn settle_held(&mut self) {
         if !self.held.is_empty() {
             self.queued += self.held.len();

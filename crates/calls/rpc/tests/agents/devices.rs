@@ -1,4 +1,4 @@
-//! Tensors of accelerators between workers that have maps of their own.
+//! Tests of accelerator tensors between workers with different device maps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rdzv_store::Store;
 
 use super::{LONG, store, wait_until};
 
-/// Gives the tensor back, and says on which device it came.
+/// Returns the tensor and the index of the device on which it arrived.
 const BACK: Method<Tensor, (Tensor, u32)> = Method::new("back");
 
 type Maps<'a> = &'a [(&'a str, &'a [(u32, u32)])];
@@ -45,7 +45,7 @@ fn join(store: &Arc<dyn Store>, name: &str, rank: u32, maps: Maps<'_>) -> Worker
 }
 
 impl Worker {
-    /// A tensor on this device arrives there on that one, and comes back to where it was.
+    /// Checks on which device a tensor arrives, and that it comes back to its own.
     fn assert_sends(&self, to: &str, from: u32, arrives: u32) {
         let device = Device::accelerator(from);
         let tensor = Tensor::from_vec(vec![1_i16, 2, 3], [3]).unwrap();
@@ -95,7 +95,7 @@ fn an_agent_tells_the_devices_and_maps_that_its_group_has_settled() {
     let devices = |indices: &[u32]| -> Vec<Device> {
         indices.iter().map(|index| Device::from(*index)).collect()
     };
-    // Those of its own maps, and those that the other one sends to.
+    // The devices in the worker's maps, and the targets of the other worker's map.
     assert_eq!(a.agent.devices(), devices(&[0, 2, 3]));
     assert_eq!(b.agent.devices(), devices(&[0, 1, 2]));
     assert_eq!(
@@ -106,7 +106,7 @@ fn an_agent_tells_the_devices_and_maps_that_its_group_has_settled() {
         b.agent.reverse_maps(),
         BTreeMap::from([("a".to_owned(), map(&[(1, 0), (2, 3)]))])
     );
-    // Of oneself and of others, by name and by id.
+    // Each agent knows its own data and that of the other worker, by name and by id.
     for agent in [&a.agent, &b.agent] {
         let infos = agent.device_infos("a").unwrap();
         assert_eq!(infos, agent.device_infos(0).unwrap());
@@ -118,7 +118,7 @@ fn an_agent_tells_the_devices_and_maps_that_its_group_has_settled() {
     assert_eq!(unknown.kind, RpcErrorKind::UnknownWorker);
     b.agent.shutdown(LONG).unwrap();
     a.wait_for(1);
-    // The other one's map is gone with it, its own stays.
+    // The map of the other worker was removed with it; the map of this worker stays.
     assert_eq!(a.agent.reverse_maps(), BTreeMap::new());
     assert_eq!(a.agent.devices(), devices(&[0, 3]));
     a.agent.shutdown(LONG).unwrap();

@@ -1,4 +1,4 @@
-//! How static groups end, in good order or not.
+//! Tests of the end of static groups, with and without failures.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use rdzv_rpc::{
 
 use super::{LONG, TWICE, methods, shut_down, store, wait_until};
 
-/// Ends when the test lets it.
+/// Ends when the test opens the gate.
 const GATE: Method<(), u32> = Method::new("gate");
 
 /// Ends when it is cancelled.
 const HANG: Method<(), ()> = Method::new("hang");
 
-/// The workers `w0`, `w1` and so on of a static group, with these methods besides.
+/// Forms a static group of workers `w0`, `w1` and so on, with extra methods.
 fn formed(
     world_size: u32,
     timeout: Duration,
@@ -66,14 +66,14 @@ fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
             let agent = &agents[at];
             scope.spawn(move || agent.shutdown(LONG))
         });
-        // Both are at it when they make no more calls.
+        // A worker that is shutting down refuses to make calls.
         for agent in &agents[..2] {
             wait_until("it shuts down", || {
                 let refused = agent.call("w2", TWICE, &1).wait().err();
                 refused.is_some_and(|error| error.kind == RpcErrorKind::Stopping)
             });
         }
-        // The timeout goes by; who is waited for still serves.
+        // The timeout passes. The worker that the others wait for still serves calls.
         let error = agents[2].call("w1", HANG, &()).wait().unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::Deadline);
         assert!(ending.iter().all(|ending| !ending.is_finished()));
@@ -89,7 +89,7 @@ fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
 #[test]
 fn a_peer_that_hangs_is_named_when_the_deadline_is_over() {
     let agents = formed(3, LONG, |methods| methods);
-    // The third hangs in a call to the second, and does not shut down.
+    // The third worker hangs in a call to the second, and does not shut down.
     let hanging = agents[2].call("w1", HANG, &());
     let deadline = Duration::from_secs(2);
     let errors = std::thread::scope(|scope| {
@@ -108,14 +108,14 @@ fn a_peer_that_hangs_is_named_when_the_deadline_is_over() {
         assert!(error.message.contains("w2 (rank 2)"), "{error}");
         assert!(elapsed > deadline / 2 && elapsed < LONG / 2, "{elapsed:?}");
     }
-    // Whom it called is gone.
+    // The worker that it called has ended.
     assert!(hanging.wait().is_err());
 }
 
 #[test]
 fn whoever_only_waits_for_one_that_hangs_is_not_blamed() {
     let agents = formed(3, LONG, |methods| methods);
-    // The second cannot shut down before the third has answered, which it never does.
+    // The second worker cannot shut down before the third has answered, which never happens.
     let hanging = agents[1].call("w2", HANG, &());
     wait_until("it hangs", || agents[2].traffic().running == 1);
     let deadline = Duration::from_secs(2);

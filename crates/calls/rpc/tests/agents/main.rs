@@ -1,4 +1,4 @@
-//! Agents that are made as an application makes them, with real stores and connections.
+//! Tests of agents as an application uses them, with real stores.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rdzv_rpc::{Method, Methods, RpcAgent};
 use rdzv_store::{HashStore, Store};
 
-/// Far more than any of these tests takes.
+/// Far more time than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 const TWICE: Method<i64, i64> = Method::new("twice");
@@ -27,14 +27,14 @@ fn store() -> Arc<dyn Store> {
     Arc::new(HashStore::new())
 }
 
-/// A new member of a dynamic group.
+/// Joins a dynamic group as a new member.
 fn join(store: &Arc<dyn Store>, name: &str, rank: u32) -> RpcAgent {
     let builder = RpcAgent::builder(name).rank(rank);
     let builder = builder.store(Arc::clone(store)).methods(methods());
     builder.connect().unwrap()
 }
 
-/// Looks until it is so.
+/// Polls until a condition holds.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + LONG;
     while !is_so() {
@@ -43,7 +43,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Ends all of them, each at the same time as the others.
+/// Shuts all agents down at the same time.
 fn shut_down(agents: &[RpcAgent]) {
     std::thread::scope(|scope| {
         for agent in agents {

@@ -1,4 +1,4 @@
-//! The agent of the process.
+//! Tests of the agent of the process.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use rdzv_testing::free_port;
 
 use super::{LONG, TWICE, methods};
 
-/// An agent that meets others there.
+/// Creates the builder of an agent that meets others at an init method.
 fn builder(name: &str, init_method: &str, deadline: Duration) -> RpcAgentBuilder {
     RpcAgent::builder(name)
         .methods(methods())
@@ -20,7 +20,7 @@ fn builder(name: &str, init_method: &str, deadline: Duration) -> RpcAgentBuilder
         })
 }
 
-/// The address of a store that this process can host.
+/// Returns the URL of a store that this process can host.
 fn free_address() -> String {
     format!("tcp://127.0.0.1:{}", free_port())
 }
@@ -42,7 +42,8 @@ fn assert_none() {
     );
 }
 
-/// At an address where nobody answers: looking there would take the whole deadline.
+/// Checks that another agent is refused before any network work.
+/// No host answers at this address, so connecting would take the whole deadline.
 fn assert_taken() {
     let begun = Instant::now();
     let error = init("tcp://192.0.2.1:1", 1, None).unwrap_err();
@@ -51,7 +52,7 @@ fn assert_taken() {
     assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
 }
 
-// One test, because there is one process.
+// This is one test, because there is only one process.
 #[test]
 fn a_process_has_one_agent_until_it_shuts_down() {
     assert_none();
@@ -65,7 +66,7 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     agent.shutdown(LONG).unwrap();
     assert_none();
 
-    // What goes wrong leaves the place free.
+    // A failure leaves the process without an agent.
     let begun = Instant::now();
     let unreachable = builder("no name", "tcp://192.0.2.1:1", LONG).rank(1);
     let error = init_rpc(unreachable).unwrap_err();
@@ -77,11 +78,11 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     assert_none();
 
-    // A static group; while it forms, the place is taken and nobody is there yet.
+    // A static group: while it forms, no other agent can start, and there is no current agent.
     let place = free_address();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| init(&place, 0, Some(2)).unwrap());
-        // The first hosts the store, so it has begun when the store is there.
+        // The first worker hosts the store, so it has begun when the store can be opened.
         let nowhere = Environment::of([("", ""); 0]);
         let opened = open_store(&place, Some(1), Some(2), LONG, nowhere).unwrap();
         assert_taken();
@@ -101,7 +102,7 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     });
     assert_none();
 
-    // Whoever just stops is not the agent of the process any more either.
+    // An agent that was stopped is no longer the agent of the process.
     let place = free_address();
     let agent = init(&place, 0, None).unwrap();
     agent.stop();

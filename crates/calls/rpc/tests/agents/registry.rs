@@ -1,4 +1,4 @@
-//! A group that is made through the registry of backends.
+//! Tests of a group whose agents come from the registry of backends.
 
 use std::any::Any;
 use std::sync::Arc;

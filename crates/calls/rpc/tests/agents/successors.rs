@@ -1,4 +1,4 @@
-//! Workers that take the place of others.
+//! Tests of workers that replace others.
 
 use rdzv_rpc::RpcErrorKind;
 
@@ -16,10 +16,10 @@ fn a_successor_is_called_at_the_first_try() {
         if round == 2 {
             worker.shutdown(LONG).unwrap();
         }
-        wait_until("the worker is gone", || old.worker("worker").is_err());
+        wait_until("the worker has left", || old.worker("worker").is_err());
         let successor = join(&store, "worker", 1);
         wait_until("the successor is seen", || old.worker("worker").is_ok());
-        // The old connection is that of another life.
+        // The old connection belongs to an earlier life of the worker.
         assert_eq!(old.call("worker", TWICE, &round).wait().unwrap(), 2 * round);
         assert_eq!(old.call(1, TWICE, &round).wait().unwrap(), 2 * round);
         assert_eq!(
@@ -29,8 +29,8 @@ fn a_successor_is_called_at_the_first_try() {
         assert!(old.traffic().connections > former);
         successor.shutdown(LONG).unwrap();
     }
-    // The rank is for anybody.
-    wait_until("the worker is gone", || old.worker("worker").is_err());
+    // A worker with another name can take the rank.
+    wait_until("the worker has left", || old.worker("worker").is_err());
     let other = join(&store, "other", 1);
     wait_until("the other is seen", || old.worker("other").is_ok());
     assert_eq!(old.call("other", TWICE, &5).wait().unwrap(), 10);

@@ -1,4 +1,4 @@
-//! How static groups end.
+//! Tests of the end of static groups.
 
 use std::sync::mpsc;
 use std::thread;
@@ -29,7 +29,7 @@ fn nobody_leaves_before_the_last_has_drained() {
                     left.send(()).unwrap();
                 });
             }
-            // They wait, however long it takes: as long as anybody would notice.
+            // They still wait after a time in which an early end would show.
             let early = all.recv_timeout(Duration::from_millis(300));
             assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout));
             groups[0].shutdown_barrier(LONG).unwrap();
@@ -63,7 +63,8 @@ fn a_worker_that_hangs_is_named_by_all_at_the_deadline() {
         };
         let ended = &ended;
         let verdicts: Vec<_> = thread::scope(|scope| {
-            // Two of three come; the deadline of one is longer, and it hears of it all the same.
+            // Two of three workers come. The one with the longer deadline gets the verdict of the
+            // other.
             let calls = [(0, deadline), (2, LONG)]
                 .map(|(rank, deadline)| scope.spawn(move || ended(rank, deadline)));
             calls.map(|call| call.join().unwrap()).into()

@@ -1,4 +1,4 @@
-//! Static groups: all come, or all are told why not.
+//! Tests of static groups: all workers join, or all learn why not.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ use super::support::{
 };
 use super::watched::Watched;
 
-/// How soon everybody has to know of a failure.
+/// Time within which all workers must know of a failure.
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
@@ -133,10 +133,10 @@ fn two_world_sizes_are_both_named_soon() {
             let sizes = |text: &str| text.contains("given 2") && text.contains("given 3");
             assert!(sizes(&error.message), "{error}");
         }
-        // Who comes late is told too, whichever of them it believes.
+        // A worker that comes late gets the error too, whatever its world size.
         let error = Group::form(connection(&store), worker("w2", 2), 3, LONG).unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::GroupMismatch, "{error}");
-        // With the same size for all it works.
+        // With the same size for all workers, the group forms.
         let workers = vec![worker("w0", 0), worker("w1", 1), worker("w2", 2)];
         formed(form_all(&store, workers, LONG));
     }
@@ -160,7 +160,8 @@ fn missing_ranks_are_named_at_the_deadline() {
                 "{error}"
             );
         }
-        // Those that come too late do not wait for a group that has failed. Each is told once.
+        // Workers that come too late do not wait for a group that has failed. Each gets the error
+        // once.
         for late in [1, 3] {
             let started = Instant::now();
             let late = worker(&format!("w{late}"), late);
@@ -225,8 +226,8 @@ fn two_workers_of_one_rank_are_notified_soon() {
 #[test]
 fn processes_with_different_histories_meet_in_one_store() {
     for store in stores() {
-        // One shuts down in order, as the other does; both come again; then both come again after
-        // nobody has said anything; then with a third.
+        // Three times, both workers form a group and shut down in an orderly way. Then they form a
+        // group without a shutdown, and another one. The last group has a third worker.
         for _ in 0..3 {
             let groups = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
             shut_down(&groups);
@@ -244,11 +245,13 @@ fn processes_with_different_histories_meet_in_one_store() {
     }
 }
 
-/// Wherever a worker dies before it has said that it knows all others, a new life of it gets the group
-/// formed: the others move with it, and none of them has to be started again.
+/// Tests that a worker that dies during forming can be started again.
+/// Wherever it dies before it counts itself as ready, its new life gets the group formed. The
+/// others go to the next round with it, and none of them needs a restart.
 #[test]
 fn a_worker_that_dies_while_forming_can_be_started_again() {
-    // The round, the slot, waiting for the others, reading them, saying so, counting itself.
+    // The calls: the round, the slot, the wait for the others, their slots, the ready key, the
+    // count.
     for call in 0..6 {
         let store = tcp_store();
         let others = thread::scope(|scope| {
@@ -278,7 +281,7 @@ fn a_worker_that_dies_while_forming_can_be_started_again() {
 fn a_worker_that_comes_and_then_hangs_is_named_by_all_at_the_deadline() {
     for store in stores() {
         let deadline = Duration::from_millis(500);
-        // It has its place, and never says that it has read the others.
+        // The worker takes its slot, and never records that it has read the others.
         let (hangs, hung) = std::sync::mpsc::channel::<()>();
         let hung = std::sync::Mutex::new(hung);
         let watched = Watched::new(&store, move |key| {
@@ -297,7 +300,7 @@ fn a_worker_that_comes_and_then_hangs_is_named_by_all_at_the_deadline() {
         });
         for error in &errors {
             assert_eq!(error.kind, RpcErrorKind::Deadline);
-            let named = "of 3 workers, w1 (rank 1) came and then said nothing more";
+            let named = "of 3 workers, w1 (rank 1) joined and then sent nothing more";
             assert!(error.message.contains(named), "{error}");
         }
         assert_eq!(errors[0].message, errors[1].message);
@@ -316,7 +319,7 @@ fn a_static_worker_does_not_disturb_a_dynamic_group_nor_the_other_way_round() {
         let other = join(&store, worker("b", 1)).unwrap();
         member.leave().unwrap();
         other.leave().unwrap();
-        // Nobody is there any more: a static group can begin.
+        // No member is left, so a static group can begin.
         let groups = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
         let error = join(&store, worker("c", 2)).unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::GroupMismatch);
@@ -331,7 +334,7 @@ fn after_a_static_group_that_was_not_formed_a_dynamic_one_can_begin() {
     for store in stores() {
         let workers = vec![
             worker("w0", 0),
-            with_devices("w1", 1, 2, &[("nobody", &[(0, 0)])]),
+            with_devices("w1", 1, 2, &[("stranger", &[(0, 0)])]),
         ];
         for result in form_all(&store, workers, LONG) {
             assert_eq!(result.unwrap_err().kind, RpcErrorKind::DeviceMap);

@@ -1,4 +1,4 @@
-//! Workers as processes, ended by force.
+//! Tests of worker processes that are killed.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer
 use rdzv_testing::{NoLine, Process};
 use rustix::process::Signal;
 
-/// Far more than anything here takes.
+/// Far more time than any of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 const LEASE_MS: &str = "2000";
 
-/// Within this a dead member is out: its lease, and what a busy machine takes.
+/// Time within which a dead member is removed, even on a busy machine.
 const OUT: Duration = Duration::from_secs(30);
 
 struct Place {
@@ -35,14 +35,14 @@ impl Place {
         TcpStore::connect(TcpStoreOptions::new("127.0.0.1", self.port)).unwrap()
     }
 
-    /// A process that joins under a lease of 2 s.
+    /// Starts a process that joins with a lease of 2 s.
     fn join(&self, name: &str, rank: u32, more: &[&str]) -> Worker {
         let rank = rank.to_string();
         let arguments = ["join", &self.endpoint(), name, &rank, LEASE_MS];
         Worker::start(&[&arguments[..], more].concat())
     }
 
-    /// A process that takes part in a group of this size.
+    /// Starts a process that joins a static group of this size.
     fn form(&self, name: &str, rank: u32, world_size: &str, more: &[&str]) -> Worker {
         let rank = rank.to_string();
         let arguments = ["form", &self.endpoint(), name, &rank, world_size, "60000"];
@@ -67,7 +67,7 @@ impl Worker {
         Self(Process::start(&mut command))
     }
 
-    /// The next line; `None` if it has ended.
+    /// Returns the next line; `None` after the end of the process.
     fn line(&self) -> Option<String> {
         match self.0.stdout.line_within(LONG) {
             Ok(line) => Some(line),
@@ -102,7 +102,7 @@ fn a_killed_member_is_out_when_its_lease_is_over() {
     a.wait_for("view a c");
     c.wait_for("view a c");
     assert!(killed.elapsed() < OUT, "{:?}", killed.elapsed());
-    // It comes back under its name and rank.
+    // The worker returns with its name and rank.
     let again = place.join("b", 1, &[]);
     again.wait_for("view a b c");
     a.wait_for("view a b c");
@@ -122,7 +122,7 @@ fn a_killed_member_comes_back_at_once_or_when_its_lease_is_over() {
     a.wait_for("view a b");
 }
 
-/// Wherever a worker is killed on its way in: nobody is held up, and nothing is left of it.
+/// A worker that is killed during its join delays no other and leaves nothing.
 #[test]
 fn a_joiner_killed_anywhere_leaves_no_ghost() {
     let mut was_in = false;
@@ -131,7 +131,7 @@ fn a_joiner_killed_anywhere_leaves_no_ghost() {
         let mut a = place.join("a", 0, &[]);
         a.wait_for("view a");
         let ghost = place.join("ghost", 1, &[&call.to_string()]);
-        // It prints that it is in, or dies before.
+        // The process prints `in` after it has joined, or it dies before that.
         was_in = ghost.line().is_some();
         while ghost.line().is_some() {}
         let killed = Instant::now();
@@ -182,16 +182,16 @@ fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
         }
     };
     assert!(
-        said.contains("PeerLost") && said.contains("took it for dead"),
+        said.contains("PeerLost") && said.contains("members removed it"),
         "{said}"
     );
-    // It does not take the others for dead because it was away itself.
+    // Its own absence is no reason to remove the others.
     let c = place.join("c", 2, &[]);
     c.wait_for("view a c");
 }
 
-/// Its fifth request says that it has read all others: from then on the group may be formed without
-/// it.
+/// Tests a worker that is killed before the group can be formed without it.
+/// Its fifth request records that it has read all others.
 #[test]
 fn a_worker_killed_while_a_static_group_forms_can_be_started_again() {
     for call in ["0", "1", "2", "3", "4"] {

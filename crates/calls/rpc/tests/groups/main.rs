@@ -1,5 +1,6 @@
-//! Groups of workers over real stores: how they form, change and end, and what is left when a worker
-//! dies at any point of that.
+//! Tests of groups of workers over real stores.
+//!
+//! They cover how groups form, change and end, and a worker that dies at any point.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

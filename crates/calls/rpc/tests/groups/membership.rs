@@ -1,4 +1,4 @@
-//! Dynamic groups: workers come, leave and die.
+//! Tests of dynamic groups: workers join, leave and die.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::support::{
 };
 use super::watched::Watched;
 
-/// Within this a dead member is out: its lease, and what a busy machine takes.
+/// Time within which a dead member is removed, even on a busy machine.
 const OUT: Duration = LEASE.saturating_add(Duration::from_secs(25));
 
 #[test]
@@ -25,7 +25,7 @@ fn members_come_and_go_and_everybody_knows() {
         let a = join(&store, worker("a-1", 0)).unwrap();
         let said = Views::of(&a);
         said.wait_for(&["a-1"]);
-        // In the order of ids, not of coming.
+        // The view is ordered by id, not by time of arrival.
         let c = join(&store, worker("c:_-", 7)).unwrap();
         let b = join(&store, worker("b_2", 3)).unwrap();
         let before = said.wait_for(&["a-1", "b_2", "c:_-"]);
@@ -39,7 +39,7 @@ fn members_come_and_go_and_everybody_knows() {
             matches!(&changes[..], [Change::Left(gone)] if gone.info.name.as_str() == "b_2"),
             "{changes:?}"
         );
-        // Saying it twice is saying it once.
+        // A second departure has no effect.
         b.leave().unwrap();
         a.shutdown_barrier(LONG).unwrap();
         Views::of(&c).wait_for(&["c:_-"]);
@@ -55,7 +55,7 @@ fn a_leavers_name_and_rank_are_free_at_once() {
     let old = said.wait_for(&["a", "b"]);
     b.leave().unwrap();
     said.wait_for(&["a"]);
-    // The same name and rank: another life of it.
+    // The same name and rank, with a new incarnation.
     let b = join(&store, worker("b", 1)).unwrap();
     let new = said.wait_for(&["a", "b"]);
     assert!(new.epoch() > old.epoch());
@@ -89,7 +89,7 @@ fn who_lives_keeps_its_name_and_rank() {
             error.message,
             "RPC worker id 0 is not unique. Worker a and already has ID and b cannot be added."
         );
-        // It did not take the time of a lease each to see that a lives.
+        // The two checks that a is alive together took less than one lease.
         assert!(started.elapsed() < LEASE);
         join(&store, worker("b", 1)).unwrap();
     }
@@ -129,8 +129,8 @@ fn a_worker_that_died_alone_does_not_keep_its_successor_out() {
     }
 }
 
-/// Wherever a worker dies on its way in, or shortly after: the others join and leave as ever, and
-/// when its lease is over nothing is left of it.
+/// Tests a worker that dies at any point during its join, or shortly after it.
+/// The others join and leave normally, and after its lease nothing is left of it.
 #[test]
 fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
     let mut seen = BTreeSet::new();
@@ -145,18 +145,18 @@ fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
         seen.insert(has_joined);
         drop(joiner);
         let died = Instant::now();
-        // Nobody is held up by it.
+        // The dead worker delays no other worker.
         let other = join(&store, worker("b", 2)).unwrap();
         other.leave().unwrap();
         assert!(died.elapsed() < OUT, "call {call}");
-        // Its own name and rank are free, at the latest when its lease is over.
+        // Its name and rank are free when its lease is over, at the latest.
         let again = join(&store, worker("ghost", 1)).unwrap();
         assert!(died.elapsed() < OUT, "call {call}: {:?}", died.elapsed());
         assert_eq!(names(&again.view()), ["a", "ghost"]);
         again.leave().unwrap();
         said.wait_for(&["a"]);
         a.leave().unwrap();
-        // No lease is left, held or not.
+        // No key of a lease is left.
         let keys = store.list_keys().unwrap();
         assert!(
             !keys.iter().any(|key| key.contains("/beat/")),
@@ -225,7 +225,7 @@ fn every_member_works_out_its_own_maps() {
         view.devices().iter().map(ToString::to_string).collect()
     };
     assert_eq!(devices(&views[0]), ["cuda:0", "cuda:1", "cuda:3"]);
-    // After b has left, only what was b's is gone.
+    // After b has left, only the devices of b are removed.
     b.leave().unwrap();
     let at_a = Views::of(&a).wait_for(&["a", "c"]);
     let at_c = Views::of(&c).wait_for(&["a", "c"]);
@@ -272,7 +272,7 @@ fn a_member_without_a_store_is_notified_that_it_is_on_its_own() {
     let group = Group::join(dying, worker("a", 0), LEASE, LONG).unwrap();
     let error = Views::of(&group).wait_for_the_end();
     assert_eq!(error.kind, RpcErrorKind::Store);
-    // Who comes to listen later hears it too.
+    // A listener that is added later gets the end too.
     assert_eq!(Views::of(&group).wait_for_the_end(), error);
     assert_eq!(names(&group.view()), ["a"]);
 }

@@ -1,4 +1,6 @@
-//! Static groups that follow one another in a store, however far the one before has been cleared away.
+//! Tests of static groups that follow one another in a store.
+//!
+//! The worker of the next group may come at any point of the cleanup of the earlier group.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -12,16 +14,16 @@ use rdzv_store::Store;
 use super::support::{connection, names, shut_down, tcp_store, worker};
 use super::watched::Watched;
 
-/// How long any of it may take.
+/// Time limit of every operation.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Requests of the worker that is back until it waits for the other one, at the most.
+/// Maximum number of requests of the returning worker before it waits.
 const COMING: usize = 8;
 
-/// Requests of the one that clears, at the most.
+/// Maximum number of requests of the worker that cleans up.
 const CLEARING: usize = 11;
 
-/// A place to be held up at, until the other end is dropped.
+/// A gate at which a worker waits until the other end is dropped.
 type Gate = Mutex<Receiver<()>>;
 
 fn gate() -> (Sender<()>, Gate) {
@@ -30,12 +32,13 @@ fn gate() -> (Sender<()>, Gate) {
 }
 
 fn wait_at(gate: &Gate) {
-    // It is never sent anything.
+    // No value is ever sent: the wait ends when the sender is dropped.
     let _ = gate.lock().unwrap().recv();
 }
 
-/// The store of a worker that is held up when it has read the verdict of its group, and again so many
-/// requests later, of which it tells.
+/// Store of a worker that waits at two gates.
+/// The first gate follows the verdict of its group, the second comes `later` requests after that.
+/// The worker sends on `said` when it reaches the second gate.
 fn slow(store: &Arc<dyn Store>, later: usize, gates: [Gate; 2], said: Sender<()>) -> Arc<Watched> {
     let calls = AtomicUsize::new(0);
     Watched::new(store, move |key| {
@@ -48,7 +51,7 @@ fn slow(store: &Arc<dyn Store>, later: usize, gates: [Gate; 2], said: Sender<()>
         if call == 0 {
             wait_at(&gates[0]);
         } else if call == later {
-            // If nobody wants to know, that is over.
+            // Without a receiver, the test no longer needs the message.
             let _ = said.send(());
             wait_at(&gates[1]);
         }
@@ -56,8 +59,8 @@ fn slow(store: &Arc<dyn Store>, later: usize, gates: [Gate; 2], said: Sender<()>
     })
 }
 
-/// The store of a worker that does something before the call with this number, and something else before
-/// the next one; both at the latest before it waits for the first worker.
+/// Store of a worker that runs one step before call `at`, and one after it.
+/// Both steps run before the worker waits for the first worker.
 fn quick(store: &Arc<dyn Store>, at: usize, steps: [Box<dyn FnOnce() + Send>; 2]) -> Arc<Watched> {
     let (calls, steps) = (AtomicUsize::new(0), Mutex::new(steps.into_iter()));
     Watched::new(store, move |key| {
@@ -72,8 +75,8 @@ fn quick(store: &Arc<dyn Store>, at: usize, steps: [Box<dyn FnOnce() + Send>; 2]
     })
 }
 
-/// One worker is back while the other clears their former group away. Between any two requests of the
-/// one, the other makes any number of its own.
+/// Tests a worker that returns while the other cleans up their earlier group.
+/// Between any two requests of one worker, the other makes any number of requests.
 #[test]
 fn a_worker_is_back_while_its_former_group_is_cleared_away() {
     for at in 0..COMING {
@@ -94,7 +97,7 @@ fn a_worker_is_back_while_its_former_group_is_cleared_away() {
             let groups = thread::scope(|scope| {
                 let slow = scope.spawn(|| {
                     slow.shutdown_barrier(LONG).unwrap();
-                    // For each of those who may wait for it.
+                    // One message for each step that may wait for it.
                     for _ in 0..2 {
                         let _ = over.send(());
                     }

@@ -1,4 +1,4 @@
-//! Workers as threads of the test.
+//! Workers as threads of a test.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -11,18 +11,18 @@ use rdzv_rpc_proto::directory::{GroupView, Member};
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::{HashStore, Store, TcpStore, TcpStoreOptions};
 
-/// Far more than any of these tests takes.
+/// Far more time than any of these tests takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A lease that a busy machine keeps up, and that a test can wait for.
+/// A lease that a busy machine can renew, and that a test can wait for.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
-/// Each kind of store that the tests run with, one after the other.
+/// Returns one store of each kind, for the tests.
 pub(crate) fn stores() -> Vec<Arc<dyn Store>> {
     vec![Arc::new(HashStore::new()), tcp_store()]
 }
 
-/// A server on a free port, and a client of it.
+/// Creates a server on a free port, and returns a client of it.
 pub(crate) fn tcp_store() -> Arc<dyn Store> {
     let options = TcpStoreOptions {
         is_master: true,
@@ -32,7 +32,7 @@ pub(crate) fn tcp_store() -> Arc<dyn Store> {
     Arc::new(TcpStore::connect(options).unwrap())
 }
 
-/// A connection of its own for a worker.
+/// Returns a separate connection for a worker.
 pub(crate) fn connection(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     Arc::from(store.try_clone().unwrap())
 }
@@ -49,7 +49,7 @@ pub(crate) fn worker(name: &str, id: u32) -> Member {
     }
 }
 
-/// A worker with devices and a map of them for another one.
+/// Creates a worker with devices and maps of them for other workers.
 pub(crate) fn with_devices(
     name: &str,
     id: u32,
@@ -65,8 +65,8 @@ pub(crate) fn with_devices(
     member
 }
 
-/// Forms a static group with each of these workers in a thread of its own, all of the same world
-/// size; results are in their order.
+/// Forms a static group with one thread for each of these workers.
+/// All have the same world size. The results are in the order of the workers.
 pub(crate) fn form_all(
     store: &Arc<dyn Store>,
     workers: Vec<Member>,
@@ -77,7 +77,7 @@ pub(crate) fn form_all(
     form_each(store, calls.collect(), deadline)
 }
 
-/// The same with a world size of each worker's own.
+/// Same as [`form_all`], with a separate world size for each worker.
 pub(crate) fn form_each(
     store: &Arc<dyn Store>,
     workers: Vec<(Member, u32)>,
@@ -99,7 +99,7 @@ pub(crate) fn formed(results: Vec<Result<Group, RpcError>>) -> Vec<Group> {
     results.into_iter().map(Result::unwrap).collect()
 }
 
-/// Shuts all members of a group down at the same time.
+/// Shuts down all members of a group at the same time.
 pub(crate) fn shut_down(groups: &[Group]) {
     thread::scope(|scope| {
         for group in groups {
@@ -117,14 +117,14 @@ pub(crate) fn names(view: &GroupView) -> Vec<&str> {
     members.map(|member| member.info.name.as_str()).collect()
 }
 
-/// What a group tells, for a test to wait for.
+/// Reports of a group, for a test to wait for.
 pub(crate) struct Views(mpsc::Receiver<GroupChange>);
 
 impl Views {
     pub(crate) fn of(group: &Group) -> Self {
         let (sender, receiver) = mpsc::channel();
         group.on_change(move |change| {
-            // A test that has seen enough does not listen any more.
+            // A test that has seen enough drops the receiver.
             let _ = sender.send(change.clone());
         });
         Self(receiver)
@@ -146,7 +146,7 @@ impl Views {
         panic!("waited for {wanted:?}, the last was {last:?}");
     }
 
-    /// Waits for the end of all news.
+    /// Waits for the last report, and returns its error.
     pub(crate) fn wait_for_the_end(&self) -> RpcError {
         loop {
             if let GroupChange::Detached(error) = self.0.recv_timeout(LONG).unwrap() {

@@ -1,4 +1,4 @@
-//! Stores of which a test sees each call, before it is made.
+//! Stores with which a test can watch each call before it is made.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use rdzv_store::{Store, StoreError};
 
-/// Told the key of each call; says whether the user of the store is still alive.
+/// Hook that gets the key of each call; `true` if the user is still alive.
 type Alive = dyn Fn(&str) -> bool + Send + Sync;
 
-/// A store whose user may be held up at a call, or die before it: then that one and all after it fail.
+/// A store whose user may be delayed at a call, or die before it.
+/// After its death this call and all later calls fail.
 pub(crate) struct Watched {
     inner: Box<dyn Store>,
     alive: Arc<Alive>,
@@ -36,13 +37,13 @@ impl Watched {
         })
     }
 
-    /// Its user dies before the call with this number, counted from 0, for all clones together.
+    /// Creates a store whose user dies before a call, counted over all clones.
     pub(crate) fn dying_before(call: i64, store: &Arc<dyn Store>) -> Arc<Self> {
         let left = AtomicI64::new(call);
         Self::new(store, move |_| left.fetch_sub(1, Ordering::SeqCst) > 0)
     }
 
-    /// Whether it has come to that.
+    /// `true` if the user has died.
     pub(crate) fn has_died(&self) -> bool {
         self.died.load(Ordering::SeqCst)
     }

@@ -1,17 +1,18 @@
-//! Lengths that are announced, and bytes that never come.
+//! Attacks with lengths that are announced and bytes that never come.
 
 use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartLocation, decoder};
 
 use super::peer::{Peer, body, call, frame, unix};
 use super::{Attack, Attacker, MIB};
 
-/// As many at a time.
+/// Number of peers in one attack.
 const MANY: usize = 150;
 
-/// Bytes that one of them has sent.
+/// Bytes that each of these peers sends.
 const SENT: usize = 10_000;
 
-/// The most to reserve beyond what has come, for each connection: of a body or part, and of frames.
+/// Maximum bytes to reserve per connection beyond the received bytes.
+/// The first part is for a body or a part, the second for frames.
 const AHEAD: usize = decoder::AHEAD + 64 * 1024;
 
 const LARGE: u64 = (4 << 30) - 4096;
@@ -87,7 +88,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Announces parts, and sends so many bytes of them.
+/// Announces parts, and sends `sent` bytes of them.
 fn announced(attacker: &mut Attacker, peers: usize, parts: &[PartHead], sent: usize) {
     for _ in 0..peers {
         if let Some(mut peer) = attacker.target.join() {
@@ -98,7 +99,7 @@ fn announced(attacker: &mut Attacker, peers: usize, parts: &[PartHead], sent: us
     }
 }
 
-/// Has a part read out of the memory of this process, from an address where there is nothing.
+/// Makes the victim read a part from an unmapped address of this process.
 fn read_out(attacker: &mut Attacker, peer: Option<Peer>, length: u64) {
     let Some(mut peer) = peer else { return };
     let shown = rdzv_shm::remote_read::Witness::new().unwrap();

@@ -1,4 +1,4 @@
-//! More calls than a worker makes at a time.
+//! Attacks with more calls than a worker may make at the same time.
 
 use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead};
 
@@ -8,16 +8,16 @@ use super::{Attack, Attacker, MIB, WINDOW};
 /// Flag of a request: the first 8 bytes of the body are the key of its line.
 const IN_LINE: u16 = 2;
 
-/// Flag of a request: it is part of another call.
+/// Flag of a request: it belongs to another call.
 const NESTED: u16 = 4;
 
-/// The most that calls take beyond that which are parts of others.
+/// Maximum memory of nested calls, in addition to the window.
 const OF_OTHERS: usize = 256 * MIB;
 
-/// Bytes of one flood.
+/// Number of bytes in one flood.
 const FLOOD: usize = 300 * MIB;
 
-/// Memory of the most calls beside their bytes.
+/// Maximum memory of calls without their bytes.
 const CALLS: usize = 48 * MIB;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -57,12 +57,12 @@ pub(super) const ATTACKS: &[Attack] = &[
         peak: CALLS,
     },
     Attack {
-        name: "calls that are said to be parts of others, 100 KB each",
+        name: "calls that claim to be parts of others, 100 KB each",
         run: |attacker| flood(attacker, 100_000, |n| flagged(n, NESTED, 100_000)),
         peak: WINDOW + OF_OTHERS,
     },
     Attack {
-        name: "small calls that are said to be parts of others",
+        name: "small calls that claim to be parts of others",
         run: |attacker| flood(attacker, 5000, |n| flagged(n, NESTED, 10)),
         peak: CALLS,
     },
@@ -77,7 +77,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         peak: 2 * WINDOW,
     },
     Attack {
-        name: "calls that are cancelled at once, of a function that blocks",
+        name: "calls that are cancelled immediately, of a function that blocks",
         run: |attacker| {
             flood(attacker, 100_000, |number| {
                 let cancel = Header {
@@ -92,7 +92,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         peak: WINDOW + MIB,
     },
     Attack {
-        name: "calls whose time is over at once, of a function that blocks",
+        name: "calls whose time is over immediately, of a function that blocks",
         run: |attacker| {
             flood(attacker, 100_000, |number| {
                 let header = Header {
@@ -123,7 +123,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Sends calls of about this size over one connection until it has sent enough, or nothing more is taken.
+/// Sends calls of about this size over one connection.
+/// It stops after enough bytes, or when the worker reads no more.
 fn flood(attacker: &mut Attacker, size: usize, request: impl Fn(u64) -> Vec<u8>) {
     if let Some(mut peer) = attacker.target.join() {
         send_all(&mut peer, size, request);
@@ -151,7 +152,7 @@ fn flagged(number: u64, flags: u16, length: usize) -> Vec<u8> {
     frame(&header, &argument, &[])
 }
 
-/// A call with a tensor of so many bytes that comes with it.
+/// Creates a call with a tensor of this length.
 fn tensor(number: u64, method: &str, length: usize) -> Vec<u8> {
     let tensor = rdzv_rpc::Tensor::from_vec(vec![7_u8; length], [length]).unwrap();
     let callee = super::peer::hello(false).worker;

@@ -1,11 +1,11 @@
-//! Peers that connect and do not say who they are.
+//! Attacks by peers that connect and do not identify themselves.
 
 use rdzv_rpc_proto::frame::{FrameKind, Header};
 
 use super::peer::{frame, hello};
 use super::{Attack, Attacker, MIB};
 
-/// As many at a time: more than a worker waits for.
+/// Number of peers: more than a worker keeps without identification.
 const MANY: usize = 1100;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -20,7 +20,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         peak: 96 * MIB,
     },
     Attack {
-        name: "1100 peers that say who they are and do not go on",
+        name: "1100 peers that say who they are and then stop",
         run: |attacker| {
             for _ in 0..MANY {
                 let hello = hello(attacker.target.token.is_some()).to_bytes();
@@ -31,13 +31,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         peak: 96 * MIB,
     },
     Attack {
-        name: "2000 peers that leave at once",
+        name: "2000 peers that leave immediately",
         run: |attacker| (0..2000).for_each(|_| drop(attacker.target.dial())),
         peak: 8 * MIB,
     },
 ];
 
-/// Opens connections, says the same over each, and keeps them.
+/// Opens connections, sends the same bytes over each, and keeps them open.
 fn each(attacker: &mut Attacker, peers: usize, said: &[u8]) {
     for _ in 0..peers {
         if let Some(mut peer) = attacker.target.dial() {

@@ -1,9 +1,10 @@
-//! Every attack of the hostile suite on a worker, with an honest worker beside it, whose calls go on, over
-//! the same connection. What an attack takes of the worker's memory is bounded, and given back when the
-//! attackers have left.
+//! Runs every attack of the hostile suite on one worker.
 //!
-//! Attackers are workers of the job that keep to nothing (with its token, if it has one), or
-//! anybody who reaches the port.
+//! An honest worker makes calls at the same time. The memory that an attack takes from the victim
+//! is bounded, and is given back when the attackers have left.
+//!
+//! Attackers are workers of the job that ignore all rules (with its token, if it has one), or any
+//! peer that reaches the port.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -27,14 +28,14 @@ use victim::Victim;
 
 const MIB: usize = 1 << 20;
 
-/// Bytes that one connection may have in flight: as much as a worker sends.
+/// Bytes that one connection may have in flight, the same as for a worker.
 const WINDOW: usize = 64 * MIB;
 
-/// Threads, buffers, what the allocator keeps for itself, and what another process of the machine makes
-/// of it.
+/// Memory for threads, buffers and the allocator, and for noise of the machine.
 const NOISE: usize = 32 * MIB;
 
-/// The honest worker calls that often: calls without a pause would be most of the work of these tests.
+/// Pause between calls of the honest worker.
+/// Without it, these calls would be most of the work of these tests.
 pub(crate) const BETWEEN_CALLS: Duration = Duration::from_millis(5);
 
 /// One attack.
@@ -42,14 +43,14 @@ pub(crate) const BETWEEN_CALLS: Duration = Duration::from_millis(5);
 pub(crate) struct Attack {
     name: &'static str,
     run: fn(&mut Attacker),
-    /// The most memory that it may take, in bytes.
+    /// Maximum memory that the attack may take, in bytes.
     peak: usize,
 }
 
 /// An attacker and its connections.
 pub(crate) struct Attacker {
     target: Target,
-    /// Connections that stay open until the end.
+    /// Connections that stay open until the end of the attack.
     peers: Vec<Peer>,
 }
 
@@ -64,7 +65,7 @@ fn attacks() -> Vec<Attack> {
     all.concat()
 }
 
-/// Carries attacks out, one after the other.
+/// Runs attacks in order, and fails with everything that went wrong.
 fn all_of(attacks: impl Iterator<Item = Attack>, with_token: bool, knows_token: bool) {
     let found: Vec<String> = attacks
         .flat_map(|attack| run_attack(&attack, with_token, knows_token))
@@ -72,7 +73,7 @@ fn all_of(attacks: impl Iterator<Item = Attack>, with_token: bool, knows_token: 
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Carries an attack out, and says what is wrong with what it has come to.
+/// Runs one attack, and returns a description of everything that went wrong.
 fn run_attack(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<String> {
     let victim = Victim::new(with_token);
     let honest = victim.honest_by_tcp(1);
@@ -87,7 +88,7 @@ fn run_attack(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<Strin
         let (ended, end) = mpsc::channel();
         let attacker = &mut attacker;
         let running = scope.spawn(move || {
-            // Dropped at its end, also if it panics.
+            // Dropped at the end of the thread, even after a panic.
             let _ended: mpsc::Sender<()> = ended;
             (attack.run)(attacker);
         });
@@ -98,7 +99,7 @@ fn run_attack(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<Strin
         }
         running.join().unwrap();
     });
-    // Who comes now is served as well.
+    // A worker that connects now is served as well.
     for worker in [&honest, &victim.honest_by_tcp(2)] {
         if let Err(error) = worker.try_to_ask() {
             wrong(format!("a worker after it: {error}"));
@@ -125,7 +126,7 @@ fn run_attack(attack: &Attack, with_token: bool, knows_token: bool) -> Vec<Strin
     found
 }
 
-/// The attacks, divided among tests that run at the same time.
+/// Returns a part of the attacks, for tests that run at the same time.
 fn part(number: usize) -> impl Iterator<Item = Attack> {
     attacks().into_iter().skip(number).step_by(2)
 }
@@ -152,7 +153,7 @@ fn workers_that_know_the_token_harm_nobody_the_second_half() {
 
 #[test]
 fn peers_that_do_not_know_the_token_harm_nobody() {
-    // They get no further than to say who they are.
+    // These attackers get no further than the greeting.
     let refused = |attack: Attack| match attack.name.contains("1100 peers") {
         true => attack,
         false => Attack { peak: 0, ..attack },

@@ -1,4 +1,4 @@
-//! Bytes that are no frames, and frames that mean nothing.
+//! Attacks with bytes that are no frames, and frames without a meaning.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         peak: PEAK,
     },
     Attack {
-        name: "lists that are said to have any number of elements",
+        name: "lists that claim to have any number of elements",
         run: |attacker| {
             let mut all = Vec::new();
             for (number, zeros) in (0..10).enumerate() {
@@ -144,7 +144,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Connects and says this.
+/// Connects and sends these bytes.
 fn say(attacker: &mut Attacker, bytes: &[u8]) {
     if let Some(mut peer) = attacker.target.dial() {
         peer.send(bytes);
@@ -152,7 +152,7 @@ fn say(attacker: &mut Attacker, bytes: &[u8]) {
     }
 }
 
-/// Joins, says this, and takes what is answered.
+/// Joins, sends these bytes, and reads the answers.
 fn join(attacker: &mut Attacker, bytes: &[u8]) {
     if let Some(mut peer) = attacker.target.join() {
         peer.send(bytes);

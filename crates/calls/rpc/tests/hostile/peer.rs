@@ -1,4 +1,4 @@
-//! A connection of an attacker, over any transport: it speaks frames, and keeps to nothing else.
+//! A connection of an attacker: it can send any frames, over any transport.
 
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -14,21 +14,21 @@ use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_trust::token::{Role, nonce};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A worker that takes no byte for this long does not read the connection any more, which is one of its
-/// defences.
+/// Time after which a worker that accepts no byte has stopped reading.
+/// To stop reading is one of its defences.
 const TAKES_NOTHING: Duration = Duration::from_millis(300);
 
-/// The longest time until an answer that has to come.
+/// Longest time until an answer that must come.
 const ANSWERS: Duration = Duration::from_secs(20);
 
-/// A job that is attacked, as an attacker knows it.
+/// A job that is attacked, with the data that the attacker has.
 pub(crate) struct Target {
     pub(crate) peer_address: PeerAddress,
-    /// None if the job has none, or if the attacker does not know it.
+    /// `None` if the job has no token, or if the attacker does not know it.
     pub(crate) token: Option<Token>,
 }
 
-/// A connection.
+/// A connection of an attacker.
 pub(crate) struct Peer {
     carrier: Carrier,
     decoder: Decoder<FromHeap>,
@@ -36,7 +36,7 @@ pub(crate) struct Peer {
 }
 
 impl Target {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(crate) fn connect(&self, options: &TransportOptions) -> Option<Peer> {
         let until = Instant::now() + Duration::from_secs(5);
         let carrier = transport::connect(&self.peer_address, options, until).ok()?;
@@ -47,17 +47,17 @@ impl Target {
         })
     }
 
-    /// Connects by TCP and says nothing.
+    /// Connects by TCP and sends nothing.
     pub(crate) fn dial(&self) -> Option<Peer> {
         self.connect(&tcp())
     }
 
-    /// Connects by TCP, and says properly who it is.
+    /// Connects by TCP, and completes the greeting.
     pub(crate) fn join(&self) -> Option<Peer> {
         self.join_over(&tcp())
     }
 
-    /// The same over another transport.
+    /// Connects over these transports, and completes the greeting.
     pub(crate) fn join_over(&self, options: &TransportOptions) -> Option<Peer> {
         let mut peer = self.connect(options)?;
         peer.greet(self.token.as_ref())?;
@@ -65,7 +65,7 @@ impl Target {
     }
 }
 
-/// Only TCP.
+/// Returns options that allow only TCP.
 pub(crate) fn tcp() -> TransportOptions {
     TransportOptions {
         unix: false,
@@ -73,7 +73,7 @@ pub(crate) fn tcp() -> TransportOptions {
     }
 }
 
-/// A Unix socket.
+/// Returns options with a Unix socket and without shared memory.
 pub(crate) fn unix() -> TransportOptions {
     TransportOptions {
         shared: false,
@@ -81,14 +81,14 @@ pub(crate) fn unix() -> TransportOptions {
     }
 }
 
-/// The bytes of a frame without inline parts.
+/// Encodes a frame without inline parts.
 pub(crate) fn frame(header: &Header, body: &[u8], parts: &[PartHead]) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(header, body, parts, &mut bytes);
     bytes
 }
 
-/// The header of a call.
+/// Creates the header of a call.
 pub(crate) fn call(number: u64, method: &str) -> Header {
     Header {
         call: number,
@@ -97,24 +97,24 @@ pub(crate) fn call(number: u64, method: &str) -> Header {
     }
 }
 
-/// The body of a value without tensors.
+/// Encodes a value without tensors as a body.
 pub(crate) fn body(value: &impl serde::Serialize) -> Vec<u8> {
     postcard::to_extend(value, vec![0; 4]).unwrap()
 }
 
-/// A call with a text of this length as its argument.
+/// Encodes a call with a text of this length as its argument.
 pub(crate) fn request(number: u64, method: &str, length: usize) -> Vec<u8> {
     frame(&call(number, method), &text(length), &[])
 }
 
-/// The body of a text of this length.
+/// Encodes a text of this length as a body.
 pub(crate) fn text(length: usize) -> Vec<u8> {
     let mut text = body(&length);
     text.resize(text.len() + length, b'x');
     text
 }
 
-/// The hello of an attacker.
+/// Creates the hello of an attacker.
 pub(crate) fn hello(wants_proof: bool) -> Hello {
     Hello {
         version: PROTOCOL,
@@ -133,7 +133,7 @@ pub(crate) fn hello(wants_proof: bool) -> Hello {
 }
 
 impl Peer {
-    /// Says who it is. `None`: it was refused.
+    /// Completes the greeting; `None` if the worker refuses it.
     fn greet(&mut self, token: Option<&Token>) -> Option<()> {
         let ours = hello(token.is_some()).to_bytes();
         self.send(&frame(&Header::new(FrameKind::Hello), &ours, &[]));
@@ -145,7 +145,7 @@ impl Peer {
             .then_some(())
     }
 
-    /// Sends; false if the worker has closed the connection or does not read it any more.
+    /// Sends bytes; `false` if the worker closed the connection or reads no more.
     pub(crate) fn send(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() && !self.is_over {
             match self.carrier.write.write(&[IoSlice::new(bytes)]) {
@@ -175,12 +175,13 @@ impl Peer {
         ready
     }
 
-    /// Stays, and takes nothing, until the worker has closed the connection or for this long.
+    /// Reads nothing until the worker closes the connection or the time is over.
     pub(crate) fn stay(&self, within: Duration) {
         is_ready(self.carrier.read.descriptor(), PollFlags::RDHUP, within);
     }
 
-    /// The next frame of this kind; `None` if the worker has closed the connection before, or is silent.
+    /// Returns the next frame of this kind.
+    /// `None` if the worker closes the connection before, or is silent.
     pub(crate) fn next(&mut self, kind: FrameKind) -> Option<Frame> {
         let until = Instant::now() + ANSWERS;
         loop {
@@ -192,7 +193,7 @@ impl Peer {
         }
     }
 
-    /// Takes what comes for the connection until nothing has come for this long.
+    /// Reads everything until nothing has arrived for this time.
     pub(crate) fn drain(&mut self, silent: Duration) {
         while self.take(silent).is_some() {}
     }

@@ -1,4 +1,4 @@
-//! Answers that nobody takes.
+//! Attacks that never read the answers.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use super::{Attack, Attacker, MIB, WINDOW};
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack {
-        name: "replies of a MiB that nobody takes",
+        name: "replies of a MiB that the caller never reads",
         run: |attacker| unread(attacker, 1000, |n| give(n, "victim.give", MIB)),
         peak: WINDOW + MIB,
     },
     Attack {
-        name: "replies of a MiB that nobody takes, of a function that blocks",
+        name: "replies of a MiB that the caller never reads, of a function that blocks",
         run: |attacker| unread(attacker, 1000, |n| give(n, "victim.give_blocking", MIB)),
         peak: WINDOW + 4 * MIB,
     },
     Attack {
-        name: "replies of 60 KB that nobody takes",
+        name: "replies of 60 KB that the caller never reads",
         run: |attacker| unread(attacker, 17_000, |n| give(n, "victim.give", 60_000)),
         peak: WINDOW + WINDOW / 2,
     },
     Attack {
-        name: "small replies that nobody takes",
+        name: "small replies that the caller never reads",
         run: |attacker| unread(attacker, 1_000_000, |n| request(n, "victim.take", 1)),
         peak: 2 * WINDOW,
     },
     Attack {
-        name: "errors that nobody takes",
+        name: "errors that the caller never reads",
         run: |attacker| unread(attacker, 500_000, |n| request(n, "victim.missing", 1)),
         peak: 2 * WINDOW,
     },
     Attack {
-        name: "pings whose answers nobody takes",
+        name: "pings whose answers the caller never reads",
         run: |attacker| {
             let ping = frame(&Header::new(FrameKind::Ping), &[], &[]);
             unread(attacker, 1_000_000, |_| ping.clone());
@@ -51,7 +51,7 @@ pub(super) const ATTACKS: &[Attack] = &[
                 peer.next(FrameKind::Pong);
                 let all = |n| {
                     let header = Header {
-                        // The caller says that it reads.
+                        // The flag says that the caller reads memory.
                         flags: 1,
                         ..call(n, "victim.give")
                     };
@@ -83,13 +83,13 @@ fn give(number: u64, method: &str, length: usize) -> Vec<u8> {
     frame(&call(number, method), &body(&length), &[])
 }
 
-/// Sends so many requests over one connection, and takes none of the answers.
+/// Sends `times` requests over one connection, and reads none of the answers.
 fn unread(attacker: &mut Attacker, times: u64, request: impl Fn(u64) -> Vec<u8>) {
     let Some(mut peer) = attacker.target.join() else {
         return;
     };
     send(&mut peer, times, request);
-    // What has been asked for is made meanwhile.
+    // The worker makes the answers during this time.
     peer.stay(Duration::from_secs(1));
     attacker.peers.push(peer);
 }

@@ -1,4 +1,4 @@
-//! The worker that is attacked (a process of `rpc_scenario`), and an honest one beside it.
+//! The attacked worker (a process of `rpc_scenario`), and honest workers.
 
 use std::fs;
 use std::thread;
@@ -17,30 +17,30 @@ use super::worker::{Scenario, Worker};
 
 const NOTHING: Method<(), ()> = Method::new("victim.nothing");
 
-/// The longest time of a call of the honest worker, on a busy machine.
+/// Longest time of a call of the honest worker, on a busy machine.
 const ANSWERED: Duration = Duration::from_secs(60);
 
-/// The longest time until memory is given back.
+/// Longest time until memory is given back.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
 const TOKEN: &str = "a token that the job has";
 
-/// A worker in a process of its own, and the job that it is in.
+/// A worker in a separate process, and its job.
 pub(crate) struct Victim {
     process: Worker,
     scenario: Scenario,
     token: Option<&'static str>,
-    /// Memory before anything has happened, in bytes.
+    /// Memory of the process before the attack, in bytes.
     before: usize,
 }
 
 impl Victim {
-    /// Starts it, in a job with a token or without.
+    /// Starts a worker in a job with or without a token.
     pub(crate) fn new(with_token: bool) -> Self {
         let scenario = Scenario::new();
         let token = with_token.then_some(TOKEN);
         let allocator = [
-            // What the allocator keeps for later is not what is looked for.
+            // The test must not count memory that the allocator keeps for later.
             ("MALLOC_ARENA_MAX", "1"),
             ("MALLOC_MMAP_THRESHOLD_", "16384"),
             ("MALLOC_TRIM_THRESHOLD_", "65536"),
@@ -48,7 +48,7 @@ impl Victim {
         ];
         let process = scenario.start_at(scenario.port(), "victim", 0, &allocator);
         let options = json!({ "num_worker_threads": 2, "lease": 60, "token": token });
-        // Nobody gets in because others run out of time.
+        // Long limits, so that no peer gets in because another one timed out.
         let init = json!({ "options": options, "greeting": 60, "data": 2_u64 << 30 });
         process.init(&init).unwrap();
         let mut victim = Self {
@@ -61,7 +61,7 @@ impl Victim {
         victim
     }
 
-    /// The knowledge of an attacker: where it is, and the token if it is a worker of the job.
+    /// Returns the data that an attacker has: the address, and maybe the token.
     pub(crate) fn target(&self, knows_token: bool) -> Target {
         let record = self.scenario.store().get("rdzv/rpc/1/members").unwrap();
         let record = Membership::decode(&record).unwrap();
@@ -77,7 +77,7 @@ impl Victim {
             .map(|token| Token::new(token.as_bytes()).unwrap())
     }
 
-    /// A line of its status in the system, in bytes.
+    /// Reads a line of the status of the process, in bytes.
     fn memory(&self, line: &str) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap();
         let value = status.lines().find_map(|found| found.strip_prefix(line));
@@ -90,17 +90,17 @@ impl Victim {
         kibibytes << 10
     }
 
-    /// The most memory that it has had, beyond what it had at first.
+    /// Returns the peak of its memory beyond the start value.
     pub(crate) fn peak(&self) -> usize {
         self.memory("VmHWM:").saturating_sub(self.before)
     }
 
-    /// The memory that it has beyond what it had at first, when it is no more than this any more, or
-    /// after a while. Meanwhile the honest worker goes on.
+    /// Returns the memory beyond the start value, when it is at most this large.
+    /// After a limit it returns the current value. The honest worker makes calls during the wait.
     pub(crate) fn settled(&self, at_most: usize, honest: &Honest) -> usize {
         let until = Instant::now() + GIVEN_BACK;
         loop {
-            // Whether it is answered is looked at elsewhere.
+            // Other code checks whether the call is answered.
             let _ = honest.try_to_ask();
             let now = self.memory("VmRSS:").saturating_sub(self.before);
             if now <= at_most || Instant::now() > until {
@@ -110,7 +110,7 @@ impl Victim {
         }
     }
 
-    /// A worker of the job.
+    /// Starts an honest worker of the job.
     pub(crate) fn honest(&self, rank: u32, transports: TransportOptions) -> Honest {
         let options = RpcOptions {
             token: self.token(),
@@ -122,17 +122,17 @@ impl Victim {
         Honest(self.scenario.agent(&name, rank, None, options))
     }
 
-    /// A worker of the job that calls over TCP, as the attackers do.
+    /// Starts an honest worker that calls over TCP, as the attackers do.
     pub(crate) fn honest_by_tcp(&self, rank: u32) -> Honest {
         self.honest(rank, tcp())
     }
 }
 
-/// A worker that keeps to the protocol.
+/// A worker that follows the protocol.
 pub(crate) struct Honest(RpcAgent);
 
 impl Honest {
-    /// Calls, and gets its answer.
+    /// Makes a call that must be answered.
     pub(crate) fn ask(&self) {
         self.try_to_ask().unwrap();
     }
@@ -142,7 +142,7 @@ impl Honest {
         self.0.call_with(options, "victim", NOTHING, &()).wait()
     }
 
-    /// The number of connections that it has made.
+    /// Returns the number of connections that the worker has made.
     pub(crate) fn connections(&self) -> u64 {
         self.0.traffic().connections
     }

@@ -1,8 +1,9 @@
-//! Tensors of more than 4 GiB, whole, on each way there is, and in both directions.
+//! Sends tensors of more than 4 GiB over each path.
 //!
-//! A way treats both directions alike, and memory that is new can take minutes: each way has one.
+//! A path treats both directions in the same way, and new memory can take minutes to touch. Each
+//! path therefore has one direction.
 //!
-//! One after another: the receiver holds as much.
+//! The tests run one after another, because the receiver holds as much memory.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -19,14 +20,14 @@ use serde_json::{Value, json};
 use shared::{EXAMINE, MAKE, Marks, Path, examined, tensor};
 use worker::Scenario;
 
-/// Not a multiple of anything that something is cut into.
+/// Length that is not a multiple of any piece size.
 const LENGTH: u64 = (4 << 30) + 4097;
 
-/// The system moves no more than this at once.
+/// Maximum number of bytes that the kernel moves in one system call.
 const MOST_AT_ONCE: u64 = 0x7fff_f000;
 
-/// At both ends of the tensor, at both sides of where a number of 31 or 32 bits is over, where a system
-/// call is, and somewhere else.
+/// Returns marks at both ends of the tensor and at all critical offsets.
+/// These are the limits of 31-bit and 32-bit numbers and of system calls; one mark is elsewhere.
 fn marks() -> Marks {
     let mut places = vec![0, 1, 1_234_567_891, LENGTH - 4097, LENGTH - 2, LENGTH - 1];
     for border in [1 << 31, 1 << 32, MOST_AT_ONCE, 2 * MOST_AT_ONCE] {

@@ -1,4 +1,4 @@
-//! What both processes of the test know: ways for bytes, and tensors that are nearly empty.
+//! Code of both processes: paths for bytes, and tensors that are nearly empty.
 
 use bytes::Bytes;
 use memmap2::{Advice, MmapOptions};
@@ -6,16 +6,16 @@ use rdzv_rpc::{Arena, Method, RpcError, Tensor};
 use rdzv_rpc_proto::tensor::DataType;
 use serde::{Deserialize, Serialize};
 
-/// Bytes that are not zero, by their place.
+/// Bytes that are not zero, by their offset.
 pub(crate) type Marks = Vec<(u64, u8)>;
 
-/// Answers how long a tensor is, and where it is not zero.
+/// Returns the length of a tensor and the bytes in it that are not zero.
 pub(crate) const EXAMINE: Method<Tensor, (u64, Marks)> = Method::new("large.examine");
 
-/// Answers with a tensor of this length, with these marks.
+/// Returns a tensor of this length with these marks.
 pub(crate) const MAKE: Method<(Path, u64, Marks), Tensor> = Method::new("large.make");
 
-/// A way for bytes from one worker to the other.
+/// A path for bytes from one worker to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Path {
     /// The receiver reads the memory of the sender.
@@ -30,7 +30,7 @@ pub(crate) enum Path {
     Tcp,
 }
 
-/// Zeros, except for the marks. Memory that was never written takes none.
+/// Creates a tensor of zeros and marks; unwritten memory costs nothing.
 pub(crate) fn tensor(path: Path, length: u64, marks: &Marks) -> Tensor {
     let length = usize::try_from(length).expect("64 bits");
     let bytes = if path == Path::Arena {
@@ -42,7 +42,7 @@ pub(crate) fn tensor(path: Path, length: u64, marks: &Marks) -> Tensor {
         let map = MmapOptions::new().len(length).map_anon();
         let mut map = map.expect("address space");
         // A page fault for each 4 KiB takes minutes on some virtual machines. The advice only makes
-        // it faster: a system without large pages may refuse it.
+        // this faster: a system without large pages may refuse it.
         let _ = map.advise(Advice::HugePage);
         mark(&mut map, marks);
         Bytes::from_owner(map)
@@ -56,14 +56,14 @@ fn mark(bytes: &mut [u8], marks: &Marks) {
     }
 }
 
-/// Looks at each byte.
+/// Checks each byte of a tensor.
 pub(crate) fn examined(tensor: &Tensor) -> Result<(u64, Marks), RpcError> {
     const PIECE: usize = 1 << 20;
     let zeros = vec![0_u8; PIECE];
     let bytes = tensor.as_slice::<u8>()?;
     let mut marks = Marks::new();
     for (number, piece) in bytes.chunks(PIECE).enumerate() {
-        // Quick also without optimisation, where a loop is not.
+        // This comparison is fast even without optimisation, unlike a loop.
         if *piece != zeros[..piece.len()] {
             let begin = (number * PIECE) as u64;
             let places = (begin..).zip(piece);

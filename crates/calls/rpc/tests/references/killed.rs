@@ -1,4 +1,4 @@
-//! One worker is killed, and another looks at what becomes of its references.
+//! Tests that the references of a killed worker are released.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ const KEEP: Method<RRef<u64>, ()> = Method::new("number.keep");
 
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A lease that does not end before the grace period does.
+/// Lease that is longer than the time after which forks are released.
 const LEASE: Duration = Duration::from_secs(30);
 
 #[test]
@@ -51,7 +51,7 @@ fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_
     wait_until("its fork is released", within, || {
         agent.references().num_forks == 0
     });
-    // From now on the machine knows as well as the connections do.
+    // From now on the state machine knows about the loss as well.
     let error = owned_there.to_here(Timeout::Default).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     drop(owned_there);

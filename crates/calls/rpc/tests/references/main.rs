@@ -1,4 +1,4 @@
-//! Remote references between processes of which some are killed.
+//! Tests of remote references between processes that are killed at random.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use rdzv_store::{ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::Process;
 
-/// How many workers run at a time.
+/// Number of workers that run at the same time.
 const WORKERS: usize = 4;
 
-/// Far more than a join takes.
+/// Far more time than a join takes.
 const LONG: Duration = Duration::from_secs(120);
 
 /// Processes that end with the test.
@@ -61,7 +61,7 @@ fn number(store: &TcpStore, key: &str) -> i64 {
     store.add(key, 0).unwrap()
 }
 
-/// Looks every so often, since a store only tells of single keys.
+/// Polls for a condition, since a store can only wait for single keys.
 fn wait_until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + within;
     while !is_so() {
@@ -70,7 +70,7 @@ fn wait_until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Four workers do so much, and one of them is killed every so often.
+/// Runs operations on four workers, and kills one of them repeatedly.
 fn chaos(operations: i64, kill_every: Duration, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut workers = Workers::new();
@@ -96,7 +96,7 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
             workers.start(seed);
             let all = workers.started;
             wait_until("the next one joins", LONG, || {
-                // It may be that one died before it could say that it had joined.
+                // A worker may die before it has recorded that it joined.
                 joined(&store, all)
             });
             kill_at = Instant::now() + kill_every.mul_f64(0.5 + random.f64());
@@ -126,10 +126,10 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
     for worker in &mut workers.running {
         assert!(worker.wait().success(), "seed {seed}");
     }
-    assert!(kills > 0, "nobody was killed");
+    assert!(kills > 0, "no worker was killed");
 }
 
-/// `REFERENCE_OPERATIONS` and `REFERENCE_SEED` make it longer, or another one.
+/// Number of operations and seed: `REFERENCE_OPERATIONS` and `REFERENCE_SEED`.
 #[test]
 fn nothing_leaks_and_nothing_is_freed_early_whoever_is_killed() {
     let setting = |name: &str, usual: i64| {

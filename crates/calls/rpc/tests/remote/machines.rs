@@ -1,7 +1,7 @@
-//! Two machines with a cable between them: network namespaces, and the programs in them.
+//! Two simulated machines with a cable: network namespaces and their programs.
 //!
-//! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them a test fails
-//! and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
+//! The tests need user namespaces (`unshare -rn`) and `ip`. Without them a test fails with the
+//! reason. `RDZV_TEST_NO_NAMESPACES=1` accepts that and prints a note instead.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -16,8 +16,8 @@ use super::worker::Worker;
 pub(crate) const NEAR: &str = "10.9.0.1";
 pub(crate) const FAR: &str = "10.9.0.2";
 
-/// Where the packets go while the cable is cut. Nobody has it, so nobody takes them, and nobody says
-/// that they do not arrive.
+/// Link address to which packets go while the cable is cut.
+/// No interface has this address, so no host receives the packets or reports their loss.
 const NOWHERE: &str = "02:00:00:00:00:99";
 
 fn start(mut command: Command) -> Process {
@@ -31,7 +31,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A new one, or why that cannot be.
+    /// Creates a machine, or returns the reason why it cannot.
     fn new(mut enter: Vec<String>, address: &'static str) -> Result<Self, String> {
         enter.extend(["sh", "-c", "ip link set lo up && echo up && exec cat"].map(str::to_owned));
         let mut command = Command::new(&enter[0]);
@@ -50,7 +50,7 @@ impl Machine {
         words.map(str::to_owned).into()
     }
 
-    /// A command in there.
+    /// Creates a command that runs on this machine.
     fn command(&self, program: &str) -> Command {
         let enter = self.enter();
         let mut command = Command::new(&enter[0]);
@@ -66,21 +66,21 @@ impl Machine {
 
 /// Two machines, a cable between them, and a store on the near one.
 pub(crate) struct World {
-    // Processes end before the machines that they are on.
+    // Processes end before the machines that they run on.
     _store: Process,
     store: SocketAddr,
     pub(crate) near: Machine,
     pub(crate) far: Machine,
     /// `None` for a dynamic group.
     pub(crate) world_size: Option<u32>,
-    /// In seconds.
+    /// Heartbeat limit in seconds.
     pub(crate) heartbeat_limit: u32,
-    /// Who signs the certificates of the workers; without, TCP is plain.
+    /// Authority that signs the certificates of the workers; `None` for plain TCP.
     authority: Option<Authority>,
 }
 
 impl World {
-    /// None where that was declared to be acceptable.
+    /// Creates the machines; `None` if an environment variable accepts a failure.
     pub(crate) fn new(world_size: Option<u32>, heartbeat_limit: u32) -> Option<Self> {
         match Self::try_new(world_size, heartbeat_limit) {
             Ok(world) => Some(world),
@@ -120,13 +120,13 @@ impl World {
         })
     }
 
-    /// The same with workers that use TLS.
+    /// Makes the workers use TLS.
     pub(crate) fn with_tls(self) -> Self {
         let authority = Some(Authority::new());
         Self { authority, ..self }
     }
 
-    /// A worker on a machine. It is not in its group yet.
+    /// Starts a worker on a machine, which begins to join its group.
     pub(crate) fn start(&self, machine: &Machine, name: &str, rank: u32) -> Worker {
         let program = rdzv_testing::program("rpc_scenario");
         let mut command = machine.command(program.to_str().unwrap());
@@ -140,37 +140,37 @@ impl World {
         let options = json!({
             "address": machine.address,
             "heartbeat_limit": self.heartbeat_limit,
-            // Longer than the heartbeat limit where there is a dynamic group.
+            // Longer than the heartbeat limit in tests with a dynamic group.
             "lease": 6,
             "tls": tls,
         });
-        // How long a user of a value may be out of reach.
+        // Time for which a user of a value may be out of reach.
         let init = json!({ "world_size": self.world_size, "options": options, "grace": 1 });
         worker.begin_init(&init);
         worker
     }
 
-    /// From now on nothing gets from one machine to the other, and nobody is told.
+    /// Cuts the cable: packets are lost, and no process is notified.
     pub(crate) fn cut(&self) -> Instant {
         let send_to_nowhere = |machine: &Machine, to: &str| {
             let entry = format!("ip neigh replace {to} lladdr {NOWHERE} dev cable nud permanent");
             machine.run(&entry);
         };
-        // In this order, so that the near one still gets what the far one had said.
+        // In this order, so that the near machine still gets earlier packets of the far one.
         send_to_nowhere(&self.near, FAR);
         let cut = Instant::now();
         send_to_nowhere(&self.far, NEAR);
         cut
     }
 
-    /// As it was before.
+    /// Restores the cable.
     pub(crate) fn mend(&self) {
         self.near.run(&format!("ip neigh del {FAR} dev cable"));
         self.far.run(&format!("ip neigh del {NEAR} dev cable"));
     }
 }
 
-/// Waits until they are in their group.
+/// Waits until the workers are in their group.
 pub(crate) fn are_ready(workers: &[&Worker]) {
     for worker in workers {
         worker.succeeds();

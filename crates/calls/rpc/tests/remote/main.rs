@@ -1,4 +1,4 @@
-//! Workers on two hosts, and what becomes of the connections between them when one vanishes.
+//! Tests of connections between workers on two hosts when one host vanishes.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

@@ -1,4 +1,4 @@
-//! A worker that is alive and takes nothing, because it is stopped: its host still answers.
+//! Tests of a stopped worker: it reads nothing, but its host still answers.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::machines::{World, are_ready};
 
-/// More than the systems of both sides take in, so that the window is closed.
+/// More bytes than both kernels buffer, so that the window is closed.
 const MUCH: usize = 32 << 20;
 
-/// The call that takes it there.
+/// Returns the call that sends these bytes.
 fn much() -> Value {
     json!({ "do": "call", "to": "far", "method": "measure", "argument": MUCH })
 }
 
-/// As often as the limit.
+/// Longer than the heartbeat limit.
 const LONG: Duration = Duration::from_secs(9);
 
 #[test]
@@ -30,7 +30,7 @@ fn a_worker_that_is_stopped_is_not_lost_however_full_its_connection_is() {
     near.stalls("stall", "far", 1);
     far.signal(Signal::STOP);
     near.tell(&much());
-    // Nothing is waited for: it is to stay so.
+    // The test checks that there is no answer for this time.
     assert!(near.is_silent_for(LONG));
     far.signal(Signal::CONT);
     assert_eq!(near.succeeds(), MUCH);
@@ -50,7 +50,7 @@ fn the_host_of_a_stopped_worker_is_still_missed_when_it_vanishes() {
     assert!(near.is_silent_for(Duration::from_secs(1)));
     let cut = world.cut();
     assert_eq!(near.answer().unwrap_err().kind, RpcErrorKind::PeerLost);
-    // Before Linux 6.15 the system asks a host that takes nothing less and less often.
+    // Before Linux 6.15, the kernel probes a host that accepts nothing at growing intervals.
     let most = Duration::from_secs(10);
     assert!(cut.elapsed() < most, "{:?}", cut.elapsed());
 }

@@ -1,4 +1,4 @@
-//! The other host vanishes without a word: no power, or the link is cut.
+//! Tests of a host that vanishes without notice: power loss, or a cut cable.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use super::machines::{FAR, World, are_ready};
 use super::worker::{Failure, Worker};
 
-/// Calls that are on their way.
+/// Number of calls in flight.
 const CALLS: usize = 64;
 
-/// The default.
+/// Default of the heartbeat limit, in seconds.
 const LIMIT: u32 = 5;
 
-/// How long after that references of who is gone are held: the time of grace of the program, and what
-/// passes until it is looked at.
+/// Extra time after which references of a lost worker are released.
+/// It is the setting of the program for this (1 s), plus the time until the next check.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What processes of a busy machine may take to notice what is so.
+/// Time that processes of a busy machine may need to notice an event.
 const SLACK: Duration = Duration::from_secs(6);
 
-/// What the error of a lost call has to say.
+/// Checks that the error of a lost call names the worker and the host.
 fn names_the_host(error: &Failure) {
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error:?}");
     for word in ["(id=1, name=far)", &format!("{FAR}:"), "next call"] {
@@ -53,7 +53,7 @@ fn calls_by_tls_to_a_host_that_vanishes_are_lost_within_the_heartbeat_limit() {
     }
 }
 
-/// What vanishes is the far host, which is called over this transport.
+/// Checks calls over this transport when the far host vanishes.
 fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
     let limit = Duration::from_secs(LIMIT.into());
     let near = world.start(&world.near, "near", 0);
@@ -62,16 +62,16 @@ fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
     are_ready(&[&near, &far, &neighbour]);
     let peers = || near.does(&json!({ "do": "traffic" }))["peers"].clone();
     let connected = json!([["far", transport], ["neighbour", "shared"]]);
-    // The near one holds a value of the far one.
+    // The near worker holds a value of the far one.
     far.does(&json!({ "do": "lend", "to": "near" }));
     near.stalls("neighbour", "neighbour", 1);
     far.stalls("stall", "near", 1);
     near.stalls("stall", "far", CALLS);
     assert_eq!(peers(), connected);
 
-    // Long enough ago that nothing of it is on its way: this is the time that is measured.
+    // All earlier packets have arrived by now: the measured time begins here.
     let cut = world.cut();
-    // And one that nobody acknowledges.
+    // The other host never acknowledges this call.
     near.begins(&format!("stall{CALLS}"), "far", "wait");
     for number in 0..=CALLS {
         let error = near.loses(&format!("stall{number}"));
@@ -89,16 +89,16 @@ fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
         "{:?}",
         cut.elapsed()
     );
-    // The other one sees that nobody waits for its functions any more and that its own call is
-    // lost.
+    // The far worker notices that the results of its functions are no longer needed and that its
+    // own call is lost.
     cancelled(&far, CALLS);
     assert_eq!(far.loses("stall0").kind, RpcErrorKind::PeerLost);
     within(limit, cut);
-    // And it gives back what was held from there, when a time of grace is over.
+    // The far worker also gives back what it held from the near one, after its setting for this.
     assert_eq!(far.does(&json!({ "do": "left" })), Value::Null);
     within(limit + GRACE, cut);
 
-    // Later calls try to connect, for no longer.
+    // Later calls try to connect for the same time.
     let again = Instant::now();
     names_the_host(&echo(&near, "far").unwrap_err());
     within(limit, again);
@@ -106,7 +106,7 @@ fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
     world.mend();
     echo(&near, "far").unwrap();
     echo(&far, "near").unwrap();
-    // Nothing of that is about workers of the same host.
+    // Workers of the same host are not affected.
     assert_eq!(peers(), connected);
     echo(&near, "neighbour").unwrap();
     drop(neighbour);
@@ -123,7 +123,7 @@ fn what_is_on_its_way_when_a_host_vanishes_is_lost_within_the_limit() {
     are_ready(&[&near, &far]);
     echo(&near, "far").unwrap();
     let cut = world.cut();
-    // More than the system takes: the rest waits for room.
+    // More bytes than the kernel accepts: the rest waits for room.
     let error = near.calls("far", "measure", json!(32 << 20)).unwrap_err();
     names_the_host(&error);
     assert!(error.text.contains("heartbeat limit 2 s"), "{error:?}");
@@ -142,7 +142,7 @@ fn a_host_that_is_started_again_is_called_at_the_first_try() {
     near.sees(&["near", "far"]);
     near.stalls("stall", "far", CALLS);
     world.cut();
-    // While nobody can hear it.
+    // Killed while no packet of it can arrive.
     far.signal(Signal::KILL);
     drop(far);
     (0..CALLS).for_each(|number| names_the_host(&near.loses(&format!("stall{number}"))));

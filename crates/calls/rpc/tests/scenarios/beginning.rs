@@ -1,4 +1,4 @@
-//! How a process becomes a worker: options, and where they meet (SCN-S1 to SCN-S4).
+//! Tests of the start of a worker: options and store (SCN-S1 to SCN-S4).
 
 use rdzv_rpc::RpcErrorKind;
 use rdzv_testing::free_port;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::worker::{Scenario, shut_down};
 
-/// Nobody is there, and looking would take its time.
+/// Address without a host: a connection attempt would take its whole time.
 const NOWHERE: &str = "tcp://192.0.2.1:1?rank=0";
 
 #[test]
@@ -63,7 +63,7 @@ fn what_a_process_asks_for_is_honoured_or_refused() {
     assert!(option("device_maps", two_to_one).contains("cuda:1"));
     assert!(refused(json!({ "timeout": -0.5 })).ends_with("RPC Timeout must be non-negative"));
 
-    // After all that it becomes a worker; the maps that were given as words are honoured.
+    // After all these errors the process becomes a worker, and the given device maps apply.
     let maps = json!({ "b": { "cuda:0": "cuda:1" } });
     for (worker, maps) in [(a, maps), (&workers[1], json!({}))] {
         worker.does(&json!({ "do": "devices", "count": 2 }));

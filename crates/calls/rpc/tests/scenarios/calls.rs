@@ -1,11 +1,11 @@
-//! What becomes of calls (SCN-S17, SCN-S18, SCN-S21).
+//! Tests of the results of calls (SCN-S17, SCN-S18, SCN-S21).
 
 use rdzv_rpc::RpcErrorKind;
 use serde_json::{Value, json};
 
 use super::worker::{Scenario, shut_down};
 
-/// More than a message may have besides tensors.
+/// Size that is too large for a message body.
 const TOO_LONG: usize = (64 << 20) + 1;
 
 #[test]
@@ -47,7 +47,7 @@ fn calls_that_cannot_be_made_are_notified_apart_and_cost_no_connection() {
         "{error:?}"
     );
 
-    // What is just short enough arrives.
+    // An argument just below the limit arrives.
     let most = TOO_LONG - 1024;
     assert_eq!(a.calls("b", "measure", json!(most)), Ok(json!(most)));
     let traffic = a.does(&json!({ "do": "traffic" }));

@@ -1,4 +1,4 @@
-//! Functions that call on: from worker to worker, and in circles.
+//! Tests of functions that call other workers, along chains and in circles.
 
 use rdzv_rpc::{Method, RpcFuture, RpcOptions};
 use serde_json::json;
@@ -8,11 +8,11 @@ use super::worker::Scenario;
 const CHAIN: Method<Vec<String>, u32> = Method::new("scenario.chain");
 const BLOCKING_CHAIN: Method<Vec<String>, u32> = Method::new("scenario.blocking_chain");
 
-/// So many at the same time.
+/// Number of chains at the same time.
 const CHAINS: usize = 100;
 
-/// Workers a, b and c, each with one thread for functions that block, and one who calls a, to go on
-/// along these names from the last to the first.
+/// Makes chains of calls through three workers, with one blocking thread each.
+/// A fourth worker calls a; the calls continue along the names from the last to the first.
 fn chains(method: Method<Vec<String>, u32>, on: &[&str]) {
     let scenario = Scenario::new();
     let workers = scenario.started(["a", "b", "c"]);
@@ -31,7 +31,7 @@ fn chains(method: Method<Vec<String>, u32>, on: &[&str]) {
 #[test]
 fn chains_in_a_circle_need_no_thread_while_they_wait() {
     chains(CHAIN, &["a", "c", "b"]);
-    // Three times around.
+    // Three rounds through all workers.
     chains(CHAIN, &["a", "c", "b", "a", "c", "b", "a", "c", "b"]);
 }
 

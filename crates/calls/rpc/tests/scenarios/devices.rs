@@ -1,10 +1,10 @@
-//! Tensors of accelerators between processes with maps of their own (SCN-S7, SCN-S15).
+//! Tests of accelerator tensors between processes (SCN-S7, SCN-S15).
 
 use serde_json::{Value, json};
 
 use super::worker::{Scenario, Worker};
 
-/// A tensor on this device arrives there on that one, and comes back to where it was.
+/// Checks on which device a tensor arrives, and that it comes back to its own.
 fn sends(worker: &Worker, to: &str, device: u32, arrives: u32) {
     let sent = worker.does(&json!({ "do": "tensor", "to": to, "device": device }));
     assert_eq!(sent, json!([arrives, device, [1, 2, 3]]), "{to}");

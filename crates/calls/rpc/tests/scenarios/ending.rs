@@ -1,4 +1,4 @@
-//! How processes stop being workers (SCN-S26, SCN-S27).
+//! Tests of processes that stop being workers (SCN-S26, SCN-S27).
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use serde_json::json;
 
 use super::worker::{Failure, Scenario, Worker};
 
-/// How soon a process ends that waits for nobody.
+/// Time within which a process ends that waits for no other.
 const SOON: Duration = Duration::from_secs(20);
 
-/// So many calls are on their way when a process stops.
+/// Number of calls in flight when a process stops.
 const CALLS: u64 = 10;
 
 #[test]
@@ -24,7 +24,7 @@ fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
     for worker in [&a, &b] {
         worker.tell(&json!({ "do": "shutdown", "seconds": 20 }));
     }
-    // The timeout goes by; who is waited for still serves.
+    // The timeout passes. The worker that the others wait for still serves calls.
     let error = c.calls("b", "wait", json!(null)).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     assert!(a.is_silent() && b.is_silent());
@@ -35,12 +35,13 @@ fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
     assert_eq!(a.does(&json!({ "do": "end", "name": "hold" })), 7);
 }
 
-/// The error of a shutdown within two seconds, without the time that it took, which is looked at.
+/// Returns the error of a shutdown with a deadline of 2 s.
+/// This checks the time in its message and removes it.
 fn verdict(worker: &Worker) -> Failure {
     let mut failure = worker.answer().unwrap_err();
     let (message, seconds) = failure.message.rsplit_once(" after ").unwrap();
     let seconds: f64 = seconds.strip_suffix(" s").unwrap().parse().unwrap();
-    // They do not begin at the very same time.
+    // The workers do not begin at exactly the same time.
     assert!((1.8..2.8).contains(&seconds), "{}", failure.message);
     failure.message = message.to_owned();
     failure.text = String::new();
@@ -68,10 +69,10 @@ fn a_process_that_hangs_is_named_by_all_others_in_the_same_words() {
         verdicts.iter().all(|other| *other == verdicts[0]),
         "{verdicts:?}"
     );
-    // They are free all the same.
+    // The workers have ended anyway.
     let error = a.calls("c", "double", json!(1)).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::NotInitialized);
-    // When it goes on it is told the same.
+    // A worker that was stopped gets the same error after it continues.
     hung.signal(Signal::CONT);
     let error = hung.refuses(&json!({ "do": "shutdown", "seconds": 2 }));
     assert!(error.message.starts_with(&verdicts[0].message), "{error:?}");
@@ -94,7 +95,7 @@ fn a_process_that_stops_ends_its_calls_on_both_sides_and_is_gone_at_once() {
     assert_eq!(a.does(&happened("waiting")), CALLS);
     assert_eq!(b.does(&happened("waiting")), CALLS);
     a.does(&json!({ "do": "stop" }));
-    // The functions of its callers are told, and those that it has called.
+    // The functions of its callers are cancelled, and those that the worker has called.
     assert_eq!(a.does(&happened("cancelled")), CALLS);
     assert_eq!(b.does(&happened("cancelled")), CALLS);
     for number in 0..CALLS {

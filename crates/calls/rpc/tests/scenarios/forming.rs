@@ -1,4 +1,4 @@
-//! Static groups that are formed, or refused on all ranks (SCN-S6, SCN-S8, SCN-S9).
+//! Tests of static groups, formed or refused (SCN-S6, SCN-S8, SCN-S9).
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::worker::{Scenario, Worker, shut_down};
 
-/// How soon everybody has to know of a failure.
+/// Time within which all workers must know of a failure.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Nobody is there, and looking would take its time.
+/// Address without a host: a connection attempt would take its whole time.
 const NOWHERE: &str = "tcp://192.0.2.1:1";
 
-/// Has each become a worker of a group of this size at the same time; all fail, and soon.
+/// Makes all workers join a group of this size; all must fail soon.
 fn all_fail(workers: &[Worker], init: impl Fn(usize) -> Value) -> Vec<super::worker::Failure> {
     let begun = Instant::now();
     for (rank, worker) in workers.iter().enumerate() {
@@ -33,7 +33,7 @@ fn a_bad_map_of_one_process_is_notified_to_all_and_nothing_is_left() {
     for worker in &workers {
         worker.does(&json!({ "do": "devices", "count": 2 }));
     }
-    // What a process opens once only is open after the first group.
+    // Descriptors that a process opens only once are open after the first group.
     let good = json!({ "world_size": 3 });
     for worker in &workers {
         worker.begin_init(&good);
@@ -43,7 +43,7 @@ fn a_bad_map_of_one_process_is_notified_to_all_and_nothing_is_left() {
     }
     shut_down(&workers);
     let has = |worker: &Worker| {
-        // It has two threads of its own.
+        // The process has two other threads.
         let process = worker.does(&json!({ "do": "process", "threads": 2 }));
         assert_eq!(process["threads"], 2, "{}", worker.name);
         process["descriptors"].clone()
@@ -79,7 +79,7 @@ fn a_bad_map_of_one_process_is_notified_to_all_and_nothing_is_left() {
     }
     assert_eq!(workers[0].calls("w1", "double", json!(4)), Ok(json!(8)));
     shut_down(&workers);
-    // Of the group that was refused its words are left, for those who come late.
+    // Only the keys that explain the refusal are left, for workers that come late.
     let is_word = |key: &String| key.starts_with("rdzv/rpc/2/") || keys.contains(key);
     let left = scenario.keys();
     assert!(left.iter().all(is_word), "{left:?}");
@@ -104,7 +104,7 @@ fn two_world_sizes_are_notified_to_all_processes_also_if_one_of_them_has_the_sto
     let workers: Vec<Worker> = (0..8)
         .map(|rank| scenario.start_at(port, &format!("w{rank}"), rank, &[]))
         .collect();
-    // The first process is gone when it has failed, and the store with it.
+    // The first process and its store end when it has failed.
     for one in [7, 1, 3] {
         let size = |rank: usize| if rank == one { 9 } else { 8 };
         for error in all_fail(&workers, |rank| json!({ "world_size": size(rank) })) {
@@ -166,7 +166,7 @@ fn names_and_ranks_that_cannot_be_are_refused_before_anybody_is_asked() {
     }
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     assert_eq!(scenario.keys(), Vec::<String>::new());
-    // This one is just short enough.
+    // This name is just short enough.
     let name = "x".repeat(127);
     worker
         .init(&json!({ "name": name, "world_size": 1 }))

@@ -1,13 +1,13 @@
-//! Processes that have nothing to do (SCN-S31).
+//! Test of processes that have nothing to do (SCN-S31).
 
 use serde_json::json;
 
 use super::worker::{Scenario, all};
 
-/// How long it is measured, in seconds.
+/// Duration of the measurement in seconds.
 const MEASURED: f64 = 2.0;
 
-/// The most that a process may use, of one core. One that looks all the time would use all of it.
+/// Maximum use by a process, in cores; one that always polls would use one.
 const MOST: f64 = 0.05;
 
 #[test]

@@ -1,4 +1,4 @@
-//! A worker is killed while it is being called.
+//! Test of a worker that is killed while others call it.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ const CHAIN: Method<Vec<String>, u32> = Method::new("scenario.chain");
 const WAIT: Method<(), ()> = Method::new("scenario.wait");
 const REACHED: Method<(String, u64), ()> = Method::new("scenario.reached");
 
-/// Calls of each caller that are on their way when the worker is killed.
+/// Calls of each caller that are in flight when the worker is killed.
 const CALLS: usize = 64;
 
-/// How long after its death the last of them may end.
+/// Time after its death by which the last call must end.
 const LATEST: Duration = Duration::from_secs(20);
 
-/// How long a worker may be silent before the others take it for dead.
+/// Time without lease renewal after which the group removes a worker.
 const LEASE: Duration = Duration::from_secs(2);
 
 #[test]
@@ -30,7 +30,7 @@ fn calls_to_a_worker_that_is_killed_end_at_once_and_name_it() {
         worker.init(&json!({ "options": options })).unwrap();
         worker
     };
-    // Whoever comes later knows those who were there.
+    // A worker that joins later knows the earlier ones.
     let (victim, other) = (join("victim", 0), join("other", 1));
     let options = RpcOptions {
         lease: LEASE,
@@ -67,13 +67,13 @@ fn calls_to_a_worker_that_is_killed_end_at_once_and_name_it() {
     }
     assert!(killed.elapsed() < LATEST, "{:?}", killed.elapsed());
 
-    // Later calls fail as fast.
+    // Later calls fail as quickly.
     let again = Instant::now();
     let error = agent.call("victim", WAIT, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(again.elapsed() < LATEST, "{:?}", again.elapsed());
 
-    // When the lease is over it is gone for all, and can be started again.
+    // After its lease all workers have removed it, and it can be started again.
     let is_there = |name: &str| agent.worker(name).is_ok();
     agent
         .wait_for_group(|_| !is_there("victim"), LIMIT)

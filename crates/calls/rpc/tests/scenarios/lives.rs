@@ -1,4 +1,4 @@
-//! Processes that are workers again and again (SCN-S28).
+//! Test of processes that become workers repeatedly (SCN-S28).
 
 use serde::Deserialize;
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::worker::{Scenario, Worker};
 
 const LIVES: usize = 20;
 
-/// How much more memory the last lives may take than the first.
+/// Maximum growth of memory from the first lives to the last.
 const GROWTH: usize = 4 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -18,7 +18,7 @@ struct Lives {
 
 #[derive(Debug, Deserialize)]
 struct Life {
-    /// How long its end took, in seconds.
+    /// Time that its end took, in seconds.
     ended: f64,
     process: Process,
 }
@@ -41,7 +41,7 @@ fn twenty_groups_of_the_same_processes_leave_nothing_and_end_as_fast() {
     for worker in &workers {
         let Lives { threads, lives } = serde_json::from_value(worker.succeeds()).unwrap();
         assert_eq!(lives.len(), LIVES);
-        // What a process opens once only is open after the first of them.
+        // Descriptors that a process opens only once are open after the first life.
         let descriptors = lives[0].process.descriptors;
         for life in &lives {
             assert_eq!(life.process.threads, threads, "{life:?}");

@@ -1,5 +1,6 @@
-//! What `docs/rpc-scenarios.md` promises, between processes: each worker is one, and begins as an
-//! application does, with `init_rpc` and the variables that a launcher sets.
+//! Tests of `docs/rpc-scenarios.md` with one process for each worker.
+//!
+//! Each process begins like an application, with `init_rpc` and the variables that a launcher sets.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

@@ -1,11 +1,11 @@
-//! Dynamic groups (SCN-S10, SCN-S11, SCN-S12, SCN-S14, SCN-S16).
+//! Tests of dynamic groups (SCN-S10, SCN-S11, SCN-S12, SCN-S14, SCN-S16).
 
 use rdzv_rpc::RpcErrorKind;
 use serde_json::{Value, json};
 
 use super::worker::{Scenario, Worker, shut_down};
 
-/// All of these, and nobody else, see, call and gather with one another.
+/// Checks that exactly these workers see, call and gather with one another.
 fn are_a_group(workers: &[&Worker]) {
     let names: Vec<&str> = workers.iter().map(|worker| worker.name.as_str()).collect();
     for worker in workers {
@@ -39,7 +39,7 @@ fn processes_come_and_go_and_everybody_knows_after_each_step() {
     are_a_group(&[&a]);
     let b = scenario.joined("b:c:", 3);
     are_a_group(&[&a, &b]);
-    // It gets a place between them.
+    // The new worker comes between the others in the order of ranks.
     let c = scenario.joined("_c-:_", 1);
     are_a_group(&[&a, &c, &b]);
     leaves(b);
@@ -127,7 +127,7 @@ fn static_and_dynamic_processes_do_not_disturb_one_another() {
     are_a_group(&[&a, &unauthenticated]);
     leaves(a);
     leaves(unauthenticated);
-    // Nobody is there any more: a static group can begin.
+    // No member is left, so a static group can begin.
     let workers = scenario.formed(["b", "c"], &json!({}));
     is_refused(&scenario.start("d", 2), json!({}));
     let [b, c] = &workers;

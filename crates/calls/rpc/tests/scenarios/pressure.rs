@@ -1,21 +1,21 @@
-//! A process that is slower than those that call it (SCN-S29).
+//! Test of a process that is slower than its callers (SCN-S29).
 
 use rdzv_rpc::RpcErrorKind;
 use serde_json::{Value, json};
 
 use super::worker::Scenario;
 
-/// So much is offered.
+/// Total number of bytes that the sender offers.
 const OFFERED: usize = 1 << 30;
 
-/// So much may be on its way.
+/// Maximum number of bytes in flight.
 const CREDIT: usize = 64 << 20;
 
-/// So many pieces are just within that, with what comes along.
+/// Number of pieces that fit into the credit, with their overhead.
 const WITHIN: usize = 64;
 const PIECE: usize = (CREDIT / WITHIN) - 512;
 
-/// What the sender may need beyond that.
+/// Additional memory that the sender may need.
 const BEYOND: usize = 8 << 20;
 
 #[test]
@@ -48,7 +48,7 @@ fn a_sender_keeps_no_more_than_its_credit_and_others_are_not_held_up() {
     assert_eq!(offered(0), WITHIN, "what is beyond the limit waits");
     let grown = bytes().saturating_sub(before);
     assert!(grown < CREDIT + BEYOND, "{grown} bytes more");
-    // When it is let go, it gets everything.
+    // When the slow worker continues, it gets everything.
     other.calls("slow", "open", Value::Null).unwrap();
     sender.does(&json!({ "do": "taken" }));
     let swallowed = json!({ "do": "happened", "what": "swallowed", "times": pieces });

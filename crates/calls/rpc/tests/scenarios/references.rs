@@ -1,4 +1,4 @@
-//! Remote references between processes (SCN-S22).
+//! Tests of remote references between processes (SCN-S22).
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::worker::{Scenario, shut_down};
 fn references_go_through_all_processes_and_nothing_is_left_of_them() {
     let scenario = Scenario::new();
     let workers = scenario.formed(["a", "b", "c"], &json!({}));
-    // From owner to user to user and back, and to oneself.
+    // From owner to user to user and back, and to the same worker.
     let along = ["a", "c", "c", "b", "a", "c"];
     for from in &workers {
         for to in ["a", "b", "c"] {
@@ -28,7 +28,7 @@ fn a_process_that_waits_for_the_end_keeps_what_its_functions_need() {
     let [a, b, c] = scenario.formed(["a", "b", "c"], &json!({}));
     a.does(&json!({ "do": "lend", "to": "b" }));
     assert_eq!(c.calls("b", "kept", Value::Null), Ok(json!(9)));
-    // As a server does that has nothing to do of its own.
+    // Like a server without work that it starts itself.
     b.tell(&json!({ "do": "shutdown", "seconds": 20 }));
     scenario.sees_the_end_of(1);
     assert_eq!(c.calls("b", "kept", Value::Null), Ok(json!(9)));

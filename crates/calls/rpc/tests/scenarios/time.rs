@@ -1,4 +1,4 @@
-//! Timeouts between processes (SCN-S19).
+//! Tests of timeouts between processes (SCN-S19).
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn call(method: &str, more: &[(&str, Value)]) -> Value {
     call
 }
 
-/// Waits until something has happened so often at a worker.
+/// Waits until something has happened a number of times at a worker.
 fn happened(worker: &Worker, what: &str, times: u64) -> Value {
     worker.does(&json!({ "do": "happened", "what": what, "times": times }))
 }
@@ -24,7 +24,7 @@ fn happened(worker: &Worker, what: &str, times: u64) -> Value {
 fn a_call_ends_at_its_time_and_the_other_process_is_notified() {
     let scenario = Scenario::new();
     let [a, b] = scenario.formed(["a", "b"], &json!({ "timeout": 0.2 }));
-    // The connection is there before times are short.
+    // The connection exists before the timeouts are short.
     assert_eq!(a.calls("b", "double", json!(1)), Ok(json!(2)));
     for (micros, shown) in [(1, "0.001"), (1000, "1"), (500_000, "500")] {
         let begun = Instant::now();
@@ -32,23 +32,23 @@ fn a_call_ends_at_its_time_and_the_other_process_is_notified() {
         assert!(begun.elapsed() >= Duration::from_micros(micros));
         assert_eq!(error.kind, RpcErrorKind::Deadline, "{error:?}");
         let begins = format!("RPC ran for more than set timeout ({shown} ms) and will now be");
-        // The callee may notice it first.
+        // The callee may notice the timeout first.
         let over = "the time for the call was over before it was begun";
         let said = error.message.starts_with(&begins) || error.message == over;
         assert!(said, "{error:?}");
         assert_eq!(error.worker.as_deref(), Some("b"));
     }
-    // One that does not say so has the time that was given at the beginning.
+    // A call without a timeout uses the one that the worker was started with.
     let error = a.refuses(&call("wait", &[]));
     assert!(error.message.contains("(200 ms)"), "{error:?}");
-    // Those that were begun were told: the last two surely were.
+    // The functions that began were cancelled; at least the last two did begin.
     let waiting = happened(&b, "waiting", 2).as_u64().unwrap();
     assert_eq!(happened(&b, "cancelled", waiting), waiting);
 
     let error = a.refuses(&call("count", &[("micros", json!(0))]));
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     for never in [true, false] {
-        // The timeout goes by while another call has it; this one has none.
+        // These calls have no timeout: they continue when a call with the default timeout ends.
         let forever = json!({ "to": "b", "method": "hold", "never": true });
         let name = format!("holds {never}");
         a.does(&json!({ "do": "begin", "name": name, "call": forever }));
@@ -63,7 +63,7 @@ fn a_call_ends_at_its_time_and_the_other_process_is_notified() {
     for name in ["holds true", "holds false"] {
         assert_eq!(a.does(&json!({ "do": "end", "name": name })), 7);
     }
-    // Nothing is left of calls whose time was over.
+    // Nothing is left of calls that timed out.
     let waiting = happened(&b, "waiting", 3).as_u64().unwrap();
     happened(&b, "cancelled", waiting);
     let traffic = a.does(&json!({ "do": "traffic" }));
@@ -78,7 +78,7 @@ fn what_is_over_before_a_thread_is_free_is_not_worked_on_and_cancelling_tells() 
     let hold = json!({ "to": "b", "method": "hold" });
     a.does(&json!({ "do": "begin", "name": "hold", "call": hold }));
     happened(&b, "holding", 1);
-    // The only thread is taken, so these wait until their time is over.
+    // The only thread is busy, so these calls wait until their timeout.
     for _ in 0..5 {
         let error = a.refuses(&call("count", &[("micros", json!(20_000))]));
         assert_eq!(error.kind, RpcErrorKind::Deadline);

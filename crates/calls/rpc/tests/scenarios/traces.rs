@@ -1,4 +1,4 @@
-//! One trace through processes (SCN-S34).
+//! Test of one trace through several processes (SCN-S34).
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::worker::{Scenario, Worker};
 
-/// The fields of a span as it was written: `key=value`, texts between quotes.
+/// Returns the fields of a written span: `key=value`, with texts in quotes.
 fn fields(span: &str) -> BTreeMap<&str, &str> {
     let words = span.split(['{', '}', ' ']);
     let pairs = words.filter_map(|word| word.split_once('='));
@@ -15,7 +15,8 @@ fn fields(span: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// The spans of a worker: which end of a call, with whom. All are of this trace and fully measured.
+/// Returns for each span of a worker its end of the call and the other worker.
+/// All spans must belong to this trace and have all measurements.
 fn spans(worker: &Worker, count: usize, trace: &str) -> Vec<String> {
     let spans = worker.does(&json!({ "do": "spans", "count": count }));
     let spans: Vec<String> = serde_json::from_value(spans).unwrap();

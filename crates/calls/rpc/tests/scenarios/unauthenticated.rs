@@ -1,4 +1,4 @@
-//! Processes of another job (SCN-S32).
+//! Tests of processes of another job (SCN-S32).
 
 use rdzv_rpc::RpcErrorKind;
 use rdzv_testing::Authority;
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::worker::Scenario;
 
-/// The worker `a` with these options and `b` with those: they form a group, and what `a` gets if it
-/// calls `b`.
+/// Forms a group of `a` and `b` with different options.
+/// Returns the answer that `a` gets when it calls `b`.
 fn called(ours: &Value, theirs: &Value) -> Result<Value, super::worker::Failure> {
     let scenario = Scenario::new();
     let [a, b] = scenario.started(["a", "b"]);
@@ -54,7 +54,7 @@ fn a_process_with_a_certificate_of_another_authority_or_name_is_refused() {
     }
 }
 
-/// The options of a worker with this name in its certificate.
+/// Returns the options of a worker with this name in its certificate.
 fn with_certificate(authority: &Authority, name: &str) -> Value {
     let (certificate, key) = authority.files(name);
     let files = json!({

@@ -1,4 +1,4 @@
-//! The processes of a scenario (`rpc_scenario`), and the store at which they meet.
+//! Processes of a scenario (`rpc_scenario`), and the store in which they meet.
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
@@ -15,18 +15,18 @@ use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// How long a scenario may take.
+/// Time limit of a scenario.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 const HERE: &str = "127.0.0.1";
 
-/// One scenario, with a store of its own.
+/// One scenario, with a separate store.
 pub(crate) struct Scenario {
     begun: Instant,
     server: TcpStoreServer,
 }
 
-/// What a worker's error says.
+/// Data of an error that a worker reports.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(crate) struct Failure {
     pub(crate) kind: RpcErrorKind,
@@ -49,7 +49,7 @@ impl Scenario {
             host: Some(HERE.to_owned()),
             ..ServerOptions::default()
         };
-        // Building it is no part of the time that a scenario takes.
+        // The time limit of a scenario does not include the build of the program.
         rdzv_testing::program("rpc_scenario");
         Self {
             begun: Instant::now(),
@@ -57,13 +57,13 @@ impl Scenario {
         }
     }
 
-    /// A process that a launcher has started, which hosts the store. It is no worker yet.
+    /// Starts a process as a launcher that hosts the store; it is no worker yet.
     pub(crate) fn start(&self, name: &str, rank: u32) -> Worker {
         let hosted = (TORCHELASTIC_USE_AGENT_STORE, "True");
         self.start_at(self.server.port(), name, rank, &[hosted])
     }
 
-    /// The same, with another store, and with these variables.
+    /// Starts a process with another store and with these variables.
     pub(crate) fn start_at(
         &self,
         port: u16,
@@ -81,13 +81,13 @@ impl Scenario {
         }
     }
 
-    /// Processes with these names and the ranks from 0, not yet workers.
+    /// Starts processes with these names and the ranks from 0, not yet workers.
     pub(crate) fn started<const N: usize>(&self, names: [&str; N]) -> [Worker; N] {
         let mut ranks = 0..;
         names.map(|name| self.start(name, ranks.next().unwrap()))
     }
 
-    /// A static group of these, with what is said of each in `init`.
+    /// Forms a static group of these processes; all get the arguments in `init`.
     pub(crate) fn formed<const N: usize>(&self, names: [&str; N], init: &Value) -> [Worker; N] {
         let workers = self.started(names);
         for worker in &workers {
@@ -99,14 +99,14 @@ impl Scenario {
         workers
     }
 
-    /// A new member of the dynamic group.
+    /// Starts a new member of the dynamic group.
     pub(crate) fn joined(&self, name: &str, rank: u32) -> Worker {
         let worker = self.start(name, rank);
         worker.init(&json!({})).unwrap();
         worker
     }
 
-    /// An agent of this process.
+    /// Creates an agent of this process.
     pub(crate) fn agent(
         &self,
         name: &str,
@@ -119,7 +119,7 @@ impl Scenario {
         builder.options(options).connect().unwrap()
     }
 
-    /// A client of the store.
+    /// Returns a client of the store.
     pub(crate) fn store(&self) -> TcpStore {
         TcpStore::connect(TcpStoreOptions::new(HERE, self.server.port())).unwrap()
     }
@@ -128,12 +128,12 @@ impl Scenario {
         self.server.port()
     }
 
-    /// What is in the store.
+    /// Returns the keys in the store.
     pub(crate) fn keys(&self) -> Vec<String> {
         self.store().list_keys().unwrap()
     }
 
-    /// Waits until the worker of this rank waits for the end of the first static group.
+    /// Waits until the worker of this rank waits for the end of the first group.
     pub(crate) fn sees_the_end_of(&self, rank: u32) {
         let left = LIMIT.saturating_sub(self.begun.elapsed());
         let key = format!("rdzv/rpc/1/drained/{rank}");
@@ -141,7 +141,7 @@ impl Scenario {
     }
 }
 
-/// An object with more in it.
+/// Returns an object with additional keys.
 fn with(object: &Value, more: &Value) -> Value {
     let mut all = object.as_object().unwrap().clone();
     let more = more.as_object().unwrap().iter();
@@ -149,17 +149,17 @@ fn with(object: &Value, more: &Value) -> Value {
     Value::Object(all)
 }
 
-/// A process, which ends with this.
+/// A process that is killed on drop.
 pub(crate) struct Worker {
     pub(crate) name: String,
     process: Process,
-    /// What it has been asked and has not answered.
+    /// Commands that the process has not answered yet.
     asked: Mutex<VecDeque<String>>,
     begun: Instant,
 }
 
 impl Worker {
-    /// Starts `rpc_scenario` by this command, with a store there. It is no worker yet.
+    /// Starts `rpc_scenario` with a store at `host:port`; it is no worker yet.
     pub(crate) fn start(
         mut command: Command,
         host: &str,
@@ -171,7 +171,7 @@ impl Worker {
             .env(MASTER_ADDR, host)
             .env(MASTER_PORT, port.to_string())
             .env(RANK, rank.to_string())
-            // Of the job. Which of its workers are in a group is said by each of them.
+            // World size of the job. Each worker specifies the size of its group itself.
             .env(WORLD_SIZE, "4")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -183,14 +183,14 @@ impl Worker {
         }
     }
 
-    /// Says what it has to do, and goes on.
+    /// Sends a command without waiting for its answer.
     pub(crate) fn tell(&self, command: &Value) {
         let line = command.to_string();
         self.process.send(&line);
         self.asked.lock().unwrap().push_back(line);
     }
 
-    /// Waits for the answer to what it was told first.
+    /// Waits for the answer to the oldest open command.
     pub(crate) fn answer(&self) -> Result<Value, Failure> {
         let asked = self.asked.lock().unwrap().pop_front().unwrap();
         let left = LIMIT.saturating_sub(self.begun.elapsed());
@@ -216,36 +216,36 @@ impl Worker {
         }
     }
 
-    /// `true` if it has not answered yet.
+    /// `true` if the process has not answered yet.
     pub(crate) fn is_silent(&self) -> bool {
         self.is_silent_for(Duration::ZERO)
     }
 
-    /// `true` if it does not answer for so long.
+    /// `true` if the process sends no answer for this time.
     pub(crate) fn is_silent_for(&self, time: Duration) -> bool {
         self.process.stdout.line_within(time) == Err(NoLine::Timeout)
     }
 
-    /// Says what it has to do, and waits for its answer.
+    /// Sends a command and waits for its answer.
     pub(crate) fn ask(&self, command: &Value) -> Result<Value, Failure> {
         self.tell(command);
         self.answer()
     }
 
-    /// The answer to what it was told first, which has to be a good one.
+    /// Waits for the answer to the oldest open command, which must succeed.
     pub(crate) fn succeeds(&self) -> Value {
         let asked = self.asked.lock().unwrap().front().cloned();
         let answer = self.answer();
         answer.unwrap_or_else(|failure| panic!("{} on {asked:?}: {failure:?}", self.name))
     }
 
-    /// What it does, without an error.
+    /// Sends a command and returns its result, which must be no error.
     pub(crate) fn does(&self, command: &Value) -> Value {
         self.tell(command);
         self.succeeds()
     }
 
-    /// The error that it answers with.
+    /// Sends a command and returns its error.
     pub(crate) fn refuses(&self, command: &Value) -> Failure {
         let answer = self.ask(command);
         answer.expect_err(&format!("{} on {command}", self.name))
@@ -256,13 +256,14 @@ impl Worker {
         self.ask(&json!({ "do": "call", "to": to, "method": method, "argument": argument }))
     }
 
-    /// Makes a call under a name, and goes on.
+    /// Begins a call under a name, without waiting for its result.
     pub(crate) fn begins(&self, name: &str, to: &str, method: &str) {
         let call = json!({ "to": to, "method": method });
         self.does(&json!({ "do": "begin", "name": name, "call": call }));
     }
 
-    /// Has as many calls wait at another worker, and waits until all have arrived. Their names are `what` and a number.
+    /// Begins calls that wait at another worker, and returns when all have arrived.
+    /// Their names are `what` and a number.
     pub(crate) fn stalls(&self, what: &str, to: &str, calls: usize) {
         for number in 0..calls {
             self.begins(&format!("{what}{number}"), to, "wait");
@@ -271,24 +272,24 @@ impl Worker {
             .unwrap();
     }
 
-    /// The error of a call that was made under a name.
+    /// Returns the error of a call that was begun under a name.
     pub(crate) fn loses(&self, name: &str) -> Failure {
         self.refuses(&json!({ "do": "end", "name": name }))
     }
 
-    /// Has it become the worker of a group, and goes on.
+    /// Starts to make the process a worker of a group.
     pub(crate) fn begin_init(&self, init: &Value) {
         let usual = json!({ "do": "init", "name": self.name });
         self.tell(&with(&usual, init));
     }
 
-    /// Has it become the worker of a group.
+    /// Makes the process a worker of a group.
     pub(crate) fn init(&self, init: &Value) -> Result<Value, Failure> {
         self.begin_init(init);
         self.answer()
     }
 
-    /// Waits until its group has these workers, in the order of their ranks.
+    /// Waits until its group has these workers, ordered by their ranks.
     pub(crate) fn sees(&self, names: &[&str]) {
         let seen = self.does(&json!({ "do": "view", "names": names }));
         let seen: Vec<(u32, String)> = serde_json::from_value(seen).unwrap();
@@ -299,7 +300,7 @@ impl Worker {
         );
     }
 
-    /// Waits until it has ended; how long that took.
+    /// Waits until the process has ended; returns the time that this took.
     pub(crate) fn ended(mut self) -> Duration {
         let waiting = Instant::now();
         let left = LIMIT.saturating_sub(self.begun.elapsed());
@@ -319,7 +320,7 @@ impl Worker {
     }
 }
 
-/// Has all of them do it at the same time.
+/// Sends a command to all processes, and returns their answers.
 pub(crate) fn all(workers: &[Worker], command: &Value) -> Vec<Result<Value, Failure>> {
     for worker in workers {
         worker.tell(command);
@@ -327,7 +328,7 @@ pub(crate) fn all(workers: &[Worker], command: &Value) -> Vec<Result<Value, Fail
     workers.iter().map(Worker::answer).collect()
 }
 
-/// Ends all of them in good order.
+/// Shuts down all processes in an orderly way.
 pub(crate) fn shut_down(workers: &[Worker]) {
     for result in all(workers, &json!({ "do": "shutdown", "seconds": 20 })) {
         result.unwrap();

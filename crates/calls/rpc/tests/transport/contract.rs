@@ -1,4 +1,4 @@
-//! What holds for every carrier.
+//! Tests of the rules that every carrier must follow.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd as _;
@@ -15,7 +15,7 @@ use rustix::event::PollFlags;
 use super::pump::{fill, read, read_to_end, wait, write, write_all};
 use super::world::{KINDS, TEST_LIMIT, listening, meet, options, pair};
 
-/// Bytes that are the same for the same seed, and pieces of them to write.
+/// Returns bytes that depend only on the seed, and random sizes of pieces.
 fn stream(seed: u64, length: usize) -> (Vec<u8>, impl FnMut() -> usize) {
     let mut state = seed;
     let mut random = move || {
@@ -55,7 +55,7 @@ fn streams_in_both_directions_arrive_whole() {
     for kind in KINDS {
         let (mut near, mut far) = pair(kind);
         thread::scope(|scope| {
-            // Nobody closes before both have everything.
+            // No side closes before both have read everything.
             let there = scope.spawn(|| {
                 let mut all = vec![0; LENGTH];
                 fill(&mut *far.read, &mut all);
@@ -87,7 +87,7 @@ fn what_was_written_before_closing_is_read_before_the_end() {
             "{kind}"
         );
         assert_eq!(far.read.read(&mut [0; 9]).unwrap(), 0, "it stays closed");
-        // The reader of the same side sees it too, so that one thread can end another's wait.
+        // The reader of the same side sees the end too, so one thread can end the wait of another.
         assert_eq!(read_to_end(&mut *near.read).unwrap(), b"", "{kind}");
     }
 }
@@ -98,10 +98,10 @@ fn last_words_arrive_although_those_of_the_peer_were_never_read() {
         let (mut near, mut far) = pair(kind);
         write_all(&mut *far.write, &[1; 10_000]).unwrap();
         if matches!(kind, TransportKind::Tcp | TransportKind::TlsTcp) {
-            // They have arrived, so they are left unread.
+            // The bytes have arrived, and this side does not read them.
             wait(near.read.descriptor(), PollFlags::IN);
         }
-        // As many as fit, so that not all of them have left this side when it closes.
+        // Writes as many bytes as fit, so that some are still here when this side closes.
         let mut written = 0;
         while let Ok(count) = near.write.write(&[IoSlice::new(&[7; 100_000])]) {
             written += count;
@@ -109,7 +109,7 @@ fn last_words_arrive_although_those_of_the_peer_were_never_read() {
         near.write.close();
         drop(near);
         let words = read_to_end(&mut *far.read).unwrap();
-        // What TLS had encrypted in part may arrive too.
+        // A part of an encrypted TLS record may arrive too.
         assert!(
             words.len() >= written,
             "{kind}: {} of {written}",
@@ -165,7 +165,7 @@ fn a_peer_that_does_not_read_stops_the_writer_and_nothing_is_lost() {
             assert!(written < 100 << 20, "{kind} takes anything");
         }
         thread::scope(|scope| {
-            // The writer sleeps until the reader makes room. It offers the same bytes again.
+            // The writer sleeps until the reader makes room. It then offers the same bytes again.
             let writer = scope.spawn(|| write_all(&mut *near.write, &block));
             let mut all = vec![0; written + block.len()];
             fill(&mut *far.read, &mut all);
@@ -229,7 +229,7 @@ fn a_carrier_says_why_it_was_chosen() {
     );
 }
 
-/// Connects after a change of what is known of the peer, and returns kind and reason.
+/// Connects after a change of the peer's address; returns kind and reason.
 fn chosen(
     acceptor: &TransportOptions,
     change: impl FnOnce(&mut PeerAddress),
@@ -252,7 +252,7 @@ fn the_nearest_way_that_works_is_taken() {
     });
     assert_eq!(elsewhere, (TransportKind::Tcp, "another host".to_owned()));
     let (kind, reason) = chosen(&plain, |peer_address| {
-        peer_address.unix = Some("nobody".to_owned());
+        peer_address.unix = Some("missing".to_owned());
     });
     assert_eq!(kind, TransportKind::Tcp);
     assert!(

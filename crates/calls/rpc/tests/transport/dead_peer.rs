@@ -1,4 +1,4 @@
-//! A peer that is killed is noticed at once, whatever carries its bytes.
+//! Test that a killed peer is noticed immediately, over every transport.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Every carrier through one contract, and the peers that are refused.
+//! Tests of every carrier with one contract, and of refused peers.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

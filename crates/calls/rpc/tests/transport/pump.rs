@@ -1,4 +1,4 @@
-//! Reading and writing as an agent does: until nothing goes, then asleep.
+//! Reading and writing as an agent does: until it would block, then sleeping.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ pub(crate) fn wait(descriptor: impl AsFd, flags: PollFlags) {
     }
 }
 
-/// Reads something, or the end, waiting for it.
+/// Reads some bytes or the end, and waits for them.
 pub(crate) fn read(half: &mut dyn ReadHalf, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match half.read(into) {
@@ -49,7 +49,7 @@ pub(crate) fn read_to_end(half: &mut dyn ReadHalf) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes something, waiting for room.
+/// Writes some bytes, and waits for room.
 pub(crate) fn write(half: &mut dyn WriteHalf, parts: &[IoSlice<'_>]) -> io::Result<usize> {
     loop {
         match half.write(parts) {
@@ -67,7 +67,7 @@ pub(crate) fn write(half: &mut dyn WriteHalf, parts: &[IoSlice<'_>]) -> io::Resu
     }
 }
 
-/// Writes all of it.
+/// Writes all bytes.
 pub(crate) fn write_all(half: &mut dyn WriteHalf, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let count = write(half, &[IoSlice::new(bytes)])?;
@@ -76,7 +76,7 @@ pub(crate) fn write_all(half: &mut dyn WriteHalf, mut bytes: &[u8]) -> io::Resul
     Ok(())
 }
 
-/// Reads until all of it is full.
+/// Reads until the buffer is full.
 pub(crate) fn fill(half: &mut dyn ReadHalf, mut into: &mut [u8]) {
     while !into.is_empty() {
         let count = read(half, into).unwrap();

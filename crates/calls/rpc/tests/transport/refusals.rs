@@ -1,4 +1,4 @@
-//! Peers that are refused, and what they are told.
+//! Tests of refused peers, and of the reasons that they receive.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use super::pump::{read, write_all};
 use super::world::{TEST_LIMIT, accept, between, listening, meet, options};
 use rdzv_testing::Authority;
 
-/// What a peer was told in a last frame.
+/// Returns the reason in the last frame that a peer received.
 fn said(bytes: &[u8]) -> String {
     let mut decoder = Decoder::new(Limits::UNAUTHENTICATED, FromHeap);
     decoder.room()[..bytes.len()].copy_from_slice(bytes);
@@ -43,7 +43,7 @@ fn tcp_stream(listener: &Listener) -> TcpStream {
 #[test]
 fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     let ours = rustix::process::geteuid().as_raw();
-    // Everybody but the user of this process is welcome, so this process is the foreign one.
+    // The options allow only another user, so the user of this process is the foreign one.
     let foreign = TransportOptions {
         users: Some(vec![ours + 1]),
         ..TransportOptions::default()
@@ -61,8 +61,8 @@ fn a_foreign_user_is_refused_on_both_sides_and_notified_why() {
     let process = std::process::id();
     let expected = format!("process {process} of user {ours} on this host is refused: {reason}");
     assert_eq!(text, expected);
-    // The other way round: whoever listens is looked at too, so a name that somebody else took is
-    // of no use to him.
+    // The connecting side also checks the listener, so a name that another user took is useless to
+    // that user.
     let (_listener, peer_address) = listening(TransportOptions::default());
     let error = connect(&peer_address, &foreign, Instant::now() + TEST_LIMIT).unwrap_err();
     assert_eq!(error.to_string(), expected);
@@ -76,10 +76,10 @@ fn who_talks_nonsense_on_the_unix_socket_is_notified() {
     let text = accept(&mut listener).unwrap_err().to_string();
     assert!(text.contains("it begins with other bytes"), "{text}");
     let mut bytes = Vec::new();
-    // It was closed with words unread, which may show as an error after the reason.
+    // The socket was closed with unread bytes, which may cause an error after the reason.
     let _ = stream.read_to_end(&mut bytes);
     assert!(said(&bytes).contains("it begins with other bytes"));
-    // Nothing came of it for others.
+    // Other peers are not affected.
     let peer_address = listener.peer_address().unwrap();
     let (connected, accepted) = meet(&mut listener, &peer_address, &TransportOptions::default());
     assert!(connected.is_ok() && accepted.is_ok());
@@ -128,7 +128,7 @@ fn a_flood_of_silent_peers_keeps_nobody_away() {
             }
         }
     }
-    // They are of one process.
+    // All these peers belong to one process.
     assert_eq!(pushed_out, 200 - 64);
     let welcome = std::thread::scope(|scope| {
         let connecting =
@@ -149,7 +149,7 @@ fn a_certificate_of_another_authority_is_refused_on_each_side() {
         tls: Some(identity(&Authority::new(), "worker")),
         ..options(TransportKind::TlsTcp)
     };
-    // The listener has the foreign one: whoever connects sees it first.
+    // The listener has the foreign certificate, and the connecting side sees it first.
     let (connected, accepted) = between(foreign, &options(TransportKind::TlsTcp));
     let (connected, accepted) = (connected.unwrap_err(), accepted.unwrap_err());
     let reason = "the authority of this job has not signed its certificate";
@@ -197,7 +197,7 @@ fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
         tls: Some(identity(&job, name)),
         ..options(TransportKind::Tcp)
     };
-    // A name that no host can have stands in a URI.
+    // A name that no host can have is a URI in the certificate.
     let (connected, accepted) = between(with("group:worker_0"), &with("trainer-1"));
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
     assert_eq!(connected.kind, TransportKind::TlsTcp);
@@ -213,7 +213,7 @@ fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
 #[test]
 fn with_tls_on_one_side_only_both_are_notified() {
     let (secure, plain) = (options(TransportKind::TlsTcp), options(TransportKind::Tcp));
-    // By what is published.
+    // Refused because of the published address.
     for (listens, connects, reason) in [
         (
             &secure,
@@ -226,7 +226,8 @@ fn with_tls_on_one_side_only_both_are_notified() {
         let error = connect(&peer_address, connects, Instant::now() + TEST_LIMIT).unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
-    // By what is said, if what was published is out of date: a frame where TLS is wanted.
+    // Refused because of the first bytes, if the published address is out of date: a frame where
+    // TLS is required.
     let (mut listener, mut peer_address) = listening(secure.clone());
     peer_address.tls = false;
     let mut carrier = connect(&peer_address, &plain, Instant::now() + TEST_LIMIT).unwrap();
@@ -237,7 +238,7 @@ fn with_tls_on_one_side_only_both_are_notified() {
     assert!(text.ends_with("it does not speak TLS"), "{text}");
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
-    // It was closed with words unread, which may show as an error after the reason.
+    // The socket was closed with unread bytes, which may cause an error after the reason.
     while let Ok(count @ 1..) = read(&mut *carrier.read, &mut piece) {
         bytes.extend_from_slice(&piece[..count]);
     }
@@ -245,7 +246,7 @@ fn with_tls_on_one_side_only_both_are_notified() {
         said(&bytes),
         "this worker wants TLS: give certificates to all workers or to none"
     );
-    // And TLS where a frame is wanted: the words of a listener without TLS are none of TLS.
+    // TLS where a frame is required: the answer of a listener without TLS is not TLS.
     let (mut listener, mut peer_address) = listening(plain);
     peer_address.tls = true;
     std::thread::scope(|scope| {
@@ -262,7 +263,7 @@ fn with_tls_on_one_side_only_both_are_notified() {
 fn a_silent_listener_is_given_up_at_the_deadline() {
     for kind in [TransportKind::TlsTcp, TransportKind::Shared] {
         let options = options(kind);
-        // The kernel takes connections in; nobody accepts them.
+        // The kernel accepts connections, but no code accepts them from the queue.
         let (_listener, peer_address) = listening(options.clone());
         let since = Instant::now();
         let deadline = since + Duration::from_millis(200);

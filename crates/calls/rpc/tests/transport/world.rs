@@ -1,4 +1,4 @@
-//! Two workers in one process, connected in each of the ways.
+//! Two workers in one process, connected over each transport.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::certificates::identity;
 use super::pump::wait;
 use rdzv_testing::Authority;
 
-/// Longer than anything takes that works.
+/// Longer than any operation takes that succeeds.
 pub(crate) const TEST_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const KINDS: [TransportKind; 4] = [
@@ -22,7 +22,8 @@ pub(crate) const KINDS: [TransportKind; 4] = [
     TransportKind::Shared,
 ];
 
-/// Options under which two workers of this host use this kind. Each call has an authority of its own.
+/// Returns options with which two workers of this host use this transport.
+/// Each call creates a new authority.
 pub(crate) fn options(kind: TransportKind) -> TransportOptions {
     let tls = kind == TransportKind::TlsTcp;
     let near = [TransportKind::Unix, TransportKind::Shared].contains(&kind);
@@ -34,7 +35,7 @@ pub(crate) fn options(kind: TransportKind) -> TransportOptions {
     }
 }
 
-/// The next peer that the listener has, or why it refused one.
+/// Returns the next peer of the listener, or the error of a refused peer.
 pub(crate) fn accept(listener: &mut Listener) -> Result<Carrier, TransportError> {
     loop {
         if let Some(carrier) = listener.accept()? {
@@ -44,13 +45,13 @@ pub(crate) fn accept(listener: &mut Listener) -> Result<Carrier, TransportError>
     }
 }
 
-/// What the side that connects has, and the side that listens.
+/// Results of the connecting side and of the listening side.
 pub(crate) type Met = (
     Result<Carrier, TransportError>,
     Result<Carrier, TransportError>,
 );
 
-/// Both ends of a connection, or why each has none.
+/// Connects two workers; returns the result of each side.
 pub(crate) fn meet(
     listener: &mut Listener,
     peer_address: &PeerAddress,
@@ -64,20 +65,20 @@ pub(crate) fn meet(
     })
 }
 
-/// A listener, and where it is reached.
+/// Creates a listener, and returns it with its address.
 pub(crate) fn listening(options: TransportOptions) -> (Listener, PeerAddress) {
     let listener = Listener::new(options).unwrap();
     let peer_address = listener.peer_address().unwrap();
     (listener, peer_address)
 }
 
-/// What comes of a connection between two workers with these options.
+/// Connects two workers with these options.
 pub(crate) fn between(acceptor: TransportOptions, connector: &TransportOptions) -> Met {
     let (mut listener, peer_address) = listening(acceptor);
     meet(&mut listener, &peer_address, connector)
 }
 
-/// Who connected and who listened.
+/// Connects two workers; returns the connecting and the listening end.
 pub(crate) fn pair(kind: TransportKind) -> (Carrier, Carrier) {
     let options = options(kind);
     let (connected, accepted) = between(options.clone(), &options);

@@ -6,13 +6,13 @@ use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
 use crate::crowd::connected::{Connected, Crowd};
 
-/// An agent.
+/// An agent that holds a round.
 pub(super) struct Agent {
     number: u32,
     connected: Connected,
     lease: Option<Mono>,
     is_expired: bool,
-    /// The round that it holds.
+    /// Round that the agent holds.
     pub(super) round: Option<u64>,
 }
 
@@ -40,12 +40,12 @@ impl Agent {
         }
     }
 
-    /// Whether its workers would stand still.
+    /// `true` if the workers of the agent would be suspended.
     pub(super) fn is_fenced(&self) -> bool {
         self.is_expired
     }
 
-    /// Whether it has not heard from a coordinator over its present connection.
+    /// `true` if no coordinator has answered over the current connection.
     pub(super) fn is_away(&self) -> bool {
         self.connected.is_away
     }
@@ -83,13 +83,13 @@ impl Agent {
         self.look(crowd);
     }
 
-    /// Its socket has something.
+    /// Handles an event of the socket.
     pub(super) fn ready(&mut self, crowd: &mut Crowd) {
         self.connected.ready(crowd);
         self.look(crowd);
     }
 
-    /// Does what its machine wants.
+    /// Handles the outputs of the state machine.
     fn look(&mut self, crowd: &mut Crowd) {
         while let Some(output) = self.connected.heard.pop_front() {
             match output {
@@ -100,7 +100,7 @@ impl Agent {
                     self.is_expired = false;
                 }
                 Output::Changed(_) => self.join(crowd),
-                // One says it for all.
+                // One agent reports it for all.
                 Output::NotJoined(failure) if self.number == 0 => {
                     eprintln!("agent 0 did not join: {failure:?}");
                 }

@@ -1,17 +1,19 @@
-//! Agents that hold a round while their coordinator dies: each looks for the next one, reattaches there, and joins again when
-//! its round is over. All are machines over one thread's sockets, and rank 0 hosts no store.
+//! Agents that hold a round while their coordinator dies.
 //!
-//! Each fact is a line of JSON with its name, the number that belongs to it, and the time in
-//! nanoseconds since the epoch:
+//! Each agent finds the next coordinator, reattaches, and joins again when its round is over. All
+//! agents are state machines over the sockets of one thread, and rank 0 hosts no store.
+//!
+//! Each fact is a line of JSON with its name, its number, and the time in nanoseconds since the
+//! epoch:
 //!
 //! | fact | number | when |
 //! |---|---|---|
 //! | `joined` | the round | all agents are in it |
 //! | `detached` | | the first connection has broken |
-//! | `attached` | returns so far, of all agents | every agent has heard from a coordinator over its new connection |
-//! | `fenced` | agents so far | the lease of an agent that holds a round has ended |
+//! | `attached` | returns of all agents | a coordinator has answered every agent after the break |
+//! | `fenced` | expired agents | the lease of an agent that holds a round has ended |
 //!
-//! A line on standard input has the last agent join again. The program ends with its standard
+//! A line on standard input makes the last agent join again. The program ends with its standard
 //! input.
 
 mod agent;
@@ -28,7 +30,10 @@ use self::agent::Agent;
 use crate::crowd::connected::{Crowd, LOOK, STDIN};
 use crate::crowd::deadlines::Deadlines;
 
-/// `places` as of an endpoint, `nodes` of the whole job, and the time of a fence in milliseconds, 0 for none.
+/// Runs the agents.
+///
+/// `places` is an endpoint, `nodes` the number of nodes of the whole job, and `fence` the fence
+/// time in milliseconds (0 for none).
 pub(crate) fn run(
     places: &str,
     run_id: &str,
@@ -85,7 +90,7 @@ pub(crate) fn run(
             deadlines.set(index, agent.deadline());
         }
         if events.len() == events.capacity() {
-            // An agent on a machine of its own would have read its answer in time.
+            // An agent on a separate machine would have read its answer in time.
             continue;
         }
         let now = crowd.now().mono;
@@ -98,7 +103,7 @@ pub(crate) fn run(
     }
 }
 
-/// The facts that were told, and what they follow from.
+/// Facts that were printed, and the data that they follow from.
 #[derive(Default)]
 struct Facts {
     rounds: BTreeMap<u64, BTreeSet<usize>>,
@@ -108,7 +113,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// Looks at an agent to which something has happened.
+    /// Checks an agent after an event.
     fn look(&mut self, index: usize, agent: &mut Agent, all: usize) {
         if let Some(round) = agent.round {
             let inside = self.rounds.entry(round).or_default();

@@ -1,4 +1,4 @@
-//! One agent of a client: its part in one run, from its first join on.
+//! One agent of a client, from its first join in one run until its end.
 
 use std::time::Duration;
 
@@ -11,43 +11,43 @@ use super::LATE;
 use super::recorder::Recorder;
 use crate::crowd::connected::{Connected, Crowd};
 
-/// The state of an agent.
+/// State of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// It waits for a round.
+    /// The agent waits for a round.
     Joining,
-    /// It holds this round, perhaps one that outlives its coordinator.
+    /// The agent holds this round; `true` if the round may outlive its coordinator.
     Holding(u64, bool),
-    /// Its workers have succeeded in this round.
+    /// The workers of the agent have succeeded in this round.
     Succeeding(u64),
-    /// Those of all have.
+    /// The workers of all agents have succeeded.
     Succeeded,
-    /// Its round does not hold any more.
+    /// The round is over.
     Over,
     Leaving,
     Closing,
-    /// It was not taken in, for another reason than the end of the run.
+    /// The run refused the agent, but has not ended.
     Refused,
     /// The run is over.
     Closed,
-    /// It knows nothing of the run any more.
+    /// The agent is no longer part of the run.
     Gone,
 }
 
-/// An agent.
+/// An agent of a client.
 pub(super) struct Agent {
     connected: Connected,
     run: String,
     number: u64,
     pub(super) doing: Doing,
     asks: bool,
-    /// Since when it has no connection.
+    /// Time since which the agent has no connection.
     away_since: Option<Mono>,
     is_late: bool,
 }
 
 impl Agent {
-    /// An agent that has joined.
+    /// Creates an agent and starts its join.
     pub(super) fn begin(
         token: u64,
         places: &[String],
@@ -62,7 +62,7 @@ impl Agent {
             pid: 1,
             local_id: 0,
         };
-        // Only agents that say their program can come back to a coordinator.
+        // Only agents that report their program can return to a coordinator.
         let program = Program::new("train.py", b"", true);
         let client = NativeClient::new(crowd.now(), number, &run, node, settings)
             .running(Some(program))
@@ -116,7 +116,8 @@ impl Agent {
         self.handle(crowd, recorder, Input::Succeeded(round));
     }
 
-    /// Asks how the run stands, if it can: without a connection, the machine itself would answer.
+    /// Asks for the status of the run, if the agent has a connection.
+    /// Without a connection, the state machine itself would answer.
     pub(super) fn ask(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         if self.connected.is_up() && !self.is_over() {
             self.asks = true;
@@ -125,7 +126,8 @@ impl Agent {
         }
     }
 
-    /// Its machine knows that the run is over, and would say so itself.
+    /// `true` if the state machine knows that the run is over.
+    /// It would then answer a question itself.
     fn is_over(&self) -> bool {
         matches!(self.doing, Doing::Closed)
     }
@@ -144,7 +146,7 @@ impl Agent {
         self.look(crowd, recorder);
     }
 
-    /// It has not said anything for so long that it may be taken for lost.
+    /// Records that the others may regard the agent as lost, because it was silent.
     pub(super) fn may_be_lost(&mut self, crowd: &Crowd, recorder: &mut Recorder) {
         if !std::mem::replace(&mut self.is_late, true) {
             self.write(crowd, recorder, "may-be-lost");
@@ -160,7 +162,7 @@ impl Agent {
         self.look(crowd, recorder);
     }
 
-    /// Writes down what it was told.
+    /// Records the outputs of the state machine.
     fn look(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         while let Some(output) = self.connected.heard.pop_front() {
             self.heard(crowd, recorder, output);
@@ -188,7 +190,7 @@ impl Agent {
             }
             Output::NotJoined(Failure::Refused(Refusal::Closed | Refusal::NotNeeded)) => {
                 self.write(crowd, recorder, "refused closed");
-                // One that has said that it closes the run is told that too.
+                // An agent that is closing the run gets this refusal too.
                 if self.doing != Doing::Closing {
                     self.doing = Doing::Closed;
                 }
@@ -219,7 +221,7 @@ impl Agent {
                 }
             }
             Output::Status { closed, .. } => {
-                // Without a connection, it is what the machine has known before.
+                // Without a connection, the status is what the state machine knew before.
                 if std::mem::take(&mut self.asks) && self.connected.is_up() {
                     let status = if closed { "closed" } else { "open" };
                     self.write(crowd, recorder, &format!("status {status}"));
@@ -241,7 +243,7 @@ impl Agent {
     }
 }
 
-/// The settings of a run, the same for all that take part in it.
+/// Creates the settings of a run, which are the same for all its agents.
 pub(super) fn settings(random: &mut fastrand::Rng, most: u32) -> Settings {
     let min = random.u32(1..=most);
     let mut settings = Settings::new(min, random.u32(min..=most));

@@ -1,4 +1,4 @@
-//! A client: one agent after the other, in one run of its group after the other.
+//! A client: one agent after another, in one run of its group after another.
 
 use std::time::Duration;
 
@@ -11,26 +11,27 @@ use super::agent::{Agent, Doing, settings};
 use super::recorder::Recorder;
 use crate::crowd::connected::Crowd;
 
-/// Runs that are over are looked at again, the last so many of a group.
+/// Number of the last runs of a group that a client may visit after their end.
 const LOOKED_BACK: u64 = 20;
 
-/// A group closes no more runs than this: a coordinator remembers 1,024 runs that nobody takes part in, and 40 groups may be there.
+/// Maximum number of runs that a group closes.
+/// A coordinator remembers 1,024 unused runs, and there may be 40 groups.
 const MOST_RUNS: u64 = 24;
 
-/// A visit that is not refused, and a success or a close that is not answered, are given up after so long.
+/// Time after which the client abandons a visit, a success or a close.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
-/// A client of a group.
+/// A client in a group.
 pub(super) struct Client {
     token: u64,
     group: usize,
     places: Vec<String>,
-    /// The run that the group plays.
+    /// Current run of the group.
     run: u64,
     agent: Option<Agent>,
-    /// It has come to a run that is over.
+    /// `true` if the agent visits a run that is over.
     visits: bool,
-    /// When it does the next thing, and what it was doing when that was decided.
+    /// Time of the next action, and the state when that time was chosen.
     acts_at: Mono,
     was: Doing,
 }
@@ -54,7 +55,7 @@ impl Client {
         agent.map_or(self.acts_at, |at| at.min(self.acts_at))
     }
 
-    /// This process got no time for too long.
+    /// Handles a long pause of this process.
     pub(super) fn is_late(&mut self, crowd: &Crowd, recorder: &mut Recorder) {
         if let Some(agent) = &mut self.agent {
             agent.may_be_lost(crowd, recorder);
@@ -84,7 +85,7 @@ impl Client {
         self.agent.as_ref().map_or(Doing::Gone, |agent| agent.doing)
     }
 
-    /// Something else has become of it: the next thing is another one.
+    /// Chooses the time of the next action if the state has changed.
     fn plan(&mut self, crowd: &Crowd, recorder: &mut Recorder) {
         if self.doing() != self.was {
             self.was = self.doing();
@@ -134,7 +135,7 @@ impl Client {
                 _ => agent.join(crowd, recorder),
             },
             Doing::Succeeding(_) | Doing::Over => agent.join(crowd, recorder),
-            // It asks once more, over the same connection, and has the answer when it comes back.
+            // The visit is over: the client returns to the current run of its group.
             Doing::Closed if draw < 50 && self.visits => {
                 self.agent = None;
                 self.visits = false;
@@ -156,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Joins the run that the group plays.
+    /// Joins the current run of the group.
     fn enter(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         self.visits = false;
         let mut drawn = Rng::with_seed((self.group as u64) << 32 | self.run);
@@ -164,7 +165,7 @@ impl Client {
         self.begin(self.run, settings, crowd, recorder);
     }
 
-    /// Joins a run that is over, alone: it is refused.
+    /// Joins a run that is over, alone: the run refuses the agent.
     fn visit(&mut self, crowd: &mut Crowd, recorder: &mut Recorder) {
         let back = recorder.random.u64(1..=LOOKED_BACK.min(self.run));
         self.begin(self.run - back, Settings::new(1, 1), crowd, recorder);
@@ -178,7 +179,7 @@ impl Client {
     }
 }
 
-/// Whether the workers of all succeed in this round.
+/// `true` if the workers of all agents succeed in this round.
 fn is_last(group: usize, run: u64, round: u64) -> bool {
     Rng::with_seed((group as u64) << 40 ^ run << 8 ^ round).u32(0..4) == 0
 }

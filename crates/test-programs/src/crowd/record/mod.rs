@@ -1,8 +1,8 @@
-//! Agents that take part in many runs, and write down what they do and are told: they join, join again, leave, close and
-//! succeed, and come back to runs that are over.
+//! Agents that join many runs, and a record of all their events.
 //!
-//! Agents are in groups, each of which plays one run after the other. Each line of the record is an
-//! event, as `rdzv_sim::history::lines` reads it. The program ends with its standard input.
+//! The agents join, join again, leave, close and succeed, and return to runs that are over. They
+//! belong to groups, and each group plays one run after another. Each line of the record is an
+//! event in the format of `rdzv_sim::history::lines`. The program ends with its standard input.
 
 mod agent;
 mod client;
@@ -21,10 +21,11 @@ use self::recorder::Recorder;
 use super::connected::{Crowd, LOOK, STDIN};
 use super::deadlines::Deadlines;
 
-/// Agents of a group.
+/// Number of agents in a group.
 const GROUP: usize = 5;
 
-/// An agent that was without a connection for so long may be taken for lost; so may all, if this process got no time for it.
+/// Time without a connection after which an agent may be regarded as lost.
+/// The same holds for all agents if this process did not run for this time.
 const LATE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(
@@ -51,7 +52,7 @@ pub(crate) fn run(
     loop {
         events.clear();
         match epoll::wait(&crowd.epoll, spare_capacity(&mut events), Some(&LOOK)) {
-            // It was stopped, and goes on.
+            // The process was stopped and continues.
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

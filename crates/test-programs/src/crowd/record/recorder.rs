@@ -1,4 +1,4 @@
-//! The record.
+//! The record of events.
 
 use std::error::Error;
 use std::fs::File;
@@ -8,11 +8,11 @@ use fastrand::Rng;
 
 use crate::crowd::connected::Crowd;
 
-/// The record, and everything that all agents share.
+/// The record, and all other state that the agents share.
 pub(super) struct Recorder {
     file: BufWriter<File>,
     failed: Option<std::io::Error>,
-    /// All that is random.
+    /// Source of all random choices.
     pub(super) random: Rng,
     agents: u64,
 }
@@ -27,17 +27,17 @@ impl Recorder {
         })
     }
 
-    /// The number of another agent.
+    /// Returns the number of a new agent.
     pub(super) fn another(&mut self) -> u64 {
         self.agents += 1;
         self.agents
     }
 
-    /// Writes an event down.
+    /// Writes an event to the record.
     pub(super) fn write(&mut self, crowd: &Crowd, run: &str, agent: u64, event: &str) {
         let at = crowd.now().mono.since(rdzv_core::time::Mono::ZERO);
         let written = writeln!(self.file, "{} {run} {agent} {event}", at.as_nanos());
-        // It is told in the end.
+        // `end` reports the first error.
         self.failed = self.failed.take().or(written.err());
     }
 

@@ -1,4 +1,4 @@
-//! The method of the leader, which members report with.
+//! The method by which members report to the leader.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::payload::{Answer, Payload};
 use crate::runtime::core::{CallContext, Core, MethodBody};
 use crate::runtime::gathers::Verdict;
 
-/// The method that members report with.
+/// Method by which members report to the leader.
 ///
-/// Its argument and result are bytes of our own.
+/// Argument and result are bytes in the format of [`super::message`].
 pub(super) const GATHER: Method<(), ()> = Method::new("rdzv.gather");
 
-/// What every agent offers beside the methods of the application.
+/// Returns the method that every agent offers besides those of the application.
 pub(crate) fn offered() -> (&'static str, MethodBody) {
     let take = MethodBody::Async(Arc::new(|context, payload| {
         Box::pin(reported(context, payload))

@@ -1,6 +1,6 @@
 //! Reports and their answers as bytes.
 //!
-//! Values stay what they are: messages within messages.
+//! Values stay unchanged: they are messages within messages.
 
 use bytes::Bytes;
 use rdzv_rpc_proto::worker::WorkerName;
@@ -11,16 +11,16 @@ use crate::payload::Payload;
 use crate::runtime::gathers::Values;
 use rdzv_rpc_proto::gather::{GatherError, GatherKey};
 
-/// The error of values that postcard refuses.
+/// Error text for values that postcard refuses.
 const UNWRITTEN: &str = "the values of a gather cannot be written";
 
-/// What a member reports to the leader.
+/// Report of a member to the leader.
 ///
-/// The parts beside it are those of the value.
+/// The parts of the message are those of the value.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) key: GatherKey,
-    /// How long the member waits.
+    /// Time in microseconds that the member waits.
     pub(super) within_micros: u64,
     value: Vec<u8>,
 }
@@ -43,7 +43,7 @@ impl Report {
         })
     }
 
-    /// The report, and the value in it.
+    /// Reads a report and the value in it.
     pub(super) fn read(payload: Payload) -> Result<(Self, Payload), RpcError> {
         let mut report: Self =
             postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;
@@ -55,7 +55,7 @@ impl Report {
     }
 }
 
-/// A value among others: how many of the parts are its own.
+/// One value in an answer, with the number of its parts.
 #[derive(Debug, Serialize, Deserialize)]
 struct Among {
     name: WorkerName,
@@ -63,7 +63,7 @@ struct Among {
     parts: u32,
 }
 
-/// The answer: all values, or why there are none.
+/// Writes an answer: all values, or the error that prevented them.
 pub(super) fn write_answer(result: Result<&Values, &GatherError>) -> Result<Payload, RpcError> {
     let mut parts: Vec<Bytes> = Vec::new();
     let among = result.map_err(Clone::clone).map(|values| {
@@ -84,7 +84,7 @@ pub(super) fn write_answer(result: Result<&Values, &GatherError>) -> Result<Payl
     })
 }
 
-/// The values of an answer.
+/// Reads the values of an answer.
 pub(super) fn read_answer(payload: &Payload) -> Result<Values, RpcError> {
     let answer: Result<Vec<Among>, GatherError> =
         postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;

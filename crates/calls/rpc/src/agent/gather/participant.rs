@@ -1,4 +1,4 @@
-//! Taking part in a gather.
+//! Participation of this worker in a gather.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,23 +21,24 @@ use crate::service::place::{Place, place};
 use crate::wire::clock::micros;
 
 impl RpcAgent {
-    /// Gives a value to all members and gets those of all, by name; blocks until they are there.
+    /// Exchanges a value with all members and returns all values by name.
     ///
-    /// `members` are those who take part, this worker among them; `None` for the group as this
-    /// worker sees it now. Everyone of them has to call this with the same members, as often as the
-    /// others, whatever the types of values are. Tensors may be in them if they are in main memory;
-    /// remote references may not.
+    /// Blocks until all values have arrived. `members` are the participants, including this worker;
+    /// `None` stands for the group as this worker sees it now. Each participant must call this with
+    /// the same members and equally often; the types of the values may differ. A value may have
+    /// tensors in main memory, but no remote references.
     ///
-    /// It succeeds with all values or not at all: nobody gets some of them. Gathers of the same
-    /// members follow one another also after one that failed.
+    /// The call returns either all values or an error. Gathers of the same members are matched in
+    /// order, also after one that failed.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if `within` is over, for all who wait: it names who did not
-    /// report. [`RpcErrorKind::PeerLost`] as soon as a member is lost, for all, with its name.
-    /// [`RpcErrorKind::UnknownWorker`] for members that are not in the group,
-    /// [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if a value or all
-    /// together are too large, for a time of zero, and in async functions, which must not block.
+    /// - [`RpcErrorKind::Deadline`] for all waiting members when `within` is over; the error names
+    ///   the members that did not report.
+    /// - [`RpcErrorKind::PeerLost`] for all members as soon as one is lost, with its name.
+    /// - [`RpcErrorKind::UnknownWorker`] for members that are not in the group.
+    /// - [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if the values
+    ///   are too large, or for a time of zero. Also in async functions, which must not block.
     pub fn all_gather<T: Serialize + DeserializeOwned>(
         &self,
         value: &T,
@@ -57,7 +58,7 @@ impl RpcAgent {
             ));
         }
         let leader = &members[0];
-        // Without a device map: a value is for all, and each has devices of its own.
+        // Encoded without a device map: every member gets the value, and their devices differ.
         let value = encode(value, &mut Outgoing::request(&leader.info))?;
         let values = self
             .gather(&members, value, within)
@@ -75,11 +76,12 @@ impl RpcAgent {
         Ok(decoded)
     }
 
-    /// Blocks until all members have come here: an [`all_gather`](Self::all_gather) of nothing.
+    /// Blocks until all members have called this function.
+    /// It is an [`all_gather`](Self::all_gather) without a value.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// The errors are those of [`all_gather`](Self::all_gather).
     pub fn barrier(
         &self,
         members: Option<&[Destination<'_>]>,
@@ -88,7 +90,7 @@ impl RpcAgent {
         self.all_gather(&(), members, within).map(drop)
     }
 
-    /// Who takes part, in the order of their names.
+    /// Returns the participants in the order of their names.
     fn participants(&self, members: Option<&[Destination<'_>]>) -> Result<Vec<Member>, RpcError> {
         let core = self.core();
         let by_name: BTreeMap<WorkerName, Member> = match members {
@@ -107,7 +109,7 @@ impl RpcAgent {
             }
         };
         if !by_name.contains_key(&core.me.name) {
-            let text = format!("{} is not among the members of its own gather", core.me);
+            let text = format!("{} is not among the members of the gather that it calls", core.me);
             return Err(RpcError::invalid(text));
         }
         Ok(by_name.into_values().collect())
@@ -127,12 +129,11 @@ impl RpcAgent {
             waiting.park(Instant::now().checked_add(within));
             if !waiting.is_filled() {
                 core.gathers.expire(&key, within);
-                // If not by that, then by whoever was faster, who is filling it now.
+                // If another thread was faster, it is filling the slot now.
                 waiting.park(None);
             }
             let verdict = waiting.take();
-            let verdict =
-                verdict.expect("a slot that is waited for by one is taken by nobody else");
+            let verdict = verdict.expect("only the waiting thread takes the value of its slot");
             return verdict.as_ref().clone().map_err(RpcError::from);
         }
         let within_micros = micros(within);
@@ -151,7 +152,8 @@ impl RpcAgent {
         let values = answer.wait().and_then(|answer| read_answer(&answer));
         values.map_err(|error| {
             let (kind, how) = match error.kind {
-                // Whether it says so itself or its connection ends is a matter of luck.
+                // The worker may report that it stops, or its connection may end first; both mean
+                // the same.
                 RpcErrorKind::Stopping if !core.is_stopped() => {
                     (RpcErrorKind::PeerLost, "was lost")
                 }
@@ -161,7 +163,7 @@ impl RpcAgent {
                 }
                 _ => return error,
             };
-            // The call itself failed: the leader is the one who is missing.
+            // The call itself failed, so the leader is the missing member.
             let (name, why) = (&leader.info.name, &error.message);
             let message = format!("{name}, which leads the gather, {how}: {why}");
             let failed = RpcError {
@@ -174,7 +176,7 @@ impl RpcAgent {
     }
 }
 
-/// How much longer a member waits than it says, so that the leader can tell it who is missing.
+/// Extra time of a member, in which the leader can name the missing members.
 fn grace(within: Duration) -> Duration {
     (within / 10).clamp(Duration::from_millis(500), Duration::from_secs(1))
 }

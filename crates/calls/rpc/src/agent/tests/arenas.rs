@@ -1,4 +1,4 @@
-//! Tensors in arenas.
+//! Tests of tensors in arenas.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -14,10 +14,10 @@ const MAKE: Method<usize, Tensor> = Method::new("make");
 const BACK: Method<Tensor, Tensor> = Method::new("back");
 const FAIL: Method<Tensor, ()> = Method::new("fail");
 
-/// So many bytes are lent, and not sent.
+/// Size in bytes of a tensor that is lent instead of sent.
 const LARGE: usize = 1 << 20;
 
-/// How long anything may take.
+/// Longest time that a test waits for an event.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn methods() -> Methods {
@@ -58,7 +58,7 @@ fn tensor_in(arena: &Arena, length: usize, byte: u8) -> Tensor {
     Tensor::from_bytes(DataType::U8, [length], block).unwrap()
 }
 
-/// Calls until everything that was lent is back.
+/// Makes calls until all lent memory has been given back.
 fn until_free(agent: &RpcAgent, arena: &Arena) {
     let begun = Instant::now();
     while arena.free() < arena.capacity() {
@@ -77,7 +77,7 @@ fn a_tensor_in_an_arena_is_shared_until_the_callee_lets_go_of_it() {
         agents[0].call(1, KEEP, &tensor).wait().unwrap();
     }
     drop(tensor);
-    // The calls are over, and the callee has it three times.
+    // The calls are over, and the callee holds the tensor three times.
     agents[0].call(1, SUM, &Vec::new()).wait().unwrap();
     assert_eq!(arena.capacity() - arena.free(), LARGE);
     assert_eq!(agents[0].call(1, DROP, &()).wait(), Ok(3));
@@ -87,7 +87,7 @@ fn a_tensor_in_an_arena_is_shared_until_the_callee_lets_go_of_it() {
 #[test]
 fn a_result_in_an_arena_is_shared_to_the_caller() {
     let agents = group(2, methods);
-    // The arena of the callee has room for four of them.
+    // The arena of the callee has room for four tensors.
     for _ in 0..3 {
         let held: Vec<Tensor> = (0..4)
             .map(|_| agents[0].call(1, MAKE, &LARGE).wait().unwrap())
@@ -101,7 +101,7 @@ fn a_result_in_an_arena_is_shared_to_the_caller() {
             assert!(error.message.contains("no room"), "{error}");
             assert!(begun.elapsed() < LIMIT, "they were not given back");
         }
-        // As was this one.
+        // The tensor of that size was given back as well.
         let begun = Instant::now();
         while agents[0].call(1, MAKE, &1).wait().is_err() {
             assert!(begun.elapsed() < LIMIT, "it was not given back");

@@ -1,4 +1,4 @@
-//! Workers of the group, properly greeted, that send nonsense afterwards.
+//! Tests with group members that send nonsense after a valid greeting.
 //!
 //! More cases: `PROPTEST_CASES=20000 cargo test -p rdzv-rpc --lib byzantine`.
 
@@ -23,7 +23,7 @@ const COUNT: Method<Vec<Tensor>, usize> = Method::new("count");
 const SLOW: Method<u64, u64> = Method::new("slow");
 const STALL: Method<(), ()> = Method::new("stall");
 
-/// How long anything may take that nobody disturbs.
+/// Longest time for an operation that the byzantine peer does not disturb.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn methods() -> Methods {
@@ -37,7 +37,7 @@ fn methods() -> Methods {
         })
 }
 
-/// What a byzantine peer sends.
+/// Data that a byzantine peer sends.
 #[derive(Debug, Clone)]
 enum Piece {
     Frame {
@@ -49,7 +49,7 @@ enum Piece {
         body: Vec<u8>,
         parts: Vec<PartHead>,
     },
-    /// A ping that says where our memory can be read, so that parts of ours are believed.
+    /// A ping with a readable address, so that the victim reads our memory.
     Ping,
     Bytes(Vec<u8>),
 }
@@ -163,7 +163,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Writes until all is written or the victim has closed.
+/// Writes until all bytes are written or the victim has closed the connection.
 fn push(ends: &mut Ends, mut bytes: &[u8]) {
     let until = Instant::now() + LIMIT;
     while !bytes.is_empty() {
@@ -207,7 +207,7 @@ proptest! {
     fn a_callee_that_sends_nonsense_harms_nobody_else(which in 0..3_usize, bytes in bytes()) {
         let made = Made { transports: transports()[which].0.clone(), worker_threads: 1, ..Made::default() };
         let agents = super::made(3, &made, methods);
-        // Somebody else answers at the address of w2, and knows how it greets.
+        // Another process answers at the address of w2 and knows the greeting of w2.
         let mut listener = Listener::new(made.transports).unwrap();
         let mut members = (*agents[0].core().members()).clone();
         members.get_mut(&WorkerId(2)).unwrap().peer_address = listener.peer_address().unwrap();
@@ -220,7 +220,7 @@ proptest! {
                     break carrier;
                 }
                 let mut watched = [PollFd::from_borrowed_fd(listener.descriptor(), PollFlags::IN)];
-                assert_ne!(poll(&mut watched, Some(&limit)), Ok(0), "nobody connects");
+                assert_ne!(poll(&mut watched, Some(&limit)), Ok(0), "no peer connects");
             };
             let credentials = carrier.credentials();
             let mut ends = ends(&impostor, carrier, impostor.limits);
@@ -249,7 +249,8 @@ proptest! {
         prop_assert_eq!(agents[0].call_with(within, 1, COUNT, &tensors).wait(), Ok(2));
         let begun = Instant::now();
         for call in calls {
-            // Some may look answered; the others end with the connection, or what was said of it.
+            // Some calls may look answered; the others end with the connection or with an error
+            // frame.
             let _ = call.wait();
         }
         prop_assert!(begun.elapsed() < LIMIT, "calls to the byzantine peer do not end");

@@ -1,4 +1,4 @@
-//! Calls that go well.
+//! Tests of calls that succeed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -74,14 +74,15 @@ fn calls_go_both_ways_and_to_oneself_over_every_transport() {
         );
         let ends = agents.iter().flat_map(|agent| agent.core().poller.all());
         let watched = ends.filter(|end| end.link().next_look().is_some()).count();
-        // Both ends of two connections, and never those to oneself.
+        // Both ends of two connections; a connection of a worker to itself never counts.
         let other_hosts = if kind == TransportKind::Tcp { 4 } else { 0 };
         assert_eq!(watched, other_hosts, "{kind}");
     }
 }
 
-/// A thread that waits leaves the driver armed, or disarms it and arms it again; without one the
-/// driver reads.
+/// Checks that a reply arrives even if no thread waits for it.
+/// A waiting thread leaves the driver armed, or disarms and rearms it. Without such a thread, the
+/// driver reads the reply.
 #[test]
 fn a_reply_arrives_whether_a_thread_waits_for_it_or_not() {
     for (transports, kind) in transports() {
@@ -133,7 +134,7 @@ fn functions_call_back_and_on_however_many_do() {
     for chain in chains {
         assert_eq!(chain.wait(), Ok(9));
     }
-    // One blocking thread each: a -> b -> c takes one of b and one of c, and answers need none.
+    // One blocking thread each: a -> b -> c takes one of b and one of c. Answers need no thread.
     assert_eq!(agents[0].call("w1", BLOCKING_CHAIN, &1).wait(), Ok(1));
 }
 
@@ -149,7 +150,7 @@ fn a_line_keeps_its_order_and_other_calls_are_made_once() {
             .with(NOTE, move |number: u64| {
                 let noted = Arc::clone(&noted);
                 async move {
-                    // Some have to wait: the order must hold all the same.
+                    // Some of the calls have to wait, and the order must hold anyway.
                     if number.is_multiple_of(3) {
                         tokio::task::yield_now().await;
                     }
@@ -222,16 +223,16 @@ fn a_large_reply_is_read_although_all_functions_that_may_run_do() {
                 ASK,
                 blocking(|context: CallContext, ()| {
                     let agent = context.agent();
-                    // The first one makes the connection, and finds out that memory can be read.
+                    // The first call makes the connection and finds out that memory can be read.
                     agent.call("w2", LARGE, &()).wait()?;
                     let reply = agent.call("w2", LARGE, &());
-                    // It keeps its thread without reading the reply by itself, as one does that
-                    // waits while somebody else reads the connection.
+                    // The function keeps its thread and does not read the reply itself. A thread
+                    // that waits while another one reads the connection behaves like this.
                     let until = std::time::Instant::now() + LONGEST;
                     while !reply.is_done() && std::time::Instant::now() < until {
                         std::thread::yield_now();
                     }
-                    assert!(reply.is_done(), "nobody reads the reply");
+                    assert!(reply.is_done(), "no thread reads the reply");
                     Ok::<_, crate::RpcError>(reply.wait()?.shape()[0])
                 }),
             )

@@ -1,4 +1,4 @@
-//! Calls that are cancelled while what they lend is about to be read, or is being read.
+//! Tests of calls that are cancelled around the time when their parts are read.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,34 +12,34 @@ use crate::{
     Arena, CallContext, Method, PeerTraffic, RpcError, RpcErrorKind, RpcFuture, Tensor, Timeout,
 };
 
-/// Waits until it is cancelled, and looks at the tensor before and after that.
+/// Checks the tensor, waits until the call is cancelled, and checks it again.
 const HOLD: Method<(u8, Tensor), ()> = Method::new("hold");
-/// The same, and its first step takes until the gate is opened.
+/// Same as `HOLD`, but its first step takes until the gate is opened.
 const SLOW: Method<(u8, Tensor), ()> = Method::new("slow");
-/// Looks at the tensor, and waits until the gate is opened, cancelled or not.
+/// Checks the tensor, then waits until the gate is opened, even if cancelled.
 const STAY: Method<(u8, Tensor), ()> = Method::new("stay");
-/// Keeps who reads the connection from it until the gate is opened.
+/// Blocks the thread that reads the connection until the gate is opened.
 const BLOCK: Method<(), ()> = Method::new("block");
 const NOTHING: Method<(), ()> = Method::new("nothing");
 
-/// So much is lent, and not sent; and it is too much for the driver to read it by itself.
+/// Size in bytes of a tensor that is lent, and that the driver does not read.
 const LARGE: usize = 1 << 20;
 
-/// So many fit into the arena.
+/// Number of tensors that fit into the arena.
 const ROOM: u8 = 4;
 
-/// What the functions of the callee have seen.
+/// Observations of the callee's functions.
 #[derive(Default)]
 struct Seen {
-    /// The bytes of the tensors whose functions have begun.
+    /// First bytes of the tensors whose functions have begun.
     begun: BTreeSet<u8>,
-    /// How many functions have begun and not ended.
+    /// Number of functions that have begun and not ended.
     here: usize,
-    /// Tensors in which there was something else.
+    /// Descriptions of tensors with unexpected content.
     wrong: Vec<String>,
     is_blocked: bool,
     is_open: bool,
-    /// Those who wait for the gate and take no thread.
+    /// Functions that wait for the gate without a thread.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
@@ -66,10 +66,10 @@ impl Watch {
         assert!(!ended.timed_out(), "not within {LONGEST:?}: {what}");
     }
 
-    /// Looks whether there is nothing but this byte in a tensor.
+    /// Checks that a tensor holds nothing but this byte.
     fn look(&self, when: &str, byte: u8, tensor: &Tensor) {
         let bytes = tensor.as_slice::<u8>().unwrap();
-        // Each is like the one before it. That is quicker than to look at one after the other.
+        // Each byte must equal the previous one. This is faster than a check of every byte.
         if bytes[0] == byte && bytes[1..] == bytes[..bytes.len() - 1] {
             return;
         }
@@ -122,7 +122,7 @@ impl Watch {
                 });
                 let watch = staying.clone();
                 async move {
-                    // The other end is dropped when the gate is opened.
+                    // The sender is dropped when the gate is opened.
                     let _ = opened.await;
                     watch.note(|seen| seen.here -= 1);
                     Ok::<_, RpcError>(())
@@ -140,7 +140,7 @@ impl Watch {
     }
 }
 
-/// Two workers, of which the first one lends what is in its arena to the second one.
+/// Two workers; the first one lends tensors in its arena to the second one.
 struct World {
     agents: Vec<RpcAgent>,
     arena: Arena,
@@ -154,7 +154,7 @@ impl World {
         let made = Made::over(transports);
         let agents = super::made(2, &made, || watch.methods());
         for agent in &agents {
-            // Nothing is to end because its time is over.
+            // No call may end because of its timeout.
             agent.set_timeout(Timeout::Never).unwrap();
         }
         let begun = Instant::now();
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// A tensor with bytes that none has had for long, in memory that another one had before.
+    /// Creates a tensor with a byte not used recently, in memory used before.
     fn tensor(&mut self) -> (u8, Tensor) {
         let begun = Instant::now();
         let mut block = loop {
@@ -188,7 +188,7 @@ impl World {
         (self.last, tensor)
     }
 
-    /// Calls a function with a tensor that only the call has.
+    /// Calls a function with a tensor that only the call holds.
     fn call(&mut self, method: Method<(u8, Tensor), ()>) -> (u8, RpcFuture<()>) {
         let argument = self.tensor();
         let byte = argument.0;
@@ -198,8 +198,8 @@ impl World {
         (byte, self.agents[0].call(1, method, &argument))
     }
 
-    /// Nothing is lent, on its way or running any more, no tensor had anything else in it, and both
-    /// serve calls as before.
+    /// Checks that both workers are idle and serve calls as before.
+    /// Nothing is lent, in flight or running any more, and no tensor had unexpected content.
     fn is_as_before(&self) {
         let begun = Instant::now();
         let is_quiet = |agent: &RpcAgent| {
@@ -233,7 +233,7 @@ fn cancel(call: RpcFuture<()>) {
     assert_eq!(error.kind, RpcErrorKind::Cancelled, "{error}");
 }
 
-/// Parts are lent where they are in the arena, or are read out of the memory of the caller.
+/// Returns transports for parts in an arena and for reads of caller memory.
 fn both_ways() -> impl Iterator<Item = TransportOptions> {
     let [shared, unix, _] = transports();
     [shared.0, unix.0].into_iter()
@@ -246,11 +246,11 @@ fn what_is_shared_comes_back_whenever_its_call_is_cancelled() {
         for round in 0..400_u32 {
             let (byte, call) = world.call(HOLD);
             match round % 4 {
-                // Before anybody has begun to read.
+                // Cancelled before a thread has begun to read.
                 0 => {}
-                // While it is being read, earlier or later: no exact time is needed.
+                // Cancelled while the tensor is being read; the exact time does not matter.
                 1 | 2 => (0..round * 50).for_each(|_| std::hint::spin_loop()),
-                // While its function runs.
+                // Cancelled while the function runs.
                 _ => world
                     .watch
                     .until("it begins", |seen| seen.begun.contains(&byte)),
@@ -274,9 +274,9 @@ fn what_is_shared_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
             1,
             "the one that blocks"
         );
-        assert_eq!(world.arena.free(), 0, "nobody has read it");
+        assert_eq!(world.arena.free(), 0, "the callee has read nothing");
         world.watch.open();
-        // It is used again as soon as it can be.
+        // Free memory is reused immediately.
         let others: Vec<_> = (0..ROOM).map(|_| world.tensor()).collect();
         drop(others);
         assert_eq!(blocking.wait(), Ok(()));
@@ -286,18 +286,18 @@ fn what_is_shared_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
 
 #[test]
 fn what_is_being_read_is_kept_although_its_call_is_cancelled() {
-    // In the arena it would not be read, but used in place.
+    // With shared memory the tensor would be used in place and not read.
     let [_, (unix, _), _] = transports();
     let mut world = World::new(unix);
     for _ in 0..10 {
         world.watch.note(|seen| seen.is_open = false);
         let calls: Vec<_> = (0..ROOM).map(|_| world.call(HOLD)).collect();
-        // They are being read when this one begins, and the callee does not hear that they are
-        // cancelled before it is over. So all the functions begin, with what was read.
+        // The tensors are being read when this call begins. The callee learns of the cancellations
+        // only after it is over, so all functions begin with the content that was read.
         let blocking = world.agents[0].call(1, BLOCK, &());
         let (bytes, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
         calls.into_iter().for_each(cancel);
-        // It is used again as soon as it can be.
+        // Free memory is reused immediately.
         let mut others = Vec::new();
         let begun = Instant::now();
         let all = |seen: &Seen| bytes.iter().all(|byte| seen.begun.contains(byte));
@@ -323,16 +323,16 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
     let mut world = World::new(unix);
     for round in 0..2000_u64 {
         let (byte, call) = world.call(STAY);
-        // It comes back just before the function begins. That is about when the call is cancelled,
-        // a little earlier or later each time: no exact time is needed.
+        // The memory comes back just before the function begins, which is about the time of the
+        // cancellation. The exact time does not matter.
         let until = Instant::now() + Duration::from_micros(2 * (round % 200));
         while !world.watch.has(|seen| seen.begun.contains(&byte)) && Instant::now() < until {
             std::hint::spin_loop();
         }
         cancel(call);
         if round % 200 == 199 {
-            // Functions that go on are no reason to keep calls out before there are very many of
-            // them.
+            // The callee accepts new calls while cancelled functions continue, unless there are
+            // very many of them.
             world.watch.open();
             world.agents[0].call(1, NOTHING, &()).wait().unwrap();
             while world.agents[1].traffic().running > 0 {
@@ -363,14 +363,14 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
 
 #[test]
 fn a_function_is_notified_that_it_is_cancelled_also_while_it_takes_its_first_step() {
-    // On the thread that has read the tensor, so that the driver goes on.
+    // The function runs on the thread that has read the tensor, so the driver is not blocked.
     let [_, (unix, _), _] = transports();
     let mut world = World::new(unix);
     let (byte, call) = world.call(SLOW);
     let watch = world.watch.clone();
     watch.until("it begins", |seen| seen.begun.contains(&byte));
     cancel(call);
-    // What comes later is answered, so the callee has heard of it.
+    // The callee answers a later call, so it has received the cancellation.
     world.agents[0].call(1, NOTHING, &()).wait().unwrap();
     watch.open();
     world.is_as_before();

@@ -1,4 +1,4 @@
-//! Calls that fail, and what is told of it.
+//! Tests of calls that fail, and of their errors.
 
 use std::pin::pin;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -89,7 +89,7 @@ fn a_message_over_the_limit_fails_its_call_in_both_directions_and_nothing_else()
             assert!(error.message.contains(word), "{error}");
         }
     }
-    // What is below it is fine, and the connection is the same.
+    // A smaller message succeeds, over the same connection.
     let less = LIMIT - 1000;
     let zeros = agents[0].call("w1", ZEROS, &less).wait().unwrap();
     assert_eq!(agents[0].call("w1", LENGTH, &zeros).wait(), Ok(less));
@@ -177,7 +177,7 @@ fn a_call_that_cannot_be_made_says_what_is_wrong() {
     assert_eq!(agents[0].traffic().connections, 1);
 }
 
-/// The waker of code that is broken. It reports that it was called.
+/// The waker of faulty code. It reports that it was called.
 struct Broken(SyncSender<()>);
 
 impl Wake for Broken {
@@ -198,12 +198,12 @@ fn an_agent_whose_driver_has_failed_stops_and_says_so() {
     loop {
         match answered.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => break,
-            // It was answered before anybody waited for it.
+            // The call was answered before the test waited for it.
             Poll::Ready(_) => answered.set(agents[0].call("w1", FAIL, &1)),
         }
         assert!(begun.elapsed() < LONGEST);
     }
-    // A thread that waits for a call takes replies too. The driver has to take this one.
+    // A thread that waits for a call reads replies too. The driver has to read this one.
     called.recv_timeout(LONGEST).unwrap();
     let error = within(LONGEST, "a call of an agent that has failed", move || {
         unanswered.wait().unwrap_err()
@@ -254,8 +254,7 @@ fn a_worker_that_another_one_has_lost_is_no_reason_to_try_again() {
     let call = agents[0].call("w1", ASK, &());
     drop(agents.pop());
     let error = call.wait().unwrap_err();
-    // The function has failed: the worker that was called is there, and may have done half of its
-    // work.
+    // The function has failed: the called worker still exists, and may have done half of its work.
     assert_eq!(error.kind, RpcErrorKind::Remote, "{error}");
     assert!(!error.is_retryable());
     assert_eq!(error.worker.unwrap().name.as_str(), "w1");
@@ -287,7 +286,7 @@ fn stopping_ends_what_is_on_its_way_on_both_sides() {
     );
     let later = agents[0].call("w1", FAIL, &1).wait().unwrap_err();
     assert_eq!(later.kind, RpcErrorKind::Stopping);
-    // What was to follow is over too, though nobody is left to do it.
+    // A follow-up also ends with an error, although no thread is left to run it.
     let later = agents[0].call("w1", FAIL, &1).then(|result| result);
     let later = within(
         LONGEST,
@@ -295,7 +294,7 @@ fn stopping_ends_what_is_on_its_way_on_both_sides() {
         || later.wait(),
     );
     assert_eq!(later.unwrap_err().kind, RpcErrorKind::Stopping);
-    // The functions were told, so none of them runs on.
+    // The agents have cancelled the functions, so none of them continues.
     let until = Instant::now() + Duration::from_secs(5);
     while agents[1].traffic().running > 0 && Instant::now() < until {
         std::thread::yield_now();

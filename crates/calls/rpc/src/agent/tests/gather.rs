@@ -1,4 +1,4 @@
-//! Gathers and barriers.
+//! Tests of gathers and barriers.
 
 use std::thread;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What each of them comes to, at the same time.
+/// Runs `work` on all agents at the same time and returns the results.
 fn all<T: Send>(agents: &[RpcAgent], work: impl Fn(&RpcAgent) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;
@@ -75,7 +75,7 @@ fn tensors_of_any_number_and_size_are_gathered() {
 fn who_is_missing_is_named_at_the_deadline_and_the_next_one_succeeds() {
     let agents = group(4, Methods::new);
     let within = Duration::from_secs(2);
-    // The leader is missing, and then another one.
+    // First the leader is missing, then another member.
     for absent in [0, 2] {
         let begun = Instant::now();
         let errors = all(&agents, |agent| {
@@ -88,7 +88,7 @@ fn who_is_missing_is_named_at_the_deadline_and_the_next_one_succeeds() {
             let text = format!("w{absent} did not report (3 of 4 did)");
             assert!(error.message.contains(&text), "{error}");
         }
-        // Whoever comes too late is told the same at once.
+        // A member that comes too late gets the same error immediately.
         let begun = Instant::now();
         let late = agents[absent as usize]
             .all_gather(&1, None, LONG)

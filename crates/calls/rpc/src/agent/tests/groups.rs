@@ -1,4 +1,4 @@
-//! Agents that meet in a store, and leave.
+//! Tests of agents that meet in a store, and leave.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn init(
         .connect()
 }
 
-/// All members of a static group.
+/// Forms a static group and returns its members.
 fn formed(world_size: u32) -> Vec<RpcAgent> {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
     std::thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn a_shutdown_waits_for_calls_and_gives_up_in_time() {
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     assert!(error.message.contains("w1 (rank 1)"), "{error}");
     assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Stopping);
-    // The other one is told who is missing.
+    // The error of the other worker names the missing one.
     let error = agents[1].shutdown(Duration::from_millis(300)).unwrap_err();
     assert!(error.message.contains("w0"), "{error}");
 }
@@ -91,7 +91,7 @@ fn members_of_a_dynamic_group_come_and_go() {
     let first = init(&store, 0, None).unwrap();
     let second = init(&store, 7, None).unwrap();
     second.call("w0", NOTHING, &()).wait().unwrap();
-    // The first one is told of the second.
+    // The first worker learns of the second one.
     let wait_for = |number: usize| {
         let workers = first.wait_for_group(|all| all.len() == number, Duration::from_secs(10));
         assert_eq!(workers.unwrap(), first.workers());
@@ -104,7 +104,7 @@ fn members_of_a_dynamic_group_come_and_go() {
     let error = first.call(7, NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::UnknownWorker);
     gather_of(&[&first]);
-    // Another one with the same name and rank is reached at the first try.
+    // A successor with the same name and rank is reached at the first try.
     let third = init(&store, 7, None).unwrap();
     wait_for(2);
     first.call("w7", NOTHING, &()).wait().unwrap();
@@ -113,7 +113,7 @@ fn members_of_a_dynamic_group_come_and_go() {
     drop((first, third));
 }
 
-/// A gather among all members that there are: these.
+/// Gathers among all members of the group, which must be these agents.
 fn gather_of(agents: &[&RpcAgent]) {
     let mut names: Vec<_> = agents.iter().map(|agent| agent.me().name.clone()).collect();
     names.sort();
@@ -176,7 +176,7 @@ fn an_agent_lives_and_ends_twenty_times_in_a_process() {
             before = descriptors();
         }
     }
-    // Other tests run beside it, with agents of their own.
+    // Other tests run in this process at the same time and open descriptors too.
     let after = descriptors();
     assert!(after < before + 400, "{before} descriptors, then {after}");
 }

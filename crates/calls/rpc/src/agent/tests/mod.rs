@@ -1,4 +1,4 @@
-//! Agents that call one another, all in this process.
+//! Tests of agents that call one another, all in this process.
 
 mod arenas;
 mod byzantine;
@@ -25,20 +25,20 @@ use crate::runtime::core::{RpcAgent, Setup};
 use crate::runtime::member::{Member, Members};
 use crate::transport::{Listener, Token, TransportKind, TransportOptions};
 
-/// How the agents of a group are made.
+/// Settings for the agents of a group.
 #[derive(Clone)]
 pub(crate) struct Made {
     pub(crate) worker_threads: usize,
     pub(crate) transports: TransportOptions,
     pub(crate) tokens: Vec<Option<Token>>,
     pub(crate) references: ReferenceSettings,
-    /// The number of their group.
+    /// Number of the agents' group.
     pub(crate) group: u64,
     pub(crate) limits: Limits,
 }
 
 impl Made {
-    /// As usual, over these transports.
+    /// Default settings, with these transports.
     pub(crate) fn over(transports: TransportOptions) -> Self {
         Self {
             transports,
@@ -60,7 +60,7 @@ impl Default for Made {
     }
 }
 
-/// The transports between workers of one host.
+/// Returns the transports between workers of one host.
 pub(crate) fn transports() -> [(TransportOptions, TransportKind); 3] {
     let shared = TransportOptions::default();
     let unix = TransportOptions {
@@ -78,12 +78,13 @@ pub(crate) fn transports() -> [(TransportOptions, TransportKind); 3] {
     ]
 }
 
-/// Longer than anything in these tests takes on a busy machine, and shorter than whoever runs them
-/// waits.
+/// Longest time for an operation, even on a busy machine.
+/// It is shorter than the time limit of a whole test.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
-/// Does something that a defect could make wait for ever: then the test fails with its name, and
-/// those beside it go on. Whatever hangs is left behind.
+/// Runs work that a defect could block without a limit.
+/// After `limit` the test fails with the name of the work, and other tests continue. A thread that
+/// hangs is abandoned.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,
@@ -92,7 +93,7 @@ pub(crate) fn within<T: Send + 'static>(
     let (done, is_done) = mpsc::channel();
     let working = std::thread::spawn(move || {
         let result = work();
-        // If nobody listens any more, the test has failed already.
+        // If the receiver was dropped, the test has failed already.
         let _ = done.send(());
         result
     });
@@ -106,7 +107,7 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
-/// A group of so many workers, `w0`, `w1` and so on, which all offer these methods.
+/// Creates a group of `size` workers `w0`, `w1` and so on with these methods.
 pub(crate) fn group(size: u32, methods: impl Fn() -> Methods) -> Vec<RpcAgent> {
     made(size, &Made::default(), methods)
 }

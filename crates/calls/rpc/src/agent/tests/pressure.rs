@@ -1,4 +1,4 @@
-//! A worker that is slower than those who call it.
+//! Tests of a worker that is slower than its callers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,7 +11,7 @@ use crate::{CallContext, CallOptions, Method, RpcErrorKind, Tensor, blocking};
 const SWALLOW: Method<Tensor, ()> = Method::new("swallow");
 const NOTHING: Method<(), ()> = Method::new("nothing");
 
-/// Eight of them are just within the limit, with what comes along.
+/// Size of a tensor; eight calls with it stay just within the limit.
 const PIECE: usize = (8 << 20) - 4096;
 
 #[test]
@@ -32,7 +32,7 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
     });
     let tensor = Tensor::from_vec(vec![1_u8; PIECE], [PIECE]).unwrap();
     let begun = Arc::new(AtomicU64::new(0));
-    // A GiB is offered to a worker that takes nothing.
+    // The test offers 1 GiB to a worker that accepts nothing.
     let offering = {
         let (agent, begun, tensor) = (agents[0].clone(), Arc::clone(&begun), tensor.clone());
         std::thread::spawn(move || {
@@ -82,7 +82,7 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
 
 #[test]
 fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
-    /// More than are open at a callee.
+    /// More calls than a callee has open.
     const CALLS: usize = 16_384 + 10;
     const STALL: Method<Tensor, ()> = Method::new("stall");
     const FLOOD: Method<(), usize> = Method::new("flood");

@@ -1,4 +1,4 @@
-//! Timeouts and cancelling.
+//! Tests of timeouts and cancellation.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -12,7 +12,7 @@ const NEVER: Method<(), ()> = Method::new("never");
 const HOLD: Method<(), ()> = Method::new("hold");
 const COUNT: Method<(), ()> = Method::new("count");
 
-/// What the functions have seen.
+/// Observations of the functions.
 #[derive(Default)]
 struct Seen {
     cancelled: Mutex<Option<Cancellation>>,
@@ -89,7 +89,7 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
         for _ in 0..2 {
             let error = call.wait_for(short).unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::Deadline, "{error}");
-            assert!(error.message.contains("the call goes on"), "{error}");
+            assert!(error.message.contains("the call continues"), "{error}");
         }
         assert!(begun.elapsed() >= 2 * short && !call.is_done());
         gate.add_permits(1);
@@ -105,7 +105,7 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
         assert_eq!(failed.wait_for(LONGEST), Err(error.clone()));
         assert_eq!(failed.wait(), Err(error));
     }
-    // Its own time is over first.
+    // The timeout of the call itself is over first.
     let mut late = agents[0].call_with(after(short), 1, TWICE, &4);
     let error = late.wait_for(LONGEST).unwrap_err();
     assert!(
@@ -136,7 +136,7 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
             _ => "50",
         };
         let start = format!("RPC ran for more than set timeout ({shown} ms) and will now be");
-        // The callee may notice it first.
+        // The callee may notice the timeout first.
         let over = "the time for the call was over before it was begun";
         assert!(
             error.message.starts_with(&start) || error.message == over,
@@ -144,7 +144,7 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
         );
         assert_eq!(error.worker.unwrap().name.as_str(), "w1");
     }
-    // Async code is told too, though nobody waits on a thread.
+    // Async code is notified too, although no thread waits.
     let until = Instant::now() + LONGEST;
     let mut time = Duration::from_millis(20);
     let cancelled = loop {
@@ -159,7 +159,7 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
         let begun = seen.cancelled.lock().unwrap().take();
         match begun {
             Some(cancelled) => break cancelled,
-            // On a machine that is busy the time may be over before the function has begun.
+            // On a busy machine the timeout may be over before the function has begun.
             None => time *= 2,
         }
         assert!(Instant::now() < until, "the function never begins");
@@ -210,7 +210,7 @@ fn a_request_whose_time_is_over_before_it_is_begun_is_not_worked_on() {
     while !seen.held.load(Ordering::Acquire) && Instant::now() < until {
         std::thread::yield_now();
     }
-    // The only thread is taken, so these wait until their time is over.
+    // The only thread is busy, so these calls wait until their timeout.
     let late = after(Duration::from_millis(10));
     let calls: Vec<_> = (0..5)
         .map(|_| agents[0].call_with(late, "w1", COUNT, &()))

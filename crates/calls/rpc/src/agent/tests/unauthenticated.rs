@@ -1,4 +1,4 @@
-//! Peers that are no workers, or of another job.
+//! Tests with peers that are no workers, or that belong to another job.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -30,14 +30,14 @@ fn over_tcp(tokens: Vec<Option<Token>>) -> Vec<RpcAgent> {
     super::made(2, &made, methods)
 }
 
-/// A call of the first worker to the second one fails like this.
+/// Checks that a call of the first worker to the second one fails like this.
 fn w1_is_refused(agents: &[RpcAgent], kind: RpcErrorKind, said: &str) {
     let error = agents[0].call("w1", NOTHING, &()).wait().unwrap_err();
     assert_eq!(error.kind, kind, "{error}");
     assert!(error.message.contains(said), "{error}");
 }
 
-/// The first worker looks for the second one at the address of one of others.
+/// Makes w0 look for w1 at the address of a worker in `others`.
 fn w1_has_moved_to(agents: &[RpcAgent], others: &[RpcAgent], place: u32) {
     let core = agents[0].core();
     let mut members = (*core.members()).clone();
@@ -64,14 +64,14 @@ fn garbage_stalling_and_flooding_harm_nobody_else() {
         seed.fill(&mut garbage);
         let mut stream = TcpStream::connect(at).unwrap();
         stream.set_read_timeout(Some(LONGEST)).unwrap();
-        // It may be closed before everything is written.
+        // The victim may close the connection before everything is written.
         let _ = stream.write_all(&garbage);
         let mut answer = Vec::new();
-        // Closed, in whichever way.
+        // The connection must be closed, normally or with a reset.
         let end = stream.read_to_end(&mut answer).map_err(|end| end.kind());
         assert_ne!(end, Err(std::io::ErrorKind::WouldBlock), "it stays open");
     }
-    // An endless frame that is announced within the limits of nobody.
+    // An endless stream of frames, each larger than a stranger may send.
     let mut flood = TcpStream::connect(at).unwrap();
     flood.set_write_timeout(Some(LONGEST)).unwrap();
     let header = rdzv_rpc_proto::frame::Header::new(rdzv_rpc_proto::frame::FrameKind::Hello);
@@ -130,7 +130,7 @@ fn a_worker_of_another_job_is_refused_and_notified_why() {
 
 #[test]
 fn a_worker_has_no_other_name_than_its_certificate_says() {
-    // All of them show the certificate of w1, which is whom w0 wants to call.
+    // All agents show the certificate of w1, which w0 wants to call.
     let transports = TransportOptions {
         unix: false,
         tls: Some(certificate_for("w1")),
@@ -141,7 +141,7 @@ fn a_worker_has_no_other_name_than_its_certificate_says() {
     let said = "it says it is w0, and its certificate is for w1";
     w1_is_refused(&agents, RpcErrorKind::Protocol, said);
     assert_eq!(agents[1].traffic().served, 0);
-    // Its own name is taken.
+    // The certificate is accepted for the name that it contains.
     agents[1].call("w1", NOTHING, &()).wait().unwrap();
 }
 
@@ -168,8 +168,8 @@ fn a_worker_whose_address_one_of_another_job_has_now_is_lost() {
     let others = made(3, &other, methods);
     w1_has_moved_to(&agents, &others, 2);
     w1_is_refused(&agents, RpcErrorKind::PeerLost, "address is out of date");
-    // One of the same name is no successor: it is of another job, which trying again does not
-    // change.
+    // A worker of the same name is no successor: it belongs to another job, so another try would
+    // fail too.
     w1_has_moved_to(&agents, &others, 1);
     let said = "from an earlier or another job";
     w1_is_refused(&agents, RpcErrorKind::Protocol, said);

@@ -1,4 +1,4 @@
-//! How a call ends: with its reply, by its caller, or when its time is over.
+//! The end of a call: by its reply, by its caller, or by its deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ use crate::payload::Answer;
 use crate::wire::clock;
 
 impl Client {
-    /// A reply has come, or an error.
+    /// Handles a reply or an error from the callee.
     pub(super) fn replied(self: &Arc<Self>, mut frame: Frame) {
-        // Also if nobody waits for it any more: then it is given back at once.
+        // Borrowed even if the call has already ended: dropping `frame` then gives the memory back.
         let borrowed = self.arenas.borrow(&mut frame);
         let id = frame.header.call;
         let mut calls = self.calls.lock();
         calls.abandoned.remove(&id);
         let Some(call) = calls.pending.take(id) else {
             drop(calls);
-            // It came too late; what the callee lent for it is not needed.
+            // The reply came too late. The callee can release what it lent for this reply.
             if remote_read::is_registered(&frame.parts) {
                 let _ = self.tell(FrameKind::Release, id, &[]);
             }
@@ -56,7 +56,7 @@ impl Client {
         });
     }
 
-    /// Nobody waits for this call any more.
+    /// Cancels a call whose caller no longer waits for the answer.
     pub(crate) fn cancel(self: &Arc<Self>, id: u64) {
         let call = self.calls.lock().give_up(id);
         let Some(call) = call else {
@@ -66,7 +66,7 @@ impl Client {
         self.given_up(id, call, RpcError::new(RpcErrorKind::Cancelled, text));
     }
 
-    /// Ends the calls whose time is over; says when the next one's is.
+    /// Ends the calls whose deadline has passed, and returns the next deadline.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) -> Option<Instant> {
         let mut calls = self.calls.lock();
         let over = calls.expire(clock::mono(now));
@@ -78,7 +78,7 @@ impl Client {
         next.map(clock::instant)
     }
 
-    /// The time of this call is over, as whoever waits for it has noticed.
+    /// Ends a call whose deadline has passed, at the request of the waiting caller.
     pub(crate) fn time_over(self: &Arc<Self>, id: u64) {
         let call = self.calls.lock().give_up(id);
         if let Some(call) = call {
@@ -97,13 +97,14 @@ impl Client {
         self.given_up(id, call, error);
     }
 
-    /// A call that was given up ends with an error of ours, and the callee is told.
+    /// Ends an abandoned call with a local error and cancels it at the callee.
     ///
-    /// It may have a deadline of its own, which begins when the request arrives.
+    /// The callee may enforce a separate deadline, which begins when the request arrives.
     fn given_up(self: &Arc<Self>, id: u64, call: Call, error: RpcError) {
         if call.progress == Progress::IsSent {
-            // Before another call takes its place: the callee counts too. If it cannot be told the
-            // connection is over, and the callee knows anyway.
+            // The cancellation goes out before another call takes the credit, because the callee
+            // counts calls too. If sending fails, the connection is over, and the callee learns
+            // that from the connection.
             let _ = self.tell(FrameKind::Cancel, id, &[]);
         }
         let mut calls = self.calls.lock();
@@ -130,14 +131,15 @@ impl Client {
             message: with_time(error.kind, error.message, call.begun.elapsed()),
             ..error
         });
-        // Nobody finds a call that is answered still on its way.
+        // The call leaves the count first: a caller that sees the answer never finds the call still
+        // in flight.
         let slot = Arc::clone(&call.slot);
         drop(call);
         slot.fill(whole);
     }
 }
 
-/// The text of an error, with the time that the call had taken where it says something.
+/// Text of an error, with the elapsed time of the call if that is useful.
 fn with_time(kind: RpcErrorKind, text: String, elapsed: Duration) -> String {
     match kind {
         RpcErrorKind::PeerLost | RpcErrorKind::Stopping => {

@@ -1,4 +1,4 @@
-//! Calls on their way out: sent at once, kept until there is room, or refused.
+//! Outgoing calls: sent immediately, queued until there is credit, or refused.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use crate::error::{RpcError, RpcErrorKind};
 use crate::wire::clock::limit_micros;
 use crate::wire::link::fail;
 
-/// So many calls wait for credit at the most; more are refused.
+/// Maximum number of calls that wait for credit; further calls are refused.
 const MOST_WAITING: usize = 65_536;
 
-/// The right to send requests over a connection.
+/// Exclusive right to send requests over a connection.
 pub(crate) struct Order<'a>(
     #[expect(dead_code, reason = "it is held, not used")] MutexGuard<'a, ()>,
 );
 
 impl Client {
-    /// Sends a request, or lets it wait. What goes wrong arrives in the slot.
+    /// Sends or queues a request. Errors arrive in its slot.
     pub(crate) fn begin(self: &Arc<Self>, request: Request, excess: Excess) {
         self.begin_in(&self.order(), request, excess);
     }
 
-    /// The right to send requests: they leave in the order in which they were made.
+    /// Acquires the right to send, so that requests leave in order.
     pub(crate) fn order(&self) -> Order<'_> {
         Order(self.order.lock())
     }
 
-    /// [`begin`](Self::begin) for somebody who has several.
+    /// Same as [`begin`](Self::begin), for a caller that sends several requests.
     pub(crate) fn begin_in(
         self: &Arc<Self>,
         _order: &Order<'_>,
@@ -64,7 +64,7 @@ impl Client {
             );
             return self.refuse(request, RpcError::new(RpcErrorKind::Overloaded, text));
         }
-        // Its time runs while it waits.
+        // The timeout of the call already runs while the call waits.
         calls.enter(&request, size, false, Progress::Waits);
         calls.queue.push_back(request);
     }
@@ -87,8 +87,8 @@ impl Client {
             span: request.id,
             ..Header::new(FrameKind::Request)
         };
-        // From here on it counts as a call that waits for its reply, which may be quicker than we
-        // are.
+        // From here on the call counts as one that waits for its reply. The reply may arrive before
+        // this function returns.
         drop(request.counted);
         let parts = remote_read::placed(request.payload.parts, request.lend, &self.arenas);
         self.keep(request.id, remote_read::kept(&parts));
@@ -99,16 +99,17 @@ impl Client {
         }
         let was_given_up = self.calls.lock().has_left(request.id);
         if let Some(credit) = was_given_up {
-            // If it cannot be told the connection is over, and the callee knows anyway.
+            // If sending fails, the connection is over, and the callee learns that from the
+            // connection.
             let _ = self.tell(FrameKind::Cancel, request.id, &[]);
-            // Nobody has waited for it meanwhile, or the sender of this goes on with the next one.
+            // No other call waits for this credit, or the caller of `transmit` sends the next one.
             if let Some(size) = credit {
                 self.calls.lock().credit.give_back(size);
             }
         }
     }
 
-    /// Keeps the parts of a request that the callee is about to read, also if it is given up.
+    /// Keeps the parts that the callee will read, even for an abandoned call.
     fn keep(&self, id: u64, parts: Vec<Bytes>) {
         if parts.is_empty() {
             return;
@@ -124,7 +125,7 @@ impl Client {
         request.fail(error.with_worker(self.worker.clone()));
     }
 
-    /// Sends requests that have waited, as far as there is room for them now.
+    /// Sends queued requests for which there is credit now.
     pub(super) fn advance(self: &Arc<Self>) {
         let _order = self.order();
         loop {

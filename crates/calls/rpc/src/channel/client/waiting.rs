@@ -1,9 +1,9 @@
 //! A thread that waits for a reply reads the connection itself.
 //!
-//! So the reply goes from the kernel to whoever wants it, without another thread in between, which
-//! would have to be woken and to wake (20 to 45 µs each on a virtual machine). First it looks again
-//! and again for a short while, then it sleeps. What else arrives meanwhile it hands to those who
-//! wait for it.
+//! The reply goes from the kernel to the caller without another thread in between. Another thread
+//! would have to be woken and to wake the caller (20 to 45 µs each on a virtual machine). The
+//! caller first polls for a short time and then sleeps. It passes other frames that arrive to the
+//! threads that wait for them.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use crate::channel::slot::Slot;
 use crate::wire::link::{Endpoint, Pumped, pump, rest};
 use crate::wire::reader::Reader;
 
-/// The most time that a thread spins for a reply before it sleeps: about what a callee takes that
-/// has to be woken. Waking up this thread as well would take as long again.
+/// Longest time that a thread spins for a reply before it sleeps.
+/// It is about the time that a sleeping callee needs to wake up and answer. Waking this thread as
+/// well would take that long again.
 pub(crate) const SPIN_FOR_REPLY: Duration = Duration::from_micros(150);
 
-/// The most time that a thread tries to take the reader lock before it waits for the thread that
-/// has it.
+/// Longest time that a thread tries to take a reader lock that is taken.
+/// After that it waits for the thread that has the lock.
 const LOCK_SOON: Duration = Duration::from_micros(5);
 
 impl Client {
@@ -33,7 +34,7 @@ impl Client {
     pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, until: Option<Instant>) {
         while !slot.is_filled() {
             if until.is_some_and(|until| until <= Instant::now()) || self.link().ended().is_some() {
-                // Whoever ended the connection is about to fill the slot.
+                // The thread that ended the connection is about to fill the slot.
                 return slot.park(until);
             }
             let Some(mut reader) = self.reader_soon(slot) else {
@@ -64,7 +65,7 @@ impl Client {
                     if is_quiet {
                         self.link().disarm();
                     }
-                    // A thread that fills it from now on wakes this one.
+                    // A thread that fills the slot from now on wakes this one.
                     if slot.watch(&Waker::from(Arc::clone(&self.waker))) {
                         sleep(self, until);
                         self.waker.drain();
@@ -81,9 +82,10 @@ impl Client {
         }
     }
 
-    /// The reader lock, unless another thread waits for replies already, or the slot is filled
-    /// first. A driver that polls has the lock for moments only; if it read each reply, one thread
-    /// more would run and one more be woken, for every call.
+    /// Takes the reader lock, unless the slot is filled first.
+    /// Returns `None` if another thread keeps the lock because it waits for replies. A driver that
+    /// polls holds the lock only for moments. If the driver read each reply, every call would need
+    /// one more running thread and one more wake-up.
     fn reader_soon<T>(&self, slot: &Slot<T>) -> Option<MutexGuard<'_, Reader>> {
         let begun = Instant::now();
         loop {
@@ -101,11 +103,11 @@ impl Client {
 fn sleep(client: &Client, until: Option<Instant>) {
     let mut descriptors = [
         PollFd::new(client.link().readable(), PollFlags::IN | PollFlags::RDHUP),
-        // A call may end in other ways than by a frame: by cancelling, by its deadline, on a thread
-        // that reads large parts, or with an earlier connection.
+        // A call may also end without a frame: by cancellation, by its deadline, on a thread that
+        // reads large parts, or with an earlier connection.
         PollFd::new(&client.waker, PollFlags::IN),
     ];
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // An interruption is a reason to look, like everything else that ends it.
+    // After an interruption the caller checks the slot, as after any other event.
     let _ = rdzv_event::poll(&mut descriptors, left);
 }

@@ -1,8 +1,8 @@
-//! Thread that renews this member's lease, and checks those of others.
+//! Thread that renews the lease of this member and checks other leases.
 //!
-//! A lease is a number in the store that its owner counts up. A number that does not change wakes
-//! no waiter, so the members have to poll it. Each member polls a few that follow it, 16 times in a
-//! lease.
+//! A lease is a number in the store that its owner increments. A number that does not change wakes
+//! no waiter, so the members have to poll it. Each member polls a few members that follow it, 16
+//! times per lease.
 
 use std::time::Instant;
 
@@ -50,7 +50,7 @@ fn beat(
     let mut readings = Vec::new();
     for member in view.followers(LOOKED_AT) {
         let beats = peek(store, &keys.beat(member.incarnation))?;
-        // No beats yet, or no longer.
+        // The member has not written its number yet, or it was removed.
         let beats = beats.and_then(|beats| str::from_utf8(&beats).ok()?.parse().ok());
         readings.push((member.incarnation, beats.unwrap_or(0)));
     }
@@ -62,8 +62,8 @@ fn beat(
         }
         change(store, keys, |record| record.expire(&silent))?;
     }
-    // A member that dies between writing a version and announcing it must not remain unknown: the
-    // first of the members announces the version again.
+    // A member may die between writing a version and announcing it. The first member therefore
+    // announces all versions that are new to it.
     let is_first = view
         .members()
         .next()

@@ -1,8 +1,8 @@
 //! Joining: one compare-and-set of the list of members.
 //!
-//! Before it, the store has nothing of the new worker; after it, the worker is a member whose lease
-//! runs. So a worker that dies during the join leaves nothing behind, or its death is noticed like
-//! that of any member.
+//! Before this operation, the store has no data of the new worker. After it, the worker is a member
+//! with a running lease. A worker that dies during the join therefore either leaves no data, or the
+//! others notice its death as usual.
 
 use std::time::Duration;
 
@@ -42,11 +42,11 @@ pub(super) fn join(
         }
         let (clash, holder, version) = match refusal.expect("what does not join is refused") {
             (JoinRefusal::Over, _) => {
-                // The worker that ended the group has not opened the next round, or not yet.
+                // The worker that ended the group may not have opened the next round.
                 replace_round(store, &found.held, found.round.ended())?;
                 continue;
             }
-            // A live member has the name or the id; that was the version.
+            // A live member had the name or the id in that version.
             (JoinRefusal::Taken { clash, holder }, version) => (clash, holder, version),
             (refusal, _) => return Err(refusal.into()),
         };
@@ -64,9 +64,9 @@ pub(super) fn join(
     }
 }
 
-/// `true` if a member counts up within a lease.
+/// `true` if a member increments its number within a lease.
 ///
-/// `false` after its removal from the group by this worker, or if the list has changed.
+/// `false` if this worker has removed the member, or if the list has changed.
 fn is_alive(
     store: &dyn Store,
     keys: Keys,

@@ -1,8 +1,8 @@
 //! A dynamic group, as seen by one of its members.
 //!
-//! One thread waits for the next version of the list of members. Another thread counts up this
-//! member's number and checks those of others (`beats`). Correctness needs neither thread: the list
-//! is changed by compare-and-set, so the first writer of a version decides.
+//! One thread waits for the next version of the member list. Another thread increments this
+//! member's number and checks those of others (`beats`). The threads do not affect correctness:
+//! each change of the list is a compare-and-set, so the first writer of a version decides.
 
 mod beats;
 mod join;
@@ -56,9 +56,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// `true` if this member leaves or is dropped.
+    /// `true` if this member is leaving or was dropped.
     is_ending: bool,
-    /// Reason why the reports have ended.
+    /// Reason why reports have ended.
     detached: Option<RpcError>,
 }
 
@@ -109,7 +109,7 @@ impl Shared {
         listeners.iter().for_each(|listener| listener(&change));
     }
 
-    /// Marks this member as ending; `false` if it was marked earlier.
+    /// Marks this member as ending; `false` if it was already marked.
     fn end(&self) -> bool {
         let was_ending = std::mem::replace(&mut self.state.lock().is_ending, true);
         self.ending.notify_all();
@@ -134,7 +134,7 @@ impl DynamicGroup {
             let message = format!("a lease of {lease:?} is too short: at least {SHORTEST_LEASE:?}");
             return Err(RpcError::invalid(message));
         }
-        // Connections first: a worker that cannot renew its lease must not join.
+        // The connections come first: a worker that cannot renew its lease must not join.
         let connect = || {
             let clone = store.try_clone();
             clone.map_err(|error| store_failed("connect to the store of the group", &error))
@@ -158,7 +158,7 @@ impl DynamicGroup {
         let breaker = for_watch.breaker();
         let spawned = |thread: std::io::Result<JoinHandle<()>>| {
             thread.map_err(|error| {
-                // The existing thread ends with the group, which is dropped now.
+                // The thread that exists ends with the group, which is dropped now.
                 let _ = group.leave();
                 RpcError::internal("failed to start a thread for the RPC group")(error)
             })
@@ -196,15 +196,15 @@ impl DynamicGroup {
         if !self.shared.end() {
             return Ok(());
         }
-        // First the thread that would write the number again, then the number, then the name: if
-        // this worker dies in between, its lease expires.
+        // First the thread that would write the number again ends. Then the number is removed, then
+        // the name: if this worker dies in between, its lease expires.
         let Some(threads) = self.take_threads() else {
             return self.say_good_bye();
         };
         join_thread(threads.beats);
         let said = self.say_good_bye();
-        // The departure of this member wakes the other thread; if it could not be written, the
-        // breaker does.
+        // The departure of this member wakes the other thread. If the departure could not be
+        // written, the breaker wakes the thread.
         match (&said, &threads.breaker) {
             (Ok(()), _) => join_thread(threads.watch),
             (Err(_), Some(breaker)) => {
@@ -218,8 +218,8 @@ impl DynamicGroup {
 
     /// Takes the threads, to wait for them.
     ///
-    /// `None` also if one of the threads runs this, because a listener may end the group. The
-    /// threads end alone then.
+    /// `None` also if one of the threads runs this, because a listener may end the group. In that
+    /// case the threads end without a wait.
     fn take_threads(&self) -> Option<Threads> {
         let me = std::thread::current().id();
         let threads = self.threads.lock().take();
@@ -243,7 +243,7 @@ impl Drop for DynamicGroup {
             return;
         };
         join_thread(threads.beats);
-        // Without a breaker the other thread ends at the next change, or when a lease is over.
+        // Without a breaker, the other thread ends at the next change or at the end of a lease.
         if let Some(breaker) = threads.breaker {
             breaker();
             join_thread(threads.watch);

@@ -1,4 +1,4 @@
-//! Thread that waits for the next version of the list of members.
+//! Thread that waits for the next version of the member list.
 
 use rdzv_store::{Store, StoreError};
 
@@ -7,7 +7,7 @@ use super::super::failure::store_failed;
 use super::Shared;
 use crate::{RpcError, RpcErrorKind};
 
-/// Runs until this member leaves, or gets no more reports of changes.
+/// Runs until this member leaves or reports of changes have ended.
 pub(super) fn run(shared: &Shared, store: &dyn Store) {
     while !shared.is_over() {
         if let Err(error) = next_version(shared, store) {
@@ -19,8 +19,8 @@ pub(super) fn run(shared: &Shared, store: &dyn Store) {
 fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     let keys = shared.keys;
     let changed = keys.changed(shared.view().epoch() + 1);
-    // The list is read after a lease in any case: a worker that was stopped for long may have
-    // missed the key, which is kept for a limited time.
+    // After one lease the list is read in any case. A worker that was stopped for a long time may
+    // have missed the key, which is kept for a limited time.
     match store.wait(&[&changed], Some(shared.lease)) {
         Ok(()) | Err(StoreError::WaitTimeout { .. }) => {}
         Err(error) => return Err(store_failed("wait for changes of the RPC group", &error)),
@@ -36,11 +36,11 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     if shared.is_over() {
         return Ok(());
     }
-    // This member may have written its number after the others had removed it.
+    // This member may have written its number after the others had removed the number.
     remove(store, &keys.beat(shared.incarnation))?;
     let message = format!(
-        "{} is not in its RPC group any more: it gave no sign of life for {:.1} s, so the others \
-         took it for dead; it has to join again",
+        "{} is no longer in its RPC group: it did not renew its lease for {:.1} s, so the other \
+         members removed it; it has to join again",
         shared.view().me().info,
         shared.lease.as_secs_f64()
     );

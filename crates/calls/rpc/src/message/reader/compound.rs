@@ -1,4 +1,4 @@
-//! Values of several values: lists, maps, structs, enums.
+//! Compound values: lists, maps, structs, enums.
 
 use serde::de::value::U32Deserializer;
 use serde::de::{
@@ -17,7 +17,7 @@ pub(super) struct Elements<'r, 'de> {
 }
 
 impl<'r, 'de> Elements<'r, 'de> {
-    /// Starts to read the number of elements that the bytes specify.
+    /// Starts to read elements whose number the bytes specify.
     pub(super) fn new(reader: &'r mut Reader<'de>, len: usize) -> Self {
         Self {
             reader,
@@ -26,7 +26,7 @@ impl<'r, 'de> Elements<'r, 'de> {
         }
     }
 
-    /// Starts to read the number of elements that the type specifies.
+    /// Starts to read elements whose number the type specifies.
     pub(super) fn fixed(reader: &'r mut Reader<'de>, len: usize) -> Self {
         Self {
             reader,
@@ -35,7 +35,7 @@ impl<'r, 'de> Elements<'r, 'de> {
         }
     }
 
-    /// Number of elements to reserve memory for: most elements take at least one byte.
+    /// Elements to reserve memory for; most elements take at least one byte.
     fn hint(&self) -> usize {
         self.left.min(self.reader.left())
     }

@@ -27,7 +27,7 @@ fn map(pairs: &[(Device, Device)]) -> DeviceMap {
     DeviceMap::new(pairs.iter().copied()).unwrap()
 }
 
-/// Sends a tensor on a device through such a map; where it arrives.
+/// Sends a tensor on a device through a device map; returns where it arrives.
 fn sent(
     device: Device,
     map: Option<&DeviceMap>,
@@ -161,7 +161,7 @@ fn a_tensor_that_went_out_comes_back_to_its_device() {
         let back = sent(there, reverse.get("a"), Direction::Response, None).unwrap();
         assert_eq!(back, cuda(index));
     }
-    // b's own requests go by its own map, not by the reverse of a's.
+    // Requests of b use the map of b, not the reverse of a's map.
     assert_eq!(request(cuda(1), b.device_maps.get("a")), Ok(cuda(2)));
 }
 
@@ -214,8 +214,8 @@ fn a_device_that_the_receiver_has_not_is_its_error() {
     }
 }
 
-/// Maps of some of a worker's four devices to different ones of another, for each pair of three
-/// workers; many of them are empty.
+/// Generates device maps for each pair of three workers.
+/// A map takes some of a worker's four devices to different devices; many maps are empty.
 fn any_maps() -> impl Strategy<Value = [[Vec<u32>; 3]; 3]> {
     let targets = Just((0..4).collect::<Vec<u32>>()).prop_shuffle();
     let map = (targets, 0..5_usize).prop_map(|(mut targets, len)| {
@@ -250,7 +250,7 @@ proptest! {
                 devices: Vec::new(),
             })
             .collect();
-        // All three, then the two that remain when one has left.
+        // All three workers, then the two that remain when one has left.
         for members in [vec![0, 1, 2], (0..3).filter(|member| *member != leaver).collect()] {
             let nodes: Vec<Node<'_>> = members
                 .iter()

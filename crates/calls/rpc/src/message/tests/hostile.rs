@@ -35,7 +35,7 @@ fn refusal<T: DeserializeOwned>(payload: &Payload) -> String {
     error.message
 }
 
-/// A body of these bytes of a value, and no table.
+/// Creates a body with these bytes as its value, without a table.
 fn value(bytes: &[u8]) -> Payload {
     Payload {
         body: [&[0; 4], bytes].concat().into(),
@@ -43,7 +43,7 @@ fn value(bytes: &[u8]) -> Payload {
     }
 }
 
-/// A message with one tensor as its value, and such a table.
+/// Creates a message with one tensor as its value and this table.
 fn with_table(entries: Vec<Entry>, parts: &[usize]) -> Payload {
     let table = Table {
         tensors: entries,
@@ -98,7 +98,7 @@ fn lists_longer_than_their_bytes_are_refused_at_once() {
     assert!(text.ends_with("a list of 18446744073709551615 elements in the 0 bytes that are left"));
     assert!(refusal::<String>(&value(&endless)).contains("in the 0 bytes"));
     assert!(refusal::<Vec<()>>(&value(&endless)).contains("in the 0 bytes"));
-    // Many lists of many nothings.
+    // Many lists of many empty values.
     let nothings = postcard::to_stdvec(&vec![vec![(); 1000]; 2000]).unwrap();
     assert!(refusal::<Vec<Vec<()>>>(&value(&nothings)).contains("elements that take no bytes"));
     let some = vec![(); EMPTY_LIMIT as usize];
@@ -245,13 +245,13 @@ proptest! {
         }
         let payload = Payload { body: body.into(), parts: real.parts };
         match decoded::<Anything>(&payload) {
-            // What arrives can be read without leaving its part.
+            // The tensors that arrive can be read within their parts.
             Ok((_, _, tensors, ..)) => {
                 for tensor in tensors.iter().filter(|tensor| tensor.meta().byte_len() < 1 << 20) {
                     prop_assert_eq!(tensor.to_bytes().unwrap().len(), tensor.meta().byte_len());
                 }
             }
-            // A device that is not there is an error of another kind.
+            // An unknown device is an error of another kind.
             Err(error) => prop_assert!(matches!(
                 error.kind,
                 RpcErrorKind::Serialization | RpcErrorKind::InvalidArgument

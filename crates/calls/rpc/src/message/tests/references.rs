@@ -6,7 +6,7 @@ use crate::message::{
     AdoptReferences, ForkReferences, LocalReference, deserialize_reference, serialize_reference,
 };
 
-/// Stands for a remote reference: its name here is its whole content.
+/// Stands for a remote reference; only its name is sent.
 #[derive(Debug, PartialEq)]
 struct Reference(String);
 
@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for Reference {
     }
 }
 
-/// Numbers the forks that it makes.
+/// Numbers the forks that it creates.
 #[derive(Default)]
 struct Forks(Vec<String>);
 
@@ -40,7 +40,7 @@ impl ForkReferences for Forks {
     }
 }
 
-/// Remembers what it took in.
+/// Remembers the forks that it adopted.
 #[derive(Default)]
 struct Adopts(Vec<std::sync::Weak<String>>);
 

@@ -159,9 +159,9 @@ fn a_view_keeps_its_strides_if_its_bytes_have_no_gaps_and_else_loses_the_gaps() 
     let columns = matrix.slice(1, 2..5).unwrap();
     assert_eq!(columns.meta().strides(), [8, 1]);
     assert_eq!(arrived(columns.clone()), [3, 1]);
-    // In the same order.
+    // The transposed columns keep their order in memory.
     assert_eq!(arrived(columns.transpose(0, 1).unwrap()), [1, 3]);
-    // Beside a view of the whole they keep the place that they have in it.
+    // In a message with a view of the whole matrix, the columns keep their strides.
     let (_, beside): (Tensor, Tensor) = there_and_back(&(matrix, columns));
     assert_eq!(beside.meta().strides(), [8, 1]);
 }
@@ -205,12 +205,12 @@ fn a_tensor_is_refused_elsewhere_and_says_why() {
     assert!(error.starts_with("a tensor can only be serialised within an RPC message"));
     let error = serde_json::from_str::<Tensor>("0").unwrap_err().to_string();
     assert!(error.starts_with("a tensor can only be made out of an RPC message"));
-    // A place is gone when its message is done.
+    // The slot is empty after the message is done.
     encoded(&matrix()).unwrap();
     assert!(serde_json::to_string(&matrix()).is_err());
 }
 
-/// Makes a message while it is serialised.
+/// Encodes another message while it is serialised.
 struct Nested;
 
 impl Serialize for Nested {

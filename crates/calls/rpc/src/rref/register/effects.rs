@@ -1,7 +1,7 @@
-//! What the machine wants done: noted under the lock, and done after it is released.
+//! Outputs of the state machine: recorded under its lock, run afterwards.
 //!
-//! Sending may end a connection, which the machine has to be told; dropping a value may drop
-//! references in it. Both would need the lock again.
+//! Sending may end a connection, and the state machine must then get an input. Dropping a value may
+//! drop references in it. Both need the lock again.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl State {
                 }
                 Output::Free(rref) => {
                     if let Some(value) = self.values.remove(&rref) {
-                        // What a destructor of the application does must not hold up a connection.
+                        // A destructor of the application must not delay a connection.
                         let free = async move { drop(value) };
                         effects.push(Box::new(|core| core.executor.spawn(free)));
                     }
@@ -65,7 +65,7 @@ impl State {
         effects
     }
 
-    /// Notifies all that wait for a fork to be confirmed.
+    /// Notifies all waiters for the confirmation of a fork.
     fn confirm(&mut self, fork: ForkId, outcome: Result<(), RpcError>) -> Effect {
         let waiting = self.confirmations.remove(&fork).unwrap_or_default();
         Box::new(move |_| {
@@ -84,7 +84,8 @@ impl State {
     }
 }
 
-/// Sends a batch, if there is a connection; else there will be one, and the machine sends it again.
+/// Sends a batch over the connection to the member.
+/// If there is none yet, this opens one, and the state machine later sends the batch again.
 fn send(core: &Arc<Core>, batch: &Batch) {
     let members = core.members();
     let same = |incarnation| incarnation == batch.to.incarnation;
@@ -94,7 +95,7 @@ fn send(core: &Arc<Core>, batch: &Batch) {
     let Some(client) = core.reach(member) else {
         return;
     };
-    // There is nothing in it that postcard does not know.
+    // The batch has only types that postcard supports.
     let body = postcard::to_stdvec(batch).unwrap_or_default();
     if let Err(error) = client.tell(FrameKind::References, 0, &body) {
         fail(&client, error);

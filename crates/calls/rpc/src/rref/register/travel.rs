@@ -1,6 +1,6 @@
-//! References in messages, and the other requests that the agent makes of them.
+//! References in messages, and other operations that the agent needs.
 //!
-//! A reference is forked as it leaves, and adopted as it arrives.
+//! A reference is forked when it is sent, and adopted when it arrives.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::message::LocalReference;
 use crate::runtime::core::{Confirmation, Core, References as AgentReferences};
 use crate::wire::clock;
 
-/// A reference on its way.
+/// A reference inside a message.
 #[derive(Debug, Serialize, Deserialize)]
 struct Travelling {
     fork: ForkData,

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it is told.
+//! Tests of failures and of their errors.
 
 use std::net::TcpListener;
 
@@ -27,8 +27,8 @@ fn the_error_of_a_function_is_notified_again_and_again() {
 #[test]
 fn a_method_that_is_not_there_is_notified_by_the_reference() {
     let agents = agents(2);
-    const NONE: Method<u64, u64> = Method::new("nobody.number");
-    // However fast the question is.
+    const NONE: Method<u64, u64> = Method::new("missing.number");
+    // The question may arrive before or after the failure.
     for _ in 0..50 {
         let reference = agents[0].remote(1, NONE, &1).unwrap();
         for _ in 0..2 {
@@ -37,13 +37,13 @@ fn a_method_that_is_not_there_is_notified_by_the_reference() {
             assert!(error.message.contains("close to it are number"), "{error}");
         }
     }
-    const NONE_OF_VALUE: ValueMethod<u64, (), u64> = ValueMethod::new("nobody.value");
+    const NONE_OF_VALUE: ValueMethod<u64, (), u64> = ValueMethod::new("missing.value");
     let reference = agents[0].remote(1, NONE, &1).unwrap();
     let error = reference.rpc_sync(NONE_OF_VALUE, &(), NOW).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::NoSuchMethod, "{error}");
     let here = agents[0].remote(0, NONE, &1).unwrap_err();
     assert_eq!(here.kind, RpcErrorKind::NoSuchMethod);
-    let nobody = agents[0].remote("nobody", NUMBER, &1).unwrap_err();
+    let nobody = agents[0].remote("missing", NUMBER, &1).unwrap_err();
     assert_eq!(nobody.kind, RpcErrorKind::UnknownWorker);
     drop(reference);
     nothing_is_left(&agents);
@@ -168,7 +168,7 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
 #[test]
 fn a_creation_that_is_late_before_there_is_a_connection_fails() {
     let agents = agents(2);
-    // Whoever listens there takes connections, and says nothing.
+    // The listener accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut members = (*agents[0].core().members()).clone();
     let peer_address = &mut members.get_mut(&WorkerId(1)).unwrap().peer_address;

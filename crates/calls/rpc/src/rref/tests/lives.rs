@@ -1,10 +1,10 @@
-//! Groups that begin and end again and again in one process.
+//! Tests of groups that begin and end repeatedly in one process.
 
 use super::*;
 use crate::options::RpcOptions;
 use rdzv_store::{HashStore, Store};
 
-/// Two members of a group of a store, at the same time.
+/// Makes the two members of a group at the same time.
 fn pair(store: &Arc<dyn Store>) -> Vec<RpcAgent> {
     std::thread::scope(|scope| {
         let both: Vec<_> = (0..2)
@@ -55,7 +55,7 @@ fn twenty_lives_in_one_process_leave_nothing_and_end_as_fast() {
             }
         });
         ends.push(begun.elapsed());
-        // Held through the end; it releases nothing that the end has not released.
+        // The references are still held at the end, and dropping them later has no effect.
         drop((counter, own, user));
         drop(agents);
         files.push((count("fd"), count("task")));

@@ -1,4 +1,4 @@
-//! References between agents of one process.
+//! Tests of references between agents of one process.
 
 mod failures;
 mod flows;
@@ -14,17 +14,17 @@ use crate::runtime::call::{CallOptions, Timeout};
 use crate::runtime::core::RpcAgent;
 use crate::{CallContext, Method, Methods, RpcError, RpcErrorKind, blocking, kept};
 
-/// A number that is not there at once.
+/// Returns its number after some time.
 const SLOW: Method<u64, u64> = Method::new("slow");
 const NUMBER: Method<u64, u64> = Method::new("number");
 const FAIL: Method<String, u64> = Method::new("fail");
-/// The value of a reference.
+/// Returns the value of a reference.
 const VALUE: Method<RRef<u64>, u64> = Method::new("value");
-/// Whether a reference that came is confirmed, and who owns it.
+/// Returns `true` if a received reference is confirmed, and its owner's name.
 const LOOK: Method<RRef<u64>, (bool, String)> = Method::new("look");
-/// A reference comes back as it went.
+/// Returns the reference that it receives.
 const ECHO: Method<RRef<u64>, RRef<u64>> = Method::new("echo");
-/// A reference is passed on to the next worker, so many times, and its value comes back.
+/// Passes a reference along a number of workers, and returns its value.
 const PASS: Method<(u32, RRef<u64>), u64> = Method::new("pass");
 const COUNTER: Method<u64, AtomicU64> = Method::new("counter");
 const ADD: ValueMethod<AtomicU64, u64, u64> = ValueMethod::new("counter.add");
@@ -47,7 +47,7 @@ fn methods() -> Methods {
         .with(
             SLOW,
             blocking(|number: u64| {
-                // Stands for work.
+                // The sleep stands for work.
                 std::thread::sleep(Duration::from_secs(2));
                 Ok::<_, RpcError>(number)
             }),
@@ -83,7 +83,7 @@ fn agents(size: u32) -> Vec<RpcAgent> {
     group(size, methods)
 }
 
-/// After the last reference was dropped, soon nothing is left.
+/// Checks that nothing is left soon after the last reference was dropped.
 fn nothing_is_left(agents: &[RpcAgent]) {
     let until = Instant::now() + LONGEST;
     for agent in agents {

@@ -1,4 +1,4 @@
-//! What the connections need of their agent, changes of the group, and workers that are lost.
+//! The agent as its connections see it, changes of the group, and lost workers.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl ClientOwner for Core {
 }
 
 impl Core {
-    /// Takes a peer in that has proved that it belongs to the job.
+    /// Registers a peer that has proved that it belongs to the job.
     ///
     /// `process` is the process at the other end, if it is on this host.
     pub(crate) fn accepted(self: &Arc<Self>, peer: Hello, process: Option<Peer>) -> Caller {
@@ -46,7 +46,8 @@ impl Core {
         caller
     }
 
-    /// Notes that a connection is over; without a caller, before it was accepted.
+    /// Handles the end of a connection.
+    /// `caller` is `None` if the connection was not accepted yet.
     pub(crate) fn caller_lost(self: &Arc<Self>, caller: Option<&Caller>, error: &RpcError) {
         if let Some(caller) = caller {
             let unreachable = Input::Unreachable(caller.holder());
@@ -55,7 +56,7 @@ impl Core {
                 self.gathers
                     .disconnected(&caller.worker, caller.incarnation);
             }
-            // It may have been what all the memory was for.
+            // The pool may have grown only for this connection.
             self.pool.clear();
         }
         let worker = caller.map(|caller| caller.worker.to_string());
@@ -64,9 +65,9 @@ impl Core {
         }
     }
 
-    /// The group has changed.
+    /// Applies a change of the group.
     ///
-    /// Connections to workers that are not in it any more are closed.
+    /// This closes the connections to workers that have left it.
     pub(crate) fn set_members(self: &Arc<Self>, members: Members) {
         let members = Arc::new(members);
         let former = {
@@ -86,7 +87,8 @@ impl Core {
         self.notify_group_changed();
     }
 
-    /// The connection to a worker is over. If it is dead, nothing else tells.
+    /// Handles the end of the connection to a worker.
+    /// If the worker is dead, no other event reports that.
     pub(crate) fn cut_off(self: &Arc<Self>, id: WorkerId) {
         if let Some(member) = self.members().get(&id) {
             let unreachable = Input::Unreachable(member.holder());

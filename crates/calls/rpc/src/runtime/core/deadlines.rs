@@ -1,4 +1,4 @@
-//! What an agent has to look at by itself, and when: deadlines, and whether other hosts are there.
+//! Times at which the driver runs: deadlines, and checks of other hosts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::wire::clock;
 use crate::wire::link::fail;
 
 impl Core {
-    /// The driver is to look at deadlines by then.
+    /// Makes the driver check the deadlines at this time at the latest.
     pub(crate) fn note_deadline(&self, deadline: Instant) {
         let at = clock::nanoseconds(deadline);
         if self.wake_at.fetch_min(at, Ordering::AcqRel) > at {
@@ -17,16 +17,17 @@ impl Core {
         }
     }
 
-    /// When the driver has to look at deadlines.
+    /// Time at which the driver must check the deadlines.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         clock::from_nanoseconds(self.wake_at.load(Ordering::Acquire))
     }
 
-    /// Ends what is over by now.
+    /// Ends everything whose deadline has passed.
     ///
-    /// For the driver, which looks at the next deadline before it sleeps: it is not woken for that.
+    /// Only the driver calls this. It reads the next deadline before it sleeps, so it is not woken
+    /// here.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) {
-        // Before the look, so that a deadline that comes meanwhile is not lost.
+        // The reset comes first, so that a deadline noted during the checks is not lost.
         self.wake_at.store(u64::MAX, Ordering::Release);
         let calls = self.peers.expire(now);
         let references = self.references.expire(self, now);
@@ -37,14 +38,14 @@ impl Core {
         }
     }
 
-    /// The driver is to look by then whether other hosts are there.
+    /// Makes the driver check the other hosts at this time at the latest.
     pub(crate) fn check_hosts_by(&self, next: Instant) {
         let at = clock::nanoseconds(next);
         self.check_hosts_at.fetch_min(at, Ordering::AcqRel);
         self.note_deadline(next);
     }
 
-    /// Looks whether other hosts are there, if it is time; says when to look next.
+    /// Checks the other hosts if due, and returns the time of the next check.
     fn check_hosts(&self, now: Instant) -> Option<Instant> {
         let due = clock::from_nanoseconds(self.check_hosts_at.load(Ordering::Acquire))?;
         if due > now {

@@ -1,4 +1,4 @@
-//! A reply on its way to the caller: a value with its parts, or an error.
+//! Replies to the caller: a value with its parts, or an error.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ impl Server {
             .caller
             .get()
             .is_some_and(|caller| caller.lending.lends());
-        // A caller that reads none of what it is lent gets it sent, which ends when it takes
-        // nothing.
+        // If the caller does not read lent parts, further parts are sent. Sending stops when the
+        // caller reads nothing.
         let lend = lend && self.served.lock().bytes_registered <= MOST_UNREAD;
         let parts = remote_read::placed(payload.parts, lend, &self.arenas);
         let kept = remote_read::kept(&parts);

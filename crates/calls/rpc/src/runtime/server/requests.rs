@@ -1,4 +1,4 @@
-//! A request from its frame to its turn: within the limit, with its parts here, first in its line.
+//! Incoming requests: checks their limits, collects their parts, orders lines.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::{Answer, Payload};
 use crate::wire::link::fail;
 
-/// A request that is about to be worked on.
+/// A request that is about to be served.
 pub(super) struct Job {
     pub(super) header: Header,
     pub(super) payload: Payload,
     pub(super) line: Option<u64>,
     pub(super) deadline: Option<Instant>,
-    /// Its share of the window as long as it is open.
+    /// Share of the window that the request takes while it is open.
     pub(super) share: Share,
 }
 
@@ -45,7 +45,7 @@ impl Server {
             if !served.window.has_room(share.beyond) {
                 let (calls, bytes) = served.window.in_use();
                 drop(served);
-                // Given back at once, which only those can be that were borrowed.
+                // Parts that are borrowed here are given back when the frame is dropped.
                 let _ = self.arenas.borrow(&mut frame);
                 let text = format!(
                     "{calls} calls of this worker with {bytes} bytes are open there, which is the limit: \
@@ -90,9 +90,9 @@ impl Server {
         Ok(())
     }
 
-    /// The lent parts of a request are here.
+    /// Continues with a request whose lent parts have been read.
     fn fetched(self: &Arc<Self>, mut job: Job, payload: Answer) {
-        // A caller that is gone may have had other things in its memory already.
+        // A lost caller may already have reused its memory.
         if self.link.is_hung_up() {
             return;
         }
@@ -115,7 +115,7 @@ impl Server {
         }
     }
 
-    /// Works on a request, unless others of its line are before it.
+    /// Serves a request, unless earlier requests of its line come first.
     fn queue(self: &Arc<Self>, mut job: Job) {
         let (header, share) = (job.header, job.share);
         if header.flags & IN_LINE != 0 && job.payload.body.len() >= 8 {
@@ -134,7 +134,7 @@ impl Server {
         self.work(job);
     }
 
-    /// A request of this line is answered; the next one of it.
+    /// Returns the next request of a line after one was answered.
     pub(super) fn next_in(&self, line: Option<u64>) -> Option<Job> {
         let key = line?;
         let mut served = self.served.lock();
@@ -146,7 +146,7 @@ impl Server {
     }
 }
 
-/// Bytes of a request that are kept as long as it is open.
+/// Bytes of a request that stay in memory while the request is open.
 ///
 /// A part that lies in an arena of the caller takes nothing here.
 fn length(frame: &Frame) -> u64 {

@@ -1,5 +1,6 @@
-//! A request whose turn it is: its function is started, told if nobody waits any more, and
-//! answered.
+//! Requests whose turn has come: their functions run and are answered.
+//!
+//! If the caller no longer waits, the function is notified.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -21,8 +22,7 @@ use crate::service::cancellation::Cancellation;
 use crate::service::functions::{MethodBody, Running};
 use crate::wire::link::Endpoint as _;
 
-/// A function that takes a thread, without its argument, which is kept with what is
-/// [known](super::Runs) of it.
+/// A blocking function without its argument, which is in [`Runs`](super::Runs).
 pub(super) struct Blocking {
     header: Header,
     line: Option<u64>,
@@ -31,10 +31,10 @@ pub(super) struct Blocking {
 }
 
 impl Server {
-    /// Works on a request until it is answered or has to wait for something.
+    /// Serves a request until it is answered or has to wait for an event.
     pub(super) fn work(self: &Arc<Self>, job: Job) {
         let mut next = Some(job);
-        // In a line one follows the other; a loop, since each may be answered at once.
+        // Requests in a line follow each other in a loop, since each may be answered immediately.
         while let Some(job) = next.take() {
             let (header, line) = (job.header, job.line);
             if let Some(answer) = self.start(job) {
@@ -44,7 +44,7 @@ impl Server {
         }
     }
 
-    /// Starts the function; its answer, if it has it at once.
+    /// Starts the function, and returns its answer if it has one immediately.
     fn start(self: &Arc<Self>, job: Job) -> Option<Answer> {
         let call = job.header.call;
         let waited = self.served.lock().waiting.get(&call).copied();
@@ -52,8 +52,8 @@ impl Server {
             Some(waiting) if waiting.is_cancelled => Some(Err(cancelled())),
             _ => self.begin(job),
         };
-        // Not before: whoever has waited begins on another thread than the one that reads what
-        // comes, so it may be cancelled at any time until it is noted among those that run.
+        // A request that has waited begins on a different thread than the reading one. It may be
+        // cancelled at any time, so it stays in `waiting` until it is recorded in `running`.
         if waited.is_some() {
             self.served.lock().waited(call);
         }
@@ -138,19 +138,19 @@ impl Server {
         None
     }
 
-    /// Has a function run that takes a thread.
+    /// Schedules a blocking function on a thread.
     fn take_a_thread(self: &Arc<Self>, job: Blocking) {
         let server = Arc::clone(self);
         let executor = Arc::clone(&job.context.agent.core().executor);
         executor.spawn_blocking(move || server.run(job));
     }
 
-    /// The function has its thread.
+    /// Runs a blocking function on its thread.
     ///
-    /// If the caller takes no replies, it waits for that instead.
+    /// If the caller reads no replies, the function waits for that first.
     fn run(self: &Arc<Self>, mut job: Blocking) {
         if !self.may_take() {
-            // Whoever goes on with them, or ends the connection, takes them under this lock.
+            // The code that resumes or ends the connection takes `held` under this lock.
             let mut served = self.served.lock();
             self.link.pause();
             if !self.may_take() && self.link.ended().is_none() {
@@ -176,17 +176,17 @@ impl Server {
         self.finished(&job.header, job.line, answer);
     }
 
-    /// The caller takes replies again, or is gone.
+    /// Continues with held functions: the caller reads again, or is lost.
     pub(super) fn go_on_with(self: &Arc<Self>, held: Vec<Blocking>) {
         for job in held {
             self.take_a_thread(job);
         }
     }
 
-    /// A function runs, which is to be told if nobody waits for it any more.
+    /// Registers a running function, so that it can be notified of a cancellation.
     ///
-    /// The argument of one that waits for a thread is kept here, so that it goes away with the
-    /// caller.
+    /// The argument of a function that waits for a thread is kept here, so that it is dropped if
+    /// the caller is lost.
     fn runs(
         &self,
         core: &Core,
@@ -200,7 +200,7 @@ impl Server {
         let waited = served.waited(call);
         let is_cancelled = waited.is_some_and(|waiting| waiting.is_cancelled);
         let share = waited.map_or(share, |waiting| waiting.share);
-        // Small bodies share memory with all that came with them.
+        // A small body shares memory with all frames that arrived with it.
         let argument = argument.map(|argument| match share.beyond {
             true => Payload {
                 body: Bytes::copy_from_slice(&argument.body),
@@ -216,7 +216,7 @@ impl Server {
         };
         served.running.insert(call, runs);
         drop(served);
-        // Whoever ended the connection may have looked at those that run before this one was there.
+        // The connection may have ended before this function was in `running`.
         if is_cancelled || self.link.ended().is_some() {
             cancellation.cancel();
         }
@@ -237,7 +237,7 @@ impl Server {
         }
     }
 
-    /// The caller does not want the result any more.
+    /// Cancels a call whose caller no longer wants the result.
     pub(super) fn cancel(&self, call: u64) {
         let mut served = self.served.lock();
         let Served {
@@ -272,7 +272,7 @@ impl Server {
             runs.cancellation.clone()
         });
         drop(served);
-        // Without the lock: it may be large.
+        // Dropped without the lock, because it may be large.
         drop(forgotten);
         if let Some(cancellation) = cancelled {
             cancellation.cancel();
@@ -280,9 +280,9 @@ impl Server {
     }
 }
 
-/// Goes through with a call.
+/// Runs an async function to its end.
 ///
-/// At its deadline it is told that nobody waits any more.
+/// At the deadline of the call, the function is notified that its result is no longer needed.
 async fn to_the_end(
     mut running: Running,
     deadline: Option<Instant>,
