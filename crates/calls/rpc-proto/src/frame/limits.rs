@@ -36,7 +36,7 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// The limit that the frame exceeds.
+    /// [`FrameError`] that names the limit that the frame exceeds.
     pub fn check(&self, body: usize, parts: &[PartHead]) -> Result<(), FrameError> {
         let mut total = self.check_head(body as u64, parts.len() as u64)?;
         for part in parts {
