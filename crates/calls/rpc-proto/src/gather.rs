@@ -158,7 +158,7 @@ impl<V, W> GatherTable<V, W> {
         let missing = all.filter(|name| !gather.values.contains_key(name));
         let text = format!(
             "the gather was not over within {waited}: {} did not report ({} of {} did); every member \
-             has to take part, in the same order of gathers",
+             must participate, in the same order of gathers",
             names(missing),
             gather.values.len(),
             key.members.len(),

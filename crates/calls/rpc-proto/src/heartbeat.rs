@@ -26,7 +26,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Tolerance for comparing times that the system reports in milliseconds.
 const BLUR: Duration = Duration::from_millis(50);
 
-/// Silence after which a host counts as dead, and intervals of polls and probes.
+/// Silence after which a host is lost, and intervals of polls and probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rhythm {
     limit: Duration,

@@ -153,7 +153,7 @@ fn a_rank_that_does_not_come_is_named_with_its_address() {
         }
         assert_eq!(
             again.to_string(),
-            format!("this process group is broken since: {text}")
+            format!("this process group failed earlier and cannot be used: {text}")
         );
     }
 }
@@ -299,7 +299,7 @@ fn a_monitored_barrier_names_everybody_who_did_not_come() {
     });
     let text = errors[0].as_ref().unwrap().to_string();
     assert!(text.contains("still without ranks 1, 3 of 5"), "{text}");
-    let known = "rank 1 was last heard of in monitored_barrier() as operation 2";
+    let known = "the last known call of rank 1 is monitored_barrier() as operation 2";
     assert!(text.contains(known), "{text}");
     for rank in [2, 4] {
         match errors[rank].as_ref().unwrap() {

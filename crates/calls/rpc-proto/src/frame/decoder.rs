@@ -13,12 +13,12 @@ use super::staging::{LEAST_ROOM, Staging};
 /// Longer ones are received directly into separate memory.
 pub const SMALL: usize = LEAST_ROOM;
 
-/// Maximum number of bytes to reserve for a body or part before any of it arrives.
+/// Maximum number of bytes to reserve for a body or part before it arrives.
 pub const AHEAD: usize = 256 << 10;
 
-/// Returns the bytes to reserve for a body or part, `received` of them included.
+/// Returns the bytes to reserve for a body or part, including `received`.
 ///
-/// This is `length`, but at most twice `received` or [`AHEAD`], whichever is larger.
+/// This is `length`, but at most the larger of twice `received` and [`AHEAD`].
 pub fn to_reserve(received: usize, length: usize) -> usize {
     length.min(received.saturating_mul(2).max(AHEAD))
 }
@@ -31,7 +31,7 @@ pub trait Supply {
     /// Receive memory, usable up to its length until it is [grown](Supply::grow).
     type Buffer: AsMut<[u8]>;
 
-    /// Returns memory for a body or part of `length` bytes: from 1 to `length` bytes.
+    /// Returns memory of 1 to `length` bytes for a body or part of `length` bytes.
     fn buffer(&mut self, length: usize) -> Self::Buffer;
 
     /// Grows a full buffer of a longer body or part, and keeps its content.
@@ -148,7 +148,7 @@ impl<S: Supply> Decoder<S> {
         }
     }
 
-    /// Records bytes that were written at the beginning of the [`room`](Self::room).
+    /// Records bytes that were written to the start of the [`room`](Self::room).
     ///
     /// # Panics
     ///

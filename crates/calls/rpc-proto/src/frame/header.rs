@@ -10,7 +10,9 @@ pub const HEADER_LENGTH: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Identification of the sender: the first frame in each direction, see [`super::hello`].
+    /// Identification of the sender: the first frame in each direction.
+    ///
+    /// See [`super::hello`].
     Hello = 1,
     /// A call.
     Request = 2,

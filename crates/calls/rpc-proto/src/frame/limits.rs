@@ -10,7 +10,9 @@ pub struct Limits {
     pub body: u32,
     /// Maximum number of parts (default: 65535).
     pub sections: u16,
-    /// Maximum total of body and parts in bytes, wherever the parts are (default: 4 GiB).
+    /// Maximum total of body and parts in bytes (default: 4 GiB).
+    ///
+    /// Parts count wherever they are.
     pub total: u64,
 }
 

@@ -195,7 +195,7 @@ pub struct UserInfo {
     pub broken: Option<Failure>,
 }
 
-/// Request for a value, as it is sent to the owner.
+/// Request for a value, sent to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
     /// Owner of the value.

@@ -335,7 +335,7 @@ fn any_map() -> impl Strategy<Value = DeviceMap> {
 }
 
 fn any_worker() -> impl Strategy<Value = DeviceData> {
-    let names = proptest::sample::select(vec!["w0", "w0", "w1", "w1", "w2", "w2", "nobody"]);
+    let names = proptest::sample::select(vec!["w0", "w0", "w1", "w1", "w2", "w2", "absent"]);
     (
         prop_oneof![6 => Just(3_u32), 1 => 0_u32..3],
         proptest::collection::btree_map(names.prop_map(str::to_owned), any_map(), 0..3),

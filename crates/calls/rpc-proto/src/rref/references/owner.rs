@@ -13,7 +13,7 @@ use rdzv_core::time::Now;
 enum Value {
     /// Other members refer to it, but the call that asks for it has not arrived.
     Awaited { creator: Member },
-    /// Its function runs.
+    /// The function runs.
     Running,
     /// The value exists, or the error of its function does.
     Made,

@@ -147,7 +147,7 @@ impl Town {
         (rref, fork)
     }
 
-    /// Makes a value on worker 0 of which only worker 1 has a fork.
+    /// Makes a value on worker 0, with a single fork on worker 1.
     fn value_used_by_1(&mut self) -> (RRefId, Handle) {
         let rref = self.members[0].create().unwrap();
         let (user, _) = self.pass_on(0, Handle::Owner(rref), 1);
