@@ -1,4 +1,4 @@
-//! Where the connections of peers arrive: who they say they are, and whether that is right.
+//! Listener for connections of peers, and the check of their identity.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use crate::inbound::{Handshake, Inbound};
 use crate::socket::Listener;
 use crate::wire::{Frame, GroupId, Hello, Refusal, VERSION};
 
-/// The rank and its group, as a hello names them.
+/// Rank with its group, as in a hello.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
     pub(crate) rank: u32,
@@ -18,7 +18,9 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The other ranks, from the one before this one downwards.
+    /// Returns the other ranks in descending order, starting below this rank.
+    ///
+    /// After rank 0 they continue from the highest rank.
     pub(crate) fn others(self) -> impl Iterator<Item = u32> {
         (0..self.rank)
             .rev()
@@ -37,18 +39,22 @@ impl Member {
     }
 }
 
-/// The listener and those who have come but not said yet who they are.
+/// Listener, and the connections that have not identified themselves.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     member: Member,
-    /// `None` once the group is broken, so that late peers are refused at once.
+    /// Listener; `None` once the group is broken.
+    ///
+    /// Then late peers are refused immediately.
     listener: Option<Listener>,
     handshakes: Vec<Handshake>,
-    /// `true` if memory that is offered is taken.
+    /// `true` if this rank accepts offered memory.
     shared: bool,
 }
 
-/// Number of unauthenticated connections, beside one of each peer; beyond it the oldest are closed.
+/// Number of unauthenticated connections, beside one for each peer.
+///
+/// Beyond it the oldest connections are closed.
 const UNAUTHENTICATED: usize = 64;
 
 impl Acceptor {
@@ -61,7 +67,7 @@ impl Acceptor {
         }
     }
 
-    /// The descriptors to poll for input.
+    /// Returns the descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = self.listener.iter().flat_map(Listener::descriptors);
         listener.chain(self.handshakes.iter().map(|one| one.socket.as_fd()))
@@ -69,8 +75,8 @@ impl Acceptor {
 
     /// Accepts connections and reads their first frames.
     ///
-    /// Returns the peers among them; `present` says which ones were there before. The other
-    /// connections are refused with the reason.
+    /// Returns the peers among them. `present` is `true` for a peer that was already connected. All
+    /// other connections are refused with the reason.
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,
@@ -86,7 +92,7 @@ impl Acceptor {
                 }
                 Ok(Some(hello)) => hello,
                 Err(error) => {
-                    tracing::debug!(%from, %error, "a connection ended before it said who it is");
+                    tracing::debug!(%from, %error, "a connection ended before its hello");
                     continue;
                 }
             };
@@ -106,10 +112,10 @@ impl Acceptor {
         Ok(accepted)
     }
 
-    /// Tells everybody who is waiting the same, and lets nobody in any more.
+    /// Sends this frame to all waiting connections, and closes the listener.
     pub(crate) fn close(&mut self, frame: &Frame) {
         if let Err(error) = self.accept() {
-            tracing::debug!(%error, "while giving up");
+            tracing::debug!(%error, "accept connections to refuse them");
         }
         self.listener = None;
         for arriving in self.handshakes.drain(..) {
@@ -141,9 +147,9 @@ impl Acceptor {
     }
 }
 
-/// The rank behind a hello, or why it is none.
+/// Returns the rank behind a hello, or the reason to refuse it.
 ///
-/// `None` stands for bytes that are no hello.
+/// `hello` is `None` if the bytes are no hello.
 fn admit(
     member: &Member,
     hello: Option<Hello>,

@@ -8,11 +8,11 @@ use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
 
 impl ProcessGroup {
-    /// Sends the `n`-th part of `source` to rank `n`, and receives the part for this rank from each
-    /// rank `n` into the `n`-th part of `target`.
+    /// Exchanges parts between all ranks.
     ///
-    /// Both have to have the same length on all ranks, a multiple of the world size. The part for
-    /// this rank itself is copied.
+    /// The `n`-th part of `source` is sent to rank `n`. The part for this rank from rank `n`
+    /// becomes the `n`-th part of `target`. Both buffers must have the same length on all ranks, a
+    /// multiple of the world size. The part for this rank itself is copied.
     pub fn all_to_all<T: Element>(&mut self, source: &[T], target: &mut [T]) -> Result<()> {
         let world_size = self.world_size();
         self.check_length("all_to_all: `target`", target.len(), source.len())?;
@@ -28,7 +28,7 @@ impl ProcessGroup {
         self.exchange_parts(Operation::AllToAll, elements, source, target)
     }
 
-    /// Sends each rank its part of the source, and receives its part of the target from each.
+    /// Sends each rank a part of the source, and receives the target's parts.
     fn exchange_parts<T: Element>(
         &mut self,
         operation: Operation,
@@ -51,7 +51,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::Argument`] if the lengths do not fit the buffers or the world size;
+    /// [`CollectiveError::Argument`] if the lengths do not match the buffers or the world size;
     /// [`CollectiveError::Part`] if a rank has another number of elements for this rank than this
     /// rank expects.
     pub fn all_to_all_split<T: Element>(
@@ -96,7 +96,7 @@ impl ProcessGroup {
         self.exchange_parts(Operation::AllToAllUnequal, 0, source, target)
     }
 
-    /// Sends each rank the number of elements for it; returns the numbers for this rank.
+    /// Sends each rank the length of its part, and returns those for this rank.
     fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>> {
         let mut incoming = outgoing.to_vec();
         let each = Parts::even(self.world_size(), outgoing.len());

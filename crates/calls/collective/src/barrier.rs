@@ -11,7 +11,7 @@ use crate::schedule::{self, Parts};
 impl ProcessGroup {
     /// Waits until all ranks have called it.
     ///
-    /// It works by dissemination, in `log2(world size)` steps, rounded up.
+    /// The ranks use dissemination, in `log2(world size)` steps, rounded up.
     pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);

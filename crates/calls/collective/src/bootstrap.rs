@@ -1,4 +1,4 @@
-//! Bootstrap: the ranks find one another through keys in a store.
+//! Bootstrap: the ranks find each other through keys in a store.
 //!
 //! ```text
 //!   rdzv/process_group/<name>/<epoch>/group    "<group id> <world size>", written by rank 0
@@ -6,13 +6,13 @@
 //! ```
 //!
 //! The first port is for collectives, the second for messages. The name is that of this rank's Unix
-//! sockets. The host is an identity that only processes of one host share; see `socket`. Both may
-//! be missing.
+//! sockets. The host is an identity that only processes of one host share; see `socket`. Name and
+//! host may be missing.
 //!
-//! The group id admits to the group, and is stored only in the store. The socket names, which every
-//! user of the host can read, are drawn independently of the group id.
+//! The group id authorises a rank to join, and is kept only in the store. Every user of the host
+//! can read the socket names, so they are drawn independently of the group id.
 //!
-//! Only the bootstrap needs the store. Connections are made at their first use.
+//! The store is needed only for the bootstrap. Connections are made at their first use.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -107,7 +107,7 @@ pub(crate) fn join(
     let group = *joining.agree_on_group()?.as_bytes();
     let local = local_name(Uuid::new_v4());
     let host = options.local.then(host_name).flatten().filter(|_| {
-        // TCP is sufficient.
+        // Without a Unix socket, TCP is sufficient.
         let bound = listener
             .bind_local(&local)
             .and_then(|()| messages.bind_local(&messages_name(&local)));
@@ -152,7 +152,9 @@ impl Joining<'_> {
         format!("rdzv/process_group/{name}/{epoch}/{what}")
     }
 
-    /// Rank 0 draws the group id; the others compare the world size.
+    /// Returns the group id, which rank 0 draws.
+    ///
+    /// The other ranks compare the world size.
     fn agree_on_group(&self) -> Result<Uuid> {
         let key = self.key("group");
         if self.rank == 0 {
@@ -194,7 +196,7 @@ impl Joining<'_> {
 
     /// Returns the endpoints of all ranks for collectives and messages.
     ///
-    /// Those of this host are local.
+    /// The endpoints of this host are local.
     fn all_endpoints(&self, host: Option<&str>) -> Result<(Vec<Endpoint>, Vec<Endpoint>)> {
         let keys: Vec<String> = (0..self.world_size).map(|rank| self.key(rank)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -230,7 +232,7 @@ impl Joining<'_> {
 
     fn failed(&self, source: StoreError) -> CollectiveError {
         if let StoreError::WaitTimeout { missing, .. } = &source {
-            // If the key of the group is missing, rank 0 has not arrived. Nothing is known about
+            // A missing key of the group means that rank 0 has not arrived. Nothing is known about
             // the other ranks then.
             let rank_of = |key: &String| match key.rsplit('/').next()? {
                 "group" => Some(0),

@@ -1,4 +1,4 @@
-//! `broadcast`, `scatter`: the values of one rank go to all.
+//! `broadcast`, `scatter`: one rank sends values to all ranks.
 
 use crate::call::Operation;
 use crate::element::Element;
@@ -7,17 +7,19 @@ use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
 
-/// Maximum number of bytes per rank at which fewer steps matter more than fewer bytes.
+/// Maximum bytes per rank for the algorithm with few steps.
+///
+/// Larger data uses the algorithm with few bytes.
 const SMALL: usize = 64 * 1024;
 
 impl ProcessGroup {
     /// Copies the values of the rank `root` to all ranks.
     ///
     /// The values travel along a binomial tree, or, with much data and more than two ranks, in
-    /// parts around a ring. The number of values must be the same on all ranks; where a rank does
-    /// not know it, broadcast it first. The call returns on a rank when that rank has the values
-    /// and has passed them on, which may be before other ranks have them. After an error the values
-    /// are unspecified.
+    /// parts around a ring. The number of values must be the same on all ranks. If a rank does not
+    /// know the number, broadcast the number first. The call returns on a rank when that rank has
+    /// the values and has passed them on. Other ranks may not have them yet. After an error the
+    /// values are unspecified.
     pub fn broadcast<T: Element>(&mut self, values: &mut [T], root: u32) -> Result<()> {
         self.check_rank("broadcast from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -37,8 +39,8 @@ impl ProcessGroup {
     ///
     /// Rank `n` gets the `n`-th `own.len()` elements of `all`.
     ///
-    /// Only the root uses `all`, which has to be as long as all parts together. After an error the
-    /// values are unspecified.
+    /// Only the root uses `all`, whose length must be that of all parts together. After an error
+    /// the values are unspecified.
     pub fn scatter<T: Element>(&mut self, all: &[T], own: &mut [T], root: u32) -> Result<()> {
         self.check_rank("scatter from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());

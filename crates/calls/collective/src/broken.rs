@@ -1,13 +1,13 @@
-//! The end of a group, which its collective operations and its messages share.
+//! End of a group, common to its collective operations and its messages.
 
 use crate::error::CollectiveError;
 use crate::wire::{Cause, Frame};
 
-/// The first error of a group: of a collective operation or a message, whichever fails first.
+/// First error of a group, from a collective operation or from a message.
 #[derive(Debug)]
 pub(crate) struct Break {
     pub(crate) first: String,
-    /// The rank at fault.
+    /// Rank at fault.
     pub(crate) suspect: u32,
     pub(crate) cause: Cause,
 }
@@ -22,12 +22,12 @@ impl Break {
         }
     }
 
-    /// The error of all later operations.
+    /// Returns the error of all later operations.
     pub(crate) fn error(&self) -> CollectiveError {
         CollectiveError::broken(&self.first)
     }
 
-    /// The news for the peers.
+    /// Returns the frame that notifies the peers.
     pub(crate) fn frame(&self) -> Frame {
         Frame::Abort {
             suspect: self.suspect,

@@ -16,12 +16,12 @@ pub struct Call {
     pub elements: u64,
     /// Sequence number, from 1.
     ///
-    /// For a collective operation it counts those of the group; for [`Operation::Send`] and
-    /// [`Operation::Receive`] it counts those of this rank.
+    /// For a collective operation it counts the collective operations of the group. For
+    /// [`Operation::Send`] and [`Operation::Receive`] it counts the messages of this rank.
     pub sequence: u64,
 }
 
-/// An operation and its arguments other than the data.
+/// Operation and its arguments other than the data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
     /// All ranks wait for each other.
@@ -30,17 +30,17 @@ pub enum Operation {
     MonitoredBarrier,
     /// All ranks get the values of one rank.
     Broadcast {
-        /// The rank that has the values.
+        /// Rank that has the values.
         root: u32,
     },
     /// Each rank gets its part of one rank's values.
     Scatter {
-        /// The rank that has the values.
+        /// Rank that has the values.
         root: u32,
     },
     /// One rank gets the values of all ranks.
     Gather {
-        /// The rank that gets the values.
+        /// Rank that gets the values.
         root: u32,
     },
     /// All ranks get the values of all ranks.
@@ -53,33 +53,33 @@ pub enum Operation {
     AllToAllUnequal,
     /// One rank gets the combination of all ranks' values.
     Reduce {
-        /// The operator that combines two values.
+        /// Operator that combines two values.
         reduce: ReduceOp,
-        /// The rank that gets the result.
+        /// Rank that gets the result.
         root: u32,
     },
     /// All ranks get the combination of all ranks' values.
     AllReduce {
-        /// The operator that combines two values.
+        /// Operator that combines two values.
         reduce: ReduceOp,
     },
     /// Each rank gets a part of the combination of all ranks' values.
     ReduceScatter {
-        /// The operator that combines two values.
+        /// Operator that combines two values.
         reduce: ReduceOp,
     },
     /// This rank sends a message to another rank.
     Send {
-        /// The receiver.
+        /// Rank that receives the message.
         to: u32,
-        /// Tag that the receive has to match.
+        /// Tag that the receive must match.
         tag: u32,
     },
     /// This rank receives a message.
     Receive {
         /// Sender; `None` for any rank.
         from: Option<u32>,
-        /// The tag of the message.
+        /// Tag of the message.
         tag: u32,
     },
 }

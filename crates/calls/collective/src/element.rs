@@ -1,7 +1,7 @@
 //! Types of values that a group can send.
 //!
-//! Values are sent in their form in memory. Processors of different byte order cannot read each
-//! other's hello, so they never misread each other's values.
+//! Values are sent in their form in memory. Ranks on processors of different byte order refuse each
+//! other at the hello, so they never misread each other's values.
 
 use std::fmt;
 
@@ -59,7 +59,7 @@ impl ElementType {
         Self::Bool,
     ];
 
-    /// Length of one value in bytes.
+    /// Returns the length of one value in bytes.
     pub fn size(self) -> usize {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -85,9 +85,9 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A value that a group can send and combine.
+/// Value that a group can send and combine.
 ///
-/// Sealed, because the wire names the types.
+/// The trait is sealed, because the wire names the types.
 pub trait Element:
     Copy
     + Default
@@ -106,10 +106,10 @@ pub trait Element:
 
     /// Returns the combination of two values.
     ///
-    /// The two orders may differ where operands matter (not-a-number, negative zero).
+    /// The order matters for some operands, such as not-a-number and negative zero.
     fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self;
 
-    /// Divides for averages; `by` is at least 1. Only numbers change.
+    /// Divides the value for an average; `by` is at least 1. Only numbers change.
     fn divide(self, _by: u32) -> Self {
         self
     }
@@ -122,7 +122,7 @@ pub trait Element:
     }
 }
 
-/// A truth value in the form of tensors: one byte, 0 for false, otherwise true.
+/// Truth value in the form of tensors: one byte, 0 for false, otherwise true.
 ///
 /// Results of reductions are 0 or 1; other operations copy the byte.
 ///
@@ -173,7 +173,7 @@ impl Element for Bool {
         Self::from(match reduce {
             ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd => left & right,
             ReduceOp::BitXor => left ^ right,
-            // The average and the premultiplied sum were refused earlier.
+            // Callers have refused the average and the premultiplied sum.
             _ => left | right,
         })
     }
@@ -206,7 +206,7 @@ macro_rules! integer {
             }
 
             fn divide(self, by: u32) -> Self {
-                // Wide enough for every value and every divisor; the result fits again.
+                // `i128` holds every value and every divisor, and the result fits the type again.
                 (i128::from(self) / i128::from(by)) as Self
             }
         }
@@ -233,11 +233,12 @@ macro_rules! float {
             fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self {
                 match reduce {
                     ReduceOp::Product => left * right,
-                    // If either is not a number, the result is the left value or not a number.
+                    // If either value is not a number, the result is the left value or not a
+                    // number.
                     ReduceOp::Min if left.is_nan() || left < right => left,
                     ReduceOp::Max if left.is_nan() || left > right => left,
                     ReduceOp::Min | ReduceOp::Max => right,
-                    // The other operators were refused earlier: floats have no bits to combine.
+                    // Callers have refused the other operators: floats have no bits to combine.
                     _ => left + right,
                 }
             }
@@ -259,12 +260,11 @@ float!(f64, F64, f64, f64::from);
 float!(f16, F16, f32, f16::from_f32);
 float!(bf16, Bf16, f32, bf16::from_f32);
 
-/// Combines the values that arrived with the own values.
+/// Combines received values with the own values.
 ///
-/// With `arrived_first` the values that arrived are the left operand.
-///
-/// The caller puts the value of the lower rank on the left on both sides of an exchange, so that
-/// both get the same bits even where the operands matter.
+/// With `arrived_first` the received values are the left operand. The caller puts the value of the
+/// lower rank on the left on both sides of an exchange. So both sides get the same bits even if the
+/// order of the operands matters.
 pub(crate) fn combine<T: Element>(
     reduce: ReduceOp,
     own: &mut [T],

@@ -1,6 +1,6 @@
 //! Errors of a group.
 //!
-//! Each names the rank at fault, its address and the operation.
+//! Each error names the rank at fault, its address and the operation.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,9 +15,10 @@ use crate::wire::{Cause, Refusal};
 
 /// Reason why a group could not be made, or an operation failed.
 ///
-/// After an error other than [`CollectiveError::Argument`] and [`CollectiveError::Object`] the
-/// group is broken: it is unknown which data has arrived. Make the next group with
-/// [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a group with another name.
+/// Most errors break the group, because it is unknown which data has arrived. Only
+/// [`CollectiveError::Argument`] and [`CollectiveError::Object`] leave it usable. Make the next
+/// group with [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a group with another
+/// name.
 #[derive(Debug, Error)]
 pub enum CollectiveError {
     /// An argument is wrong, as the text explains. The group is still usable.
@@ -35,20 +36,20 @@ pub enum CollectiveError {
     /// Another process has joined as this rank in this store.
     #[error(
         "join process group {group} as rank {rank}: the store has rank {rank} at {found:?} already; \
-         give each group a name of its own, and each restart, if it keeps the store, the next epoch"
+         give each group another name, and each restart, if it keeps the store, the next epoch"
     )]
     AlreadyJoined {
         /// Name of the group.
         group: String,
-        /// The own rank.
+        /// Rank of this process.
         rank: u32,
         /// Value of its key in the store.
         found: String,
     },
     /// The ranks specify different world sizes.
     #[error(
-        "join process group {group} as rank {rank}: rank 0 says that the group has {found} ranks, \
-         this rank says {world_size}"
+        "join process group {group} as rank {rank}: rank 0 specifies {found} ranks, \
+         this rank specifies {world_size}"
     )]
     WorldSize {
         /// Name of the group.
@@ -63,28 +64,28 @@ pub enum CollectiveError {
     /// Some ranks did not arrive in time.
     #[error(
         "join process group {group} as rank {rank}: after {:.1} s still without {} of \
-         {world_size}; see what became of them",
+         {world_size}; check the processes of these ranks",
         .elapsed.as_secs_f64(),
         ranks_of(.missing)
     )]
     Missing {
         /// Name of the group.
         group: String,
-        /// The own rank.
+        /// Rank of this process.
         rank: u32,
-        /// The world size.
+        /// Number of ranks in the group.
         world_size: u32,
-        /// The missing ranks, as far as known.
+        /// Missing ranks, as far as known.
         missing: Vec<u32>,
         /// Time waited.
         elapsed: Duration,
     },
-    /// The operating system refused something.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     System {
         /// The attempted action.
         what: String,
-        /// Why it failed.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -95,9 +96,9 @@ pub enum CollectiveError {
         .elapsed.as_secs_f64()
     )]
     Timeout {
-        /// The own call.
+        /// Call of this rank.
         call: Call,
-        /// The awaited rank.
+        /// Rank that this rank waited for.
         peer: u32,
         /// Address at which the rank listens.
         address: SocketAddr,
@@ -106,17 +107,18 @@ pub enum CollectiveError {
         /// Time since the operation began.
         elapsed: Duration,
     },
-    /// Another thread of this process ended the operation with
-    /// [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
+    /// Another thread of this process ended the operation.
+    ///
+    /// It used [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
     #[error(
-        "{call}: rank {rank} was interrupted by a thread of its own after {:.1} s; this process group has \
+        "{call}: rank {rank} was interrupted by a thread after {:.1} s; this process group has \
          ended, make the next one with rebuild",
         .elapsed.as_secs_f64()
     )]
     Interrupted {
-        /// The own call.
+        /// Call of this rank.
         call: Call,
-        /// The own rank.
+        /// Rank of this process.
         rank: u32,
         /// Time since the operation began.
         elapsed: Duration,
@@ -128,9 +130,9 @@ pub enum CollectiveError {
         .elapsed.as_secs_f64()
     )]
     Lost {
-        /// The own call.
+        /// Call of this rank.
         call: Call,
-        /// The lost rank.
+        /// Rank that was lost.
         peer: u32,
         /// Address at which the rank listened.
         address: SocketAddr,
@@ -142,11 +144,11 @@ pub enum CollectiveError {
     /// Two ranks made different calls.
     #[error("{ours}: rank {peer} at {address} called {theirs}; all ranks must make the same calls")]
     Mismatch {
-        /// The own call.
+        /// Call of this rank.
         ours: Call,
         /// Call of the other rank.
         theirs: Box<Call>,
-        /// The other rank.
+        /// Rank that made the other call.
         peer: u32,
         /// Address at which the other rank listens.
         address: SocketAddr,
@@ -159,11 +161,11 @@ pub enum CollectiveError {
         .call.element
     )]
     MessageSize {
-        /// The own call, a receive.
+        /// Call of this rank, a receive.
         call: Call,
-        /// The own rank.
+        /// Rank of this process.
         rank: u32,
-        /// The sender.
+        /// Rank that sent the message.
         peer: u32,
         /// Address at which the sender listens.
         address: SocketAddr,
@@ -180,7 +182,7 @@ pub enum CollectiveError {
         gone_ranks(.gone)
     )]
     NoSender {
-        /// The own call, a receive.
+        /// Call of this rank, a receive.
         call: Call,
         /// Ranks that have ended or left.
         gone: Vec<u32>,
@@ -190,9 +192,9 @@ pub enum CollectiveError {
     /// A rank refused this rank.
     #[error("{call}: rank {peer} at {address} refused this rank: {refusal}")]
     Refused {
-        /// The own call.
+        /// Call of this rank.
         call: Call,
-        /// The rank that refused.
+        /// Rank that refused.
         peer: u32,
         /// Address at which the refusing rank listens.
         address: SocketAddr,
@@ -202,13 +204,13 @@ pub enum CollectiveError {
     /// The peer sent bytes that no rank sends.
     #[error("{call}: what is at {address} does not speak as rank {peer} would ({found})")]
     NotARank {
-        /// The own call.
+        /// Call of this rank.
         call: Call,
-        /// The rank that should be there.
+        /// Rank that should be there.
         peer: u32,
         /// Address of the peer.
         address: SocketAddr,
-        /// The bytes or the frame that it sent.
+        /// Bytes or frame that it sent.
         found: String,
     },
     /// Some ranks did not reach a monitored barrier.
@@ -220,7 +222,7 @@ pub enum CollectiveError {
         last_heard(.missing)
     )]
     NotReached {
-        /// The own call.
+        /// Call of this rank.
         call: Call,
         /// Missing ranks, each with the last call in which it participated.
         missing: Vec<(u32, Option<Call>)>,
@@ -229,13 +231,13 @@ pub enum CollectiveError {
         /// Time waited.
         elapsed: Duration,
     },
-    /// A rank has more values than this one may reserve memory for.
+    /// The values of the ranks exceed the memory that this rank may reserve.
     #[error(
         "{what}: with the {length} x {element} that rank {rank} has, the ranks have more together \
          than {largest} bytes; raise GroupOptions::largest if that is right"
     )]
     TooLarge {
-        /// The operation.
+        /// Name of the operation.
         what: &'static str,
         /// Rank whose values exceed the limit.
         rank: u32,
@@ -246,32 +248,32 @@ pub enum CollectiveError {
         /// Limit in bytes.
         largest: u64,
     },
-    /// A rank has another number of elements for this one than this one has room for.
+    /// A rank has another number of elements for this rank than there is room for.
     #[error(
         "all_to_all_split: rank {rank} has {length} x {element} for this rank, which has room for {room}; the lengths \
          must be the same at both ends"
     )]
     Part {
-        /// The other rank.
+        /// Rank that has the elements.
         rank: u32,
-        /// Number of its elements.
+        /// Number of elements that it has for this rank.
         length: u64,
         /// Number of elements that there is room for.
         room: u64,
-        /// Their type.
+        /// Type of the elements.
         element: ElementType,
     },
     /// The bytes of a rank are no object of the expected type.
     ///
-    /// The group is still good.
+    /// The group is still usable.
     #[error(
         "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason}); build all \
          ranks from the same types"
     )]
     Object {
-        /// The operation.
+        /// Name of the operation.
         what: &'static str,
-        /// Whose object that is.
+        /// Rank of the object.
         rank: u32,
         /// Length of the object in bytes.
         bytes: usize,
@@ -281,26 +283,26 @@ pub enum CollectiveError {
     /// Another rank failed first.
     #[error("{call}: rank {peer} at {address} gave up, because rank {suspect} {cause}")]
     Aborted {
-        /// The own call.
+        /// Call of this rank.
         call: Call,
-        /// The rank that reported it.
+        /// Rank that reported the failure.
         peer: u32,
-        /// Where it listens.
+        /// Address at which that rank listens.
         address: SocketAddr,
-        /// The rank at fault.
+        /// Rank at fault.
         suspect: u32,
-        /// The reason.
+        /// Reason of the failure.
         cause: Cause,
     },
-    /// The group was broken by an earlier error.
-    #[error("this process group is broken since: {first}")]
+    /// An earlier error broke the group.
+    #[error("this process group failed earlier and cannot be used: {first}")]
     Broken {
-        /// That error.
+        /// Text of that error.
         first: String,
     },
 }
 
-/// The result of something that fails as an operation of a group does.
+/// Result of an operation of a group.
 pub type Result<T, E = CollectiveError> = std::result::Result<T, E>;
 
 impl CollectiveError {
@@ -314,9 +316,9 @@ impl CollectiveError {
         Self::Broken { first }
     }
 
-    /// The rank at fault, as far as this one knows, and what it did.
+    /// Returns the rank at fault, as far as this rank knows, and the cause.
     ///
-    /// For a failure of this rank itself that is `own_rank`.
+    /// For a failure of this rank itself the result is `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, Cause::TimedOut),
@@ -336,7 +338,7 @@ impl CollectiveError {
         }
     }
 
-    /// Time since the operation began, where the error tells it.
+    /// Returns the time since the operation began, if the error contains it.
     pub fn elapsed(&self) -> Option<Duration> {
         match self {
             Self::Missing { elapsed, .. }
@@ -350,7 +352,7 @@ impl CollectiveError {
     }
 }
 
-/// "rank 1", "ranks 1, 2, 3", and the like, at most ten of them.
+/// Returns "rank 1", "ranks 1, 2, 3" or similar, with at most ten ranks.
 fn ranks_of(ranks: &[u32]) -> String {
     let shown: Vec<String> = ranks.iter().take(10).map(u32::to_string).collect();
     let plural = if ranks.len() == 1 { "" } else { "s" };
@@ -361,7 +363,7 @@ fn ranks_of(ranks: &[u32]) -> String {
     }
 }
 
-/// " (rank 1 ended or left the group)", and the like.
+/// Returns " (rank 1 ended or left the group)" or similar.
 fn gone_ranks(gone: &[u32]) -> String {
     match gone {
         [] => String::new(),
@@ -369,11 +371,11 @@ fn gone_ranks(gone: &[u32]) -> String {
     }
 }
 
-/// "; rank 1 was last heard of in all_reduce(…)", and the like.
+/// Returns "; the last known call of rank 1 is all_reduce(…)" or similar.
 fn last_heard(ranks: &[(u32, Option<Call>)]) -> String {
     let heard = ranks.iter().take(10).map(|(rank, call)| match call {
-        Some(call) => format!("; rank {rank} was last heard of in {call}"),
-        None => format!("; rank {rank} was never heard of"),
+        Some(call) => format!("; the last known call of rank {rank} is {call}"),
+        None => format!("; no call of rank {rank} is known"),
     });
     heard.collect()
 }

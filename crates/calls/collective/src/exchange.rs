@@ -1,9 +1,10 @@
-//! Runs a schedule on buffers.
+//! Execution of a schedule on buffers.
 //!
-//! Parts are taken in pieces, the whole schedule on each, so that no message is longer than
-//! [`Mesh::longest`] and data flow through long chains of ranks like through a pipe. Sending is
-//! only queued: a rank goes on to receive while its own data are on their way, and waits for them
-//! only when more than a message is behind. With INV-C1 of the schedules that cannot deadlock.
+//! The parts are cut into pieces, and the whole schedule runs on each piece. So no message is
+//! longer than [`Mesh::longest`], and data flows through long chains of ranks like through a pipe.
+//! Sending only queues the data. A rank receives while its own data is in flight, and waits for the
+//! sending only when it is behind by more than one message. With INV-C1 of the schedules this
+//! cannot deadlock.
 
 use std::ops::Range;
 
@@ -18,10 +19,10 @@ use crate::schedule::{Arrival, Message, Parts, Schedule, Step};
 /// Values to send, and their parts.
 pub(crate) type Source<'a, T> = (&'a [T], &'a Parts);
 
-/// Room to receive into, and its parts.
+/// Buffer to receive into, and its parts.
 pub(crate) type Target<'a, T> = (&'a mut [T], &'a Parts);
 
-/// The values to send and the room to receive into, cut into parts.
+/// Values to send and buffer to receive into, cut into parts.
 #[derive(Debug)]
 pub(crate) enum Buffers<'a, T> {
     /// One buffer for both.
@@ -30,9 +31,9 @@ pub(crate) enum Buffers<'a, T> {
     Between(Source<'a, T>, Target<'a, T>),
 }
 
-/// Room for values that are yet to be combined.
+/// Memory for received values before their combination.
 ///
-/// Made of words, so that values of every type stand aligned in it.
+/// It consists of words, so that values of every type are aligned in it.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch(Vec<u64>);
 
@@ -48,7 +49,7 @@ impl Scratch {
     }
 }
 
-/// Runs a schedule; `reduce` says what combining means, where the schedule combines.
+/// Runs a schedule; `reduce` is the operator of the steps that combine.
 pub(crate) fn run<T: Element>(
     mesh: &mut Mesh,
     schedule: &Schedule,
@@ -65,7 +66,7 @@ pub(crate) fn run<T: Element>(
         reduce,
         scratch,
     };
-    // Without any data every rank still hears from the others, and compares the call.
+    // Without any data every rank still gets a message from the others, and compares the call.
     for piece in 0..longest.div_ceil(most).max(1) {
         for step in &schedule.steps {
             exchange.step(Pieces { piece, most }, step)?;
@@ -74,7 +75,7 @@ pub(crate) fn run<T: Element>(
     exchange.mesh.flush(0)
 }
 
-/// A schedule on its buffers.
+/// Schedule with its buffers.
 struct Exchange<'a, T> {
     mesh: &'a mut Mesh,
     buffers: Buffers<'a, T>,
@@ -135,9 +136,9 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// `true` if all of a message has gone in earlier pieces.
+    /// `true` if earlier pieces contained the whole message.
     ///
-    /// The first piece always goes: it carries the call.
+    /// The first piece is always sent, because it carries the call.
     fn is_over(self, message: Message, parts: &Parts) -> bool {
         self.piece > 0 && self.ranges(message, parts).all(|range| range.is_empty())
     }

@@ -1,4 +1,4 @@
-//! `gather`, `all_gather`: the values of each rank go to one rank, or to all.
+//! `gather`, `all_gather`: each rank sends its values to one rank, or to all.
 
 use crate::call::Operation;
 use crate::element::Element;
@@ -7,15 +7,16 @@ use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts, Schedule};
 
-/// Maximum total of bytes at which fewer steps matter more than fewer bytes.
+/// Maximum total of bytes for the algorithm with few steps.
+///
+/// Larger data uses the algorithm with few bytes.
 const SMALL: usize = 32 * 1024;
 
 impl ProcessGroup {
     /// Returns the values of all ranks at the rank `root`, and `None` elsewhere.
     ///
-    /// The values are consecutive, in the order of the ranks.
-    ///
-    /// Each rank has to pass the same number of values.
+    /// The values are consecutive, in the order of the ranks. Each rank must pass the same number
+    /// of values.
     pub fn gather<T: Element>(&mut self, own: &[T], root: u32) -> Result<Option<Vec<T>>> {
         self.check_rank("gather to", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -35,12 +36,12 @@ impl ProcessGroup {
         Ok(Some(all))
     }
 
-    /// Brings the values of all ranks to all ranks.
+    /// Copies the values of all ranks to all ranks.
     ///
     /// `all` gets them consecutively, in the order of the ranks.
     ///
-    /// Each rank has to pass the same number of values, and room for as many of each rank. Up to 32
-    /// KiB in total use few steps (Bruck); larger data goes around a ring.
+    /// Each rank must pass the same number of values, and room for the values of all ranks. Up to
+    /// 32 KiB in total use few steps (Bruck). Larger data goes around a ring.
     pub fn all_gather<T: Element>(&mut self, own: &[T], all: &mut [T]) -> Result<()> {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
@@ -50,8 +51,7 @@ impl ProcessGroup {
 
     /// Does [`all_gather`](Self::all_gather) in place.
     ///
-    /// The own values are already in their part of `all`: the `rank`-th of as many equal parts as
-    /// there are ranks.
+    /// The own values are already in their part of `all`. `all` has one equal part for each rank.
     pub fn all_gather_in_place<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;

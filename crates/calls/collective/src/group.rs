@@ -1,4 +1,4 @@
-//! The process group: one rank's membership, and the frame that all operations share.
+//! Membership of one rank in a group, and the code common to all operations.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ use crate::running::Running;
 use crate::schedule::{Parts, Schedule};
 use crate::shared_reduction;
 
-/// One rank's membership in a group of cooperating processes.
+/// Membership of one rank in a group of cooperating processes.
 ///
-/// Dropping it leaves the group; ranks that still wait for this one get an error.
+/// A drop leaves the group; ranks that still wait for this one get an error.
 #[derive(Debug)]
 pub struct ProcessGroup {
     mesh: Mesh,
@@ -74,7 +74,7 @@ impl ProcessGroup {
 
     /// Makes the group again after a failure, under the next epoch.
     ///
-    /// All ranks have to do so. A new process that replaces a rank joins with
+    /// All ranks must do this. A new process that replaces a rank joins with
     /// [`GroupOptions::epoch`], which the other ranks know from [`ProcessGroup::epoch`]. Returns
     /// when all ranks have joined, like [`ProcessGroup::new`]. Ranks that still wait for this one
     /// in the old group get an error immediately.
@@ -127,14 +127,14 @@ impl ProcessGroup {
 
     /// Registers a function that ends waiting operations.
     ///
-    /// The thread that waits in a collective operation calls it at least every 100 ms. If the
-    /// function returns `true`, the operation ends as by [`breaker`](Self::breaker). It is for
-    /// callers that have to poll for a reason to stop, such as an interpreter with signals.
+    /// The thread that waits in a collective operation calls the function at least every 100 ms. If
+    /// the function returns `true`, the operation ends as by [`breaker`](Self::breaker). This is
+    /// for callers that must poll for a reason to stop, such as an interpreter with signals.
     pub fn watch(&mut self, ends: impl FnMut() -> bool + Send + 'static) {
         self.mesh.watch = Some(Watch::new(ends));
     }
 
-    /// Sets whether the later operations run beside a computing thread.
+    /// Sets whether later operations run beside a computing thread.
     pub(crate) fn set_beside(&mut self, beside: bool) {
         self.mesh.beside = beside;
     }
@@ -199,7 +199,9 @@ impl ProcessGroup {
         })
     }
 
-    /// Uses the connections; a failure breaks the group here and at the peers.
+    /// Runs code on the connections.
+    ///
+    /// A failure breaks the group here and at the peers.
     pub(crate) fn attempt<R>(
         &mut self,
         call: Call,
@@ -233,7 +235,7 @@ impl ProcessGroup {
         self.tell_peers();
     }
 
-    /// Notifies the peers that the group is broken, unless they know.
+    /// Notifies the peers that the group is broken, unless they know it.
     fn tell_peers(&mut self) {
         if let Some(broken) = self.broken.get()
             && !std::mem::replace(&mut self.peers_know, true)
@@ -242,12 +244,14 @@ impl ProcessGroup {
         }
     }
 
-    /// `true` if shared buffers reduce large buffers; the same on all ranks.
+    /// `true` if shared buffers reduce large buffers.
+    ///
+    /// All ranks have the same result.
     pub(crate) fn has_shared_buffers(&self) -> bool {
         self.mesh.is_local() && self.world_size() <= shared_reduction::MOST_RANKS
     }
 
-    /// Refuses a rank outside of the group.
+    /// Refuses a rank outside the group.
     pub(crate) fn check_rank(&self, what: &str, rank: u32) -> Result<()> {
         self.mesh.member.check_rank(what, rank)
     }

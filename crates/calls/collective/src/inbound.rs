@@ -1,4 +1,6 @@
-//! The connection that was accepted from a peer: it brings the peer's data here. It never blocks.
+//! Connection that was accepted from a peer and carries its data.
+//!
+//! It never blocks.
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,16 +12,16 @@ use crate::shared::{self, Shared};
 use crate::socket::{Control, Socket};
 use crate::wire::{FRAME, Frame, HELLO, Hello, Sent};
 
-/// A connection that was accepted and has not said yet who it is.
+/// Accepted connection that has not identified itself.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     pub(crate) socket: Socket,
-    /// Where it comes from.
+    /// Address or name of the peer's socket.
     pub(crate) from: String,
-    /// The hello, and the offer of memory if one follows.
+    /// Received bytes: the hello, and the offer of memory if one follows.
     said: [u8; HELLO + MESSAGE],
     read: usize,
-    /// The descriptors that came with the offer.
+    /// Descriptors that came with the offer.
     descriptors: Vec<OwnedFd>,
 }
 
@@ -34,7 +36,10 @@ impl Handshake {
         }
     }
 
-    /// The hello once it is complete (`None` in it if it is not one); `Err` if it will not be.
+    /// Returns the hello once all its bytes have arrived.
+    ///
+    /// `Some(None)` if the bytes are no hello, and `None` if bytes are missing. An error means that
+    /// no more bytes will arrive.
     pub(crate) fn read_hello(&mut self) -> io::Result<Option<Option<Hello>>> {
         loop {
             let wanted = match self.hello() {
@@ -64,9 +69,9 @@ impl Handshake {
         (self.read >= HELLO).then(|| Hello::decode(hello))?
     }
 
-    /// Lets it in: it is the peer's data connection.
+    /// Accepts the connection as the peer's data connection.
     ///
-    /// If `share`, the memory that it offers is taken.
+    /// If `share` is `true`, this rank accepts the offered memory.
     pub(crate) fn accept(self, share: bool) -> Inbound {
         let offer = self.hello().filter(|hello| share && hello.offers_memory);
         let shared = offer.and_then(|hello| {
@@ -88,26 +93,26 @@ impl Handshake {
         inbound
     }
 
-    /// Answers and closes.
+    /// Sends a frame, and closes the connection.
     pub(crate) fn refuse(self, frame: &Frame) {
         self.socket.send_control(frame);
     }
 }
 
-/// The accepted connection of a peer.
+/// Accepted connection of a peer.
 ///
-/// Brings its data; takes our accept frame and aborts.
+/// It carries the data of the peer, and this rank's accept and abort frames in the other direction.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) socket: Socket,
-    /// Shared memory that brings the data instead of the socket.
+    /// Shared memory that carries the data instead of the socket.
     ///
-    /// The socket says then that the peer has given up, or has ended.
+    /// Then the socket carries only an abort of the peer, or the end of the connection.
     shared: Option<Shared>,
     control: Control,
 }
 
-/// A data frame that is being received.
+/// Data frame that is being received.
 #[derive(Debug)]
 pub(crate) struct Incoming<'a> {
     frame: [u8; FRAME],
@@ -124,7 +129,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// The frame once it is there, before the payload is.
+    /// Returns the frame once its header has arrived, before the payload.
     pub(crate) fn frame(&self) -> Option<Sent> {
         (self.read >= FRAME).then(|| Frame::read(self.frame))
     }
@@ -133,7 +138,7 @@ impl<'a> Incoming<'a> {
         self.read == FRAME + self.payload.len()
     }
 
-    /// `true` if a payload of so many bytes is the one that is waited for.
+    /// `true` if the awaited payload has this many bytes.
     pub(crate) fn expects(&self, payload: u32) -> bool {
         self.payload.len() == payload as usize
     }
@@ -142,7 +147,7 @@ impl<'a> Incoming<'a> {
         self.read > 0
     }
 
-    /// Where the rest of it goes: the frame, then the payload.
+    /// Returns the memory for the rest of the frame, and for the payload.
     fn room(&mut self) -> [IoSliceMut<'_>; 2] {
         let in_frame = self.read.min(FRAME);
         [
@@ -153,7 +158,7 @@ impl<'a> Incoming<'a> {
 }
 
 impl Inbound {
-    /// The shared buffer of the peer, if it shares memory with this rank.
+    /// Returns the shared buffer of the peer, if it shares memory with this rank.
     pub(crate) fn buffer(&self) -> Option<&PeerBuffer> {
         self.shared.as_ref().map(|shared| &shared.buffer)
     }
@@ -162,41 +167,43 @@ impl Inbound {
         self.shared.as_mut().map(|shared| &mut shared.ring)
     }
 
-    /// The doorbell that rings when data have come, if a ring brings them.
+    /// Returns the doorbell that rings when data arrives; `None` without a ring.
     pub(crate) fn doorbell(&self) -> Option<BorrowedFd<'_>> {
         self.shared.as_ref().map(|shared| shared.ring.doorbell())
     }
 
-    /// Before this rank sleeps. False: there are data in the ring already.
+    /// Prepares the ring for a sleep of this rank.
+    ///
+    /// `false` if the ring already has data.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         let ring = self.ring();
         ring.is_none_or(Consumer::prepare_to_sleep)
     }
 
-    /// After the doorbell has rung.
+    /// Resets the doorbell after it has rung.
     pub(crate) fn awake(&mut self) {
         if let Some(ring) = self.ring() {
             ring.awake();
         }
     }
 
-    /// `true` if there are data in the ring; for looking again and again.
+    /// `true` if the ring has data. A spinning caller can repeat this check.
     pub(crate) fn has_more(&mut self) -> bool {
-        // The next read says what is wrong with it.
+        // An error counts as data, because the next read returns it.
         let available = |ring: &mut Consumer| !matches!(ring.available(), Ok(0));
         self.ring().is_some_and(available)
     }
 
-    /// Reads what is there, up to the end of the frame.
+    /// Reads available bytes, up to the end of the frame.
     ///
-    /// `Ok(true)` if something was.
+    /// `Ok(true)` if there were any.
     pub(crate) fn read(&mut self, incoming: &mut Incoming<'_>) -> io::Result<bool> {
         let read = self.read_some(&mut incoming.room())?;
         incoming.read += read;
         Ok(read > 0)
     }
 
-    /// Reads some of what is there; 0 bytes if nothing is.
+    /// Reads some available bytes; 0 if there are none.
     pub(crate) fn read_some(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let Some(ring) = self.ring() else {
             return self.socket.read(into);
@@ -212,8 +219,9 @@ impl Inbound {
         Ok(read)
     }
 
-    /// Reads a control frame beside the ring, the same each time; an error if the peer has ended.
-    /// The contents of the ring were said before.
+    /// Reads a control frame beside the ring; the same frame each time.
+    ///
+    /// An error if the peer has ended. The peer wrote the data in the ring before this frame.
     pub(crate) fn read_control(&mut self) -> io::Result<Option<Sent>> {
         if self.shared.is_none() {
             return Ok(None);

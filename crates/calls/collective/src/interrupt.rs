@@ -1,4 +1,4 @@
-//! The end of all operations of a group, ordered by another thread.
+//! End of all operations of a group at the request of another thread.
 
 use std::fmt;
 use std::io;
@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use rdzv_event::Waker;
 
-/// Permanent once it is raised. As a descriptor it is readable then.
+/// Request to end all operations.
+///
+/// It stays raised, and its descriptor stays readable.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     raised: AtomicBool,
-    /// Never drained.
+    /// Wakes the waiting threads; never drained.
     waker: Waker,
 }
 
@@ -40,10 +42,10 @@ impl AsFd for Interrupt {
     }
 }
 
-/// Longest time between two calls of the function of a [`Watch`].
+/// Maximum time between two calls of the function of a [`Watch`].
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// A function of the thread that waits, which may end the operation.
+/// Function that the waiting thread calls, and that may end the operation.
 pub(crate) struct Watch {
     ends: Box<dyn FnMut() -> bool + Send>,
     called: Instant,
@@ -57,12 +59,12 @@ impl Watch {
         }
     }
 
-    /// The time until the next call is due, at most `left`.
+    /// Returns the time until the next call is due, at most `left`.
     pub(crate) fn slice(&self, left: Duration) -> Duration {
         left.min(INTERVAL.saturating_sub(self.called.elapsed()))
     }
 
-    /// Calls the function if that is due; says whether the operation is to end.
+    /// Calls the function if a call is due; `true` if the operation must end.
     pub(crate) fn ends(&mut self) -> bool {
         if self.called.elapsed() < INTERVAL {
             return false;

@@ -1,8 +1,9 @@
-//! A process group of CPU ranks.
+//! Process groups of CPU ranks.
 //!
 //! | from → to | operations |
 //! |---|---|
-//! | nothing | [`barrier`](ProcessGroup::barrier), [`monitored_barrier`](ProcessGroup::monitored_barrier) (says who did not come) |
+//! | nothing | [`barrier`](ProcessGroup::barrier),
+//! [`monitored_barrier`](ProcessGroup::monitored_barrier) (names missing ranks) |
 //! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive); without waiting: [`PointToPoint`] |
 //! | one → all | [`broadcast`](ProcessGroup::broadcast), [`scatter`](ProcessGroup::scatter), [`broadcast_object`](ProcessGroup::broadcast_object) |
 //! | all → one | [`gather`](ProcessGroup::gather), [`reduce`](ProcessGroup::reduce) |
@@ -21,13 +22,13 @@
 //!
 //! The layers, from the inside out:
 //!
-//! - `schedule` decides, for each algorithm, what one rank sends and receives in each step, and
-//!   with which peer. It consists of pure functions; a new collective is mostly a new schedule.
+//! - `schedule` decides for each algorithm what a rank sends and receives in each step, and with
+//!   which peer. It consists of pure functions. A new collective is mostly a new schedule.
 //! - `exchange` runs a schedule on a buffer, in pieces of bounded size. If all ranks are on one
 //!   host and can read each other's memory, `shared_reduction` reduces large buffers without a
 //!   schedule.
-//! - `mesh` owns the connections of one rank and the only code that waits (`polling`). A group
-//!   without a queue and without messages has no threads, and uses no CPU outside of calls.
+//! - `mesh` owns the connections of one rank, and contains the only code that waits (`polling`). A
+//!   group without a queue and without messages has no threads, and uses no CPU outside of calls.
 //! - `acceptor` admits peers and refuses other connections.
 //! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix sockets on one host, TCP
 //!   otherwise) and the bytes on them. `shared` is the memory that replaces sockets for data on one

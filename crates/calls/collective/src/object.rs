@@ -1,6 +1,6 @@
 //! Objects of any type that serde supports, in the compact form of `postcard`.
 //!
-//! All ranks have to be built from the same types: the form does not describe its content.
+//! All ranks must be built from the same types, because the form does not describe its content.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -31,7 +31,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     ///
-    /// Those of [`all_gather_objects`](Self::all_gather_objects).
+    /// The errors of [`all_gather_objects`](Self::all_gather_objects).
     pub fn broadcast_object<S: Serialize + DeserializeOwned>(
         &mut self,
         own: &S,

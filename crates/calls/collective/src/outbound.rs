@@ -1,4 +1,4 @@
-//! The connection that was dialled to a peer: it carries own data there.
+//! Connection that was dialled to a peer and carries data to it.
 //!
 //! It never blocks.
 
@@ -15,29 +15,31 @@ use crate::shared;
 use crate::socket::{Control, Endpoint, Socket};
 use crate::wire::{Frame, Hello, Sent, VERSION};
 
-/// The dialled connection to a peer.
+/// Dialled connection to a peer.
 ///
-/// Sends data; reads the answer to the hello, and aborts.
+/// It carries data to the peer, and the reply to the hello and aborts in the other direction.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) socket: Socket,
     transport: Transport,
-    /// The bytes to send are `queue[sent..]`.
+    /// Bytes; `queue[sent..]` are still to be sent.
     queue: Vec<u8>,
     sent: usize,
     reply: Control,
     accepted: bool,
-    /// False while it only serves to see whether the peer is there.
+    /// `true` once data was sent.
+    ///
+    /// Before that, the connection only detects the peer's end.
     carries_data: bool,
-    /// Why it ended, once it has.
+    /// Reason why the connection ended; `None` before its end.
     ended: Option<String>,
 }
 
-/// The transport of the data.
+/// Transport of the data.
 #[derive(Debug)]
 enum Transport {
     Socket,
-    /// The peer has yet to say whether it takes the ring.
+    /// The peer has not yet accepted or declined the ring.
     ///
     /// Nothing is sent until then.
     Offered(Box<OfferOneWay>),
@@ -45,9 +47,9 @@ enum Transport {
 }
 
 impl Outbound {
-    /// Begins to connect for a call, with the hello as the first thing.
+    /// Starts to connect for a call, with the hello as the first bytes.
     ///
-    /// If there is a shared buffer, a rank of this host is offered that and a ring.
+    /// With a shared buffer, this offers the buffer and a ring to a rank of this host.
     pub(crate) fn dial(
         member: &Member,
         peer: u32,
@@ -104,13 +106,13 @@ impl Outbound {
 
     /// `true` if more than `most` bytes of data are still to be sent.
     ///
-    /// With 0, also whether the peer has yet to say that it was right to send them: closing a
-    /// connection with an unread answer would take data back that are still on their way.
+    /// With 0, also if the peer has not accepted the hello. Closing a connection with an unread
+    /// answer would discard data in flight.
     pub(crate) fn is_behind(&self, most: usize) -> bool {
         self.carries_data && (self.queued() > most || (most == 0 && !self.accepted))
     }
 
-    /// `true` if the peer has said that data are expected of this rank.
+    /// `true` if the peer has accepted the hello, so it expects data.
     pub(crate) fn is_accepted(&self) -> bool {
         self.accepted
     }
@@ -124,17 +126,17 @@ impl Outbound {
         self.ended.as_deref()
     }
 
-    /// Number of bytes that are still to be sent.
+    /// Returns the number of bytes that are still to be sent.
     fn queued(&self) -> usize {
         self.queue.len() - self.sent
     }
 
-    /// `true` if the socket has to have room before anything can be sent.
+    /// `true` if sending waits for room in the socket.
     pub(crate) fn waits_for_socket(&self) -> bool {
         matches!(self.transport, Transport::Socket) && self.queued() > 0
     }
 
-    /// The doorbell that rings when more can be sent, if something is to be sent through a ring.
+    /// Returns the doorbell that rings when the ring has space for queued data.
     pub(crate) fn doorbell(&self) -> Option<BorrowedFd<'_>> {
         match &self.transport {
             Transport::Ring(ring) if self.queued() > 0 && self.ended.is_none() => {
@@ -144,7 +146,9 @@ impl Outbound {
         }
     }
 
-    /// Before this rank sleeps. False: more can be sent through the ring already.
+    /// Prepares the ring for a sleep of this rank.
+    ///
+    /// `false` if the ring already has space.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         let waits = self.doorbell().is_some();
         match &mut self.transport {
@@ -153,14 +157,16 @@ impl Outbound {
         }
     }
 
-    /// After the doorbell has rung.
+    /// Resets the doorbell after it has rung.
     pub(crate) fn awake(&mut self) {
         if let Transport::Ring(ring) = &mut self.transport {
             ring.awake();
         }
     }
 
-    /// `true` if it is worth to go on sending through the ring; for looking again and again.
+    /// `true` if the ring has enough space to continue sending.
+    ///
+    /// A spinning caller can repeat this check.
     pub(crate) fn can_go_on(&mut self) -> bool {
         match &mut self.transport {
             Transport::Ring(ring) => {
@@ -170,7 +176,7 @@ impl Outbound {
         }
     }
 
-    /// Sends a data frame, or queues what cannot be sent now.
+    /// Sends a data frame, or queues the bytes that cannot be sent now.
     pub(crate) fn post(&mut self, frame: &Frame, payload: &[&[u8]]) {
         self.carries_data = true;
         let header = frame.encode();
@@ -178,12 +184,13 @@ impl Outbound {
         if self.queued() == 0 {
             self.queue.clear();
             self.sent = 0;
-            // Straight from the caller's memory: most messages are gone with this.
+            // The bytes come directly from the caller's memory. Most messages are sent completely
+            // here.
             let mut slices = Vec::with_capacity(1 + payload.len());
             slices.push(IoSlice::new(&header));
             slices.extend(payload.iter().map(|slice| IoSlice::new(slice)));
             if self.ended.is_none() {
-                // No error is lost: the next call meets it again.
+                // No error is lost: the next call gets it again.
                 let carried = self.transport.carry(&self.socket, &slices);
                 taken = carried.unwrap_or_default();
             }
@@ -195,12 +202,12 @@ impl Outbound {
         }
     }
 
-    /// Sends as much as can be sent now.
+    /// Sends the bytes that can be sent now.
     pub(crate) fn send(&mut self) {
         while self.ended.is_none() && self.queue.len() > self.sent {
             let rest = IoSlice::new(&self.queue[self.sent..]);
             match self.transport.carry(&self.socket, &[rest]) {
-                // Before the connection is made as well.
+                // This is also the case before the connection exists.
                 Ok(0) => return,
                 Ok(sent) => self.sent += sent,
                 Err(error) => self.ended = Some(error.to_string()),
@@ -208,7 +215,7 @@ impl Outbound {
         }
     }
 
-    /// The next frame of the peer on this connection, other than the one that accepts it.
+    /// Returns the next frame of the peer, except the accept frame.
     pub(crate) fn read_reply(&mut self) -> Option<Sent> {
         loop {
             match self.reply.read(&self.socket) {
@@ -228,7 +235,7 @@ impl Outbound {
         }
     }
 
-    /// The peer expects data: in the memory that it was offered, or on the socket.
+    /// Records that the peer expects data, in the offered memory or on the socket.
     fn accept(&mut self, memory: bool) {
         self.accepted = true;
         self.transport = match std::mem::replace(&mut self.transport, Transport::Socket) {
@@ -243,7 +250,7 @@ impl Outbound {
         self.send();
     }
 
-    /// Says that the group is broken, if that can be said here, and that nothing more will come.
+    /// Sends an abort if possible, and ends the sending.
     pub(crate) fn abort(&mut self, frame: &Frame) {
         if matches!(self.transport, Transport::Socket) {
             self.queue.extend_from_slice(&frame.encode());
@@ -258,7 +265,7 @@ impl Outbound {
 }
 
 impl Transport {
-    /// Writes once; how many bytes went, 0 if none can go now.
+    /// Writes once; returns the number of bytes, or 0 if none can be written now.
     fn carry(&mut self, socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Socket => socket.write(slices),

@@ -9,22 +9,24 @@ use crate::group::ProcessGroup;
 impl ProcessGroup {
     /// Sends values to a rank.
     ///
-    /// That rank has to call [`receive`](Self::receive) for the same number of values, of the same
+    /// That rank must call [`receive`](Self::receive) for the same number of values, of the same
     /// type, with the same tag.
     ///
-    /// Returns when the values are on their way to a connected rank; with more than 64 KiB, when
-    /// that rank receives them. The rules are those of [`PointToPoint`](crate::PointToPoint), which
-    /// does the same without waiting, and without a copy of the values. Two ranks that both send
-    /// much before they receive wait for each other. Let one of them receive first, or use
+    /// Returns when the values are in flight to a connected rank. Values of more than 64 KiB wait
+    /// until that rank receives them. The rules are those of [`PointToPoint`](crate::PointToPoint),
+    /// which does the same without waiting, and without a copy of the values. Two ranks that both
+    /// send much before they receive wait for each other. Let one of them receive first, or use
     /// [`all_to_all`](Self::all_to_all).
     pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<()> {
         let messages = self.point_to_point();
         messages.send(values.to_vec(), to, tag)?.wait().map(drop)
     }
 
-    /// Receives values from a rank, or from any rank without `from`; returns the sender.
+    /// Receives values from a rank, or from any rank; returns the sender.
     ///
-    /// The sender has to call [`send`](Self::send) for the same number of values, of the same type,
+    /// `from` is `None` for any rank.
+    ///
+    /// The sender must call [`send`](Self::send) for the same number of values, of the same type,
     /// with the same tag.
     pub fn receive<T: Element>(
         &self,

@@ -1,4 +1,4 @@
-//! The descriptors that a thread of a rank polls, each with its source.
+//! Descriptors that a thread of a rank polls, each with its source.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,10 +9,10 @@ use rustix::event::{PollFd, PollFlags};
 use crate::acceptor::Acceptor;
 use crate::outbound::Outbound;
 
-/// A descriptor that is polled.
+/// Source of a polled descriptor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// The orders of other threads.
+    /// The commands of other threads.
     Commands,
     Interrupt,
     Acceptor,
@@ -40,14 +40,14 @@ impl<'a> Polling<'a> {
         self.descriptors.push(descriptor);
     }
 
-    /// Adds the listener, and the connections that have not said who they are.
+    /// Adds the listener, and the connections that have not identified themselves.
     pub(crate) fn add_acceptor(&mut self, acceptor: &'a Acceptor) {
         for descriptor in acceptor.descriptors() {
             self.add(Source::Acceptor, descriptor, PollFlags::IN);
         }
     }
 
-    /// Adds what the connection to a peer waits for.
+    /// Adds the descriptors that the connection to a peer needs.
     pub(crate) fn add_outbound(&mut self, peer: u32, outbound: &'a Outbound) {
         if outbound.ended().is_none() {
             let mut flags = PollFlags::IN;
@@ -59,7 +59,7 @@ impl<'a> Polling<'a> {
         }
     }
 
-    /// Waits for a limited time until one is ready. Returns the ready ones.
+    /// Waits for up to `limit`, and returns the ready sources.
     pub(crate) fn wait(mut self, limit: Option<Duration>) -> io::Result<Vec<Source>> {
         rdzv_event::poll(&mut self.descriptors, limit)?;
         let ready = |(source, descriptor): (Source, PollFd<'_>)| {

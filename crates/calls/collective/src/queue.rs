@@ -1,7 +1,7 @@
 //! Asynchronous operations: a thread that runs the calls of one group in their order.
 //!
-//! The group itself moves between the caller and the thread, so synchronous calls need no lock:
-//! they run on the caller's thread, once the queue is empty.
+//! The group itself moves between the caller and the thread, so synchronous calls need no lock.
+//! They run on the caller's thread, once the queue is empty.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -18,12 +18,12 @@ use crate::messages::PointToPoint;
 use crate::reduce_op::ReduceOp;
 use crate::work::{Work, panicked, work};
 
-/// A step with the group of the thread: put it there, use it, take it back.
+/// Step with the thread's group: it puts the group there, uses it or takes it.
 type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 
-/// A process group with asynchronous operations, run in the order of the calls.
+/// Process group with asynchronous operations, run in the order of the calls.
 ///
-/// Dropping it interrupts operations that have not ended, and leaves the group.
+/// A drop interrupts operations that have not ended, and leaves the group.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,7 +40,7 @@ type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 /// # Ok::<(), rdzv_collective::CollectiveError>(())
 /// ```
 pub struct GroupQueue {
-    /// The group, while no operation is queued.
+    /// Group, while no operation is queued.
     idle: Option<Box<ProcessGroup>>,
     thread: Option<QueueThread>,
     queued: Arc<Queued>,
@@ -55,7 +55,7 @@ struct Queued {
     empty: Condvar,
 }
 
-/// An operation in the queue, until it has ended or is dropped.
+/// Operation in the queue, until it has ended or is dropped.
 struct Place(Arc<Queued>);
 
 impl Place {
@@ -138,12 +138,13 @@ impl GroupQueue {
         thread.send(|held| {
             let Some(group) = held else { return };
             let outcome = operation(group);
-            // First, so that a caller that waits for the end finds the queue empty.
+            // The queue slot is freed first, so that a caller that waits for the end finds the
+            // queue empty.
             drop(place);
             completer.complete(outcome);
         })?;
-        // The queue thread may have been woken on this processor, and would wait for the whole time
-        // slice of this thread.
+        // The queue thread may have been woken on this processor. Without the yield it would wait
+        // for the rest of this thread's time slice.
         thread::yield_now();
         Ok(work)
     }
@@ -154,7 +155,7 @@ impl GroupQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`submit`](Self::submit).
+    /// The errors of [`submit`](Self::submit).
     pub fn all_reduce_async<T: Element>(
         &mut self,
         mut values: Vec<T>,
@@ -192,10 +193,11 @@ impl GroupQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`group`](Self::group).
+    /// The errors of [`group`](Self::group).
     pub fn into_group(mut self) -> Result<ProcessGroup> {
         self.group()?;
-        // Before the group is taken out: dropping the queue interrupts a group that is not idle.
+        // The thread ends before the group is taken out, because dropping the queue interrupts a
+        // group that is not idle.
         if let Some(thread) = self.thread.take() {
             thread.end();
         }
@@ -233,14 +235,14 @@ impl Drop for GroupQueue {
 }
 
 impl QueueThread {
-    /// Ends the thread after the orders that were sent.
+    /// Ends the thread after it has executed the sent orders.
     fn end(self) {
         drop(self.orders);
-        // A function that is called at the end of an operation may drop the queue on this thread.
+        // A callback at the end of an operation may drop the queue on this thread.
         if self.handle.thread().id() == thread::current().id() {
             return;
         }
-        // The work that a panic ended has reported it.
+        // A panic of the thread was already reported by its work.
         let _ = self.handle.join();
     }
 

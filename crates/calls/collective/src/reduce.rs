@@ -10,14 +10,16 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
 use crate::shared_reduction::Reduction;
 
-/// Maximum number of bytes at which fewer steps matter more than fewer bytes.
+/// Maximum number of bytes for the algorithm with few steps.
+///
+/// Larger data uses an algorithm with few bytes.
 const SMALL: usize = 16 * 1024;
 
 impl ProcessGroup {
     /// Combines the values of all ranks, element by element; all ranks get the result.
     ///
-    /// Up to 16 KiB use recursive doubling (few steps). Above that each rank combines one part: up
-    /// to 16 ranks of one host read from each other's memory; other ranks pass the parts around a
+    /// Up to 16 KiB use recursive doubling (few steps). Above that each rank combines one part. Up
+    /// to 16 ranks of one host read from each other's memory. Other ranks pass the parts around a
     /// ring (few bytes). The order of combination depends only on ranks, sizes and hosts. So the
     /// result is the same to the last bit on all ranks and in every run. After an error the values
     /// are unspecified.
@@ -39,9 +41,9 @@ impl ProcessGroup {
 
     /// Combines the values of all ranks; each rank gets one part of the result in `values`.
     ///
-    /// Returns the range of that part. Rank `n` has the `n`-th of `world size` parts; the first
-    /// parts are one element longer where the length does not divide. The other elements are
-    /// unspecified afterwards, and after an error all are.
+    /// Returns the range of that part. Rank `n` has the `n`-th of `world size` parts. If the length
+    /// is not divisible, the first parts are one element longer. The other elements are unspecified
+    /// afterwards, and after an error all elements are.
     pub fn reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
@@ -59,7 +61,8 @@ impl ProcessGroup {
 
     /// Combines the values of all ranks; the rank `root` gets the result.
     ///
-    /// On the other ranks the values are unspecified afterwards, and after an error on all.
+    /// Afterwards the values are unspecified on the other ranks. After an error they are
+    /// unspecified on all ranks.
     pub fn reduce<T: Element>(
         &mut self,
         values: &mut [T],
@@ -78,7 +81,9 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Reduces one part at each rank: on shared buffers if they are faster, or by a schedule.
+    /// Reduces one part at each rank, on shared buffers or by a schedule.
+    ///
+    /// Shared buffers are used if they are faster.
     ///
     /// Ranks for which `takes_all` is true get all parts.
     fn reduce_parts<T: Element>(

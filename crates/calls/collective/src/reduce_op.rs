@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The operator that combines two values.
+/// Operator that combines two values.
 ///
 /// | operator | integers | floats | [`Bool`](crate::Bool) |
 /// |---|---|---|---|

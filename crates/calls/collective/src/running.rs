@@ -1,4 +1,4 @@
-//! An operation in progress, and the errors that end it.
+//! Operation in progress, and the errors that end it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use crate::call::Call;
 use crate::error::CollectiveError;
 use crate::wire::{Cause, Frame, Refusal, Sent};
 
-/// A rank as errors name it, with the address at which it listens.
+/// Rank with the address at which it listens, as errors show them.
 pub(crate) type Named = (u32, SocketAddr);
 
-/// An operation in progress.
+/// Operation in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
     pub(crate) call: Call,
@@ -29,7 +29,7 @@ impl Running {
         }
     }
 
-    /// The error of an operation that another thread ended.
+    /// Returns the error of an operation that another thread ended.
     pub(crate) fn interrupted(&self, rank: u32) -> CollectiveError {
         CollectiveError::Interrupted {
             call: self.call,
@@ -81,7 +81,7 @@ impl Running {
         }
     }
 
-    /// The error of an operation that waits for another frame than this one.
+    /// Returns the error for an unexpected frame.
     pub(crate) fn unexpected(&self, peer: Named, sent: Sent) -> CollectiveError {
         match sent {
             Ok(Frame::Abort { suspect, cause }) => self.aborted(peer, suspect, cause),
@@ -90,7 +90,9 @@ impl Running {
     }
 }
 
-/// A frame, or the bytes that are none, as an error shows them.
+/// Returns a frame in the form that errors show.
+///
+/// Bytes that are no frame are escaped.
 pub(crate) fn shown(sent: Sent) -> String {
     match sent {
         Ok(frame) => format!("{frame:?}"),

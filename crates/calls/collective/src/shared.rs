@@ -1,9 +1,11 @@
-//! Memory that ranks of one host share: a ring for each direction between two of them, and a shared
-//! buffer of each rank that all others can read.
+//! Shared memory between ranks of one host.
+//!
+//! There is a ring for each direction between two ranks, and a shared buffer of each rank that all
+//! other ranks can read.
 //!
 //! The rank that dials offers a ring and its shared buffer together with its hello, over the Unix
-//! socket. It holds its data back until the accept frame says whether they are taken; if they are
-//! not, data go over the socket.
+//! socket. It holds its data back until the accept frame arrives. If the peer declines the offer,
+//! data goes over the socket.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,41 +15,45 @@ use rdzv_shm::{Consumer, PeerBuffer, SharedBuffer, pass};
 
 use crate::socket::Socket;
 
-/// Capacity of a ring in bytes: some messages, so that a rank can write the next one while its peer
-/// reads the last; and so little that it stays in a processor's cache.
+/// Capacity of a ring in bytes.
+///
+/// It holds several messages, so that a rank can write one while its peer reads the previous one.
+/// It is small enough to stay in a processor's cache.
 pub(crate) const CAPACITY: usize = 256 * 1024;
 
 /// Length of a shared buffer in bytes.
 ///
-/// It is used in two halves; each stays in a processor's cache.
+/// The buffer is used in two halves; each stays in a processor's cache.
 pub(crate) const BUFFER: usize = 2 * HALF;
 
-/// One of the two halves.
+/// Length of one of the two halves.
 pub(crate) const HALF: usize = 1024 * 1024;
 
-/// The memory that a peer on this host shares.
+/// Memory that a peer on this host shares.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Brings its data.
+    /// Ring with the data of the peer.
     pub(crate) ring: Consumer,
-    /// Has what it has written for all.
+    /// Shared buffer of the peer, with data for all ranks.
     pub(crate) buffer: PeerBuffer,
 }
 
-/// The shared buffer of this rank.
+/// Makes the shared buffer of this rank.
 pub(crate) fn own_buffer() -> Option<SharedBuffer> {
     let refused =
         |error: &_| tracing::debug!(%error, "no memory is shared with ranks of this host");
     SharedBuffer::new(BUFFER).inspect_err(refused).ok()
 }
 
-/// A ring for the peer at the other end of this socket, or why there is none.
+/// Makes a ring for the peer of this socket, or returns why not.
 pub(crate) fn offer(socket: &Socket) -> Result<OfferOneWay, String> {
     check(socket)?;
     pair::offer_one_way(CAPACITY).map_err(|error| error.to_string())
 }
 
-/// Sends a hello, the ring and the shared buffer in one message: the first one always fits.
+/// Sends a hello, the ring and the shared buffer in one message.
+///
+/// As the first message it always fits.
 pub(crate) fn pass(
     socket: &Socket,
     hello: &[u8],
@@ -61,13 +67,13 @@ pub(crate) fn pass(
     match pass::send(socket, &parts, &descriptors) {
         Ok(sent) if sent == hello.len() + message.len() => Ok(()),
         Ok(sent) => Err(format!(
-            "the connection took {sent} bytes of the hello only"
+            "the connection took only {sent} bytes of the hello"
         )),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Takes what the peer at the other end of this socket offers, or says why not.
+/// Accepts the offer of the peer of this socket, or returns why not.
 pub(crate) fn accept(
     socket: &Socket,
     message: &[u8; MESSAGE],
@@ -81,8 +87,10 @@ pub(crate) fn accept(
     })
 }
 
-/// Memory is shared with processes of the same user only: another one could not harm us with it,
-/// but has no business there.
+/// Checks that the peer of this socket may share memory.
+///
+/// Only processes of the same user on this host may. Others could not do harm with it, but have no
+/// reason to share.
 fn check(socket: &Socket) -> Result<(), String> {
     if !socket.is_local() {
         return Err("it is not on this host".to_owned());

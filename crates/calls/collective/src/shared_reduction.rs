@@ -1,22 +1,26 @@
-//! Reductions between ranks of one host: each writes its values in its shared buffer, where the
-//! others read them.
+//! Reductions between ranks of one host, through their shared buffers.
+//!
+//! Each rank writes its values to its shared buffer, and the other ranks read them there.
 //!
 //! ```text
 //!   for each piece        rank r
-//!   1. offer              writes what it has of part p in its shared buffer, and tells rank p    for each p ≠ r
-//!   2. combine            reads what each of the others has of part r, in the order of r-1, r-2, …
-//!   3. publish            writes the finished part r in its shared buffer, and tells all destinations
+//! 1. offer              writes its values of part p to its shared buffer, and notifies rank p  for
+//!      each p ≠ r
+//! 2. combine            reads the values of part r of each other rank, in the order r-1, r-2, …
+//! 3. publish            writes the finished part r to its shared buffer, and notifies the
+//!      destinations
 //!   4. take               reads part p from the shared buffer of rank p                          for each p ≠ r
 //! ```
 //!
-//! Every value is written once and read once by whoever needs it, in two rounds, where around a
-//! ring it is written and read `2 (world size - 1)` times one after the other. To tell is to send a
-//! message without a payload; a peer that does not share memory gets the values in it.
+//! Every value is written once, and read once by each rank that needs it, in two rounds. Around a
+//! ring, a value would be written and read `2 (world size - 1)` times in sequence. A notification
+//! is a message without a payload. A peer that does not share memory gets the values in that
+//! message.
 //!
-//! A shared buffer is used in two halves, one for each piece in turns, over all operations of the
-//! group. B1: who writes into a half has heard from every rank that it has read all it needs of the
-//! piece before the last, which lay there. For every rank tells every other one of the last piece
-//! (in 1) after that, and this rank has waited for it (in 2).
+//! A shared buffer is used in two halves, alternately for the pieces of all operations of the
+//! group. B1: a rank writes to a half only after all other ranks have read the last piece there,
+//! which was the piece before the previous one. The proof: each rank notifies every other rank of
+//! the previous piece (in 1) after that read, and this rank has waited for the notification (in 2).
 
 use zerocopy::IntoBytes;
 
@@ -28,36 +32,38 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::Parts;
 use crate::shared::HALF;
 
-/// With more ranks than this, values go around a ring: every rank has a connection to every other
-/// one.
+/// Maximum number of ranks for this algorithm; more ranks use a ring.
+///
+/// The algorithm needs a connection between every two ranks.
 pub(crate) const MOST_RANKS: u32 = 16;
 
-/// Number of bytes that are copied from a shared buffer before they are combined: they stay in the
-/// processor's nearest cache.
+/// Number of bytes to copy from a shared buffer before they are combined.
+///
+/// They stay in the processor's nearest cache.
 const CHUNK: usize = 16 * 1024;
 
-/// A buffer that is reduced in place: rank `n` finishes the `n`-th part.
+/// Buffer to reduce in place: rank `n` finishes the `n`-th part.
 pub(crate) struct Reduction<'a, T> {
     pub(crate) values: &'a mut [T],
     pub(crate) parts: &'a Parts,
     pub(crate) reduce: ReduceOp,
-    /// `true` for a rank that gets the finished parts of the others.
+    /// Returns `true` for a rank that gets all finished parts.
     pub(crate) takes_all: &'a dyn Fn(u32) -> bool,
 }
 
-/// Where a piece lies on all shared buffers.
+/// Layout of a piece in every shared buffer.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
-    /// Where the half begins.
+    /// Offset of the half.
     half: usize,
-    /// Number of bytes of each part that a half holds.
+    /// Number of bytes of each part in a half.
     room: usize,
 }
 
 impl Layout {
-    /// Half 0 or 1 of a shared buffer for so many ranks.
+    /// Makes the layout of half 0 or 1 for this number of ranks.
     fn new(half: usize, world_size: u32) -> Self {
-        // Values of every size stand aligned, and no two processors write into one line of a cache.
+        // Values of every size are aligned, and no two processors write to one cache line.
         let room = HALF / world_size as usize / 64 * 64;
         Self {
             half: half * HALF,
@@ -71,7 +77,7 @@ impl Layout {
 }
 
 impl<T: Element> Reduction<'_, T> {
-    /// Runs it.
+    /// Runs the reduction.
     pub(crate) fn run(mut self, mesh: &mut Mesh, scratch: &mut Scratch) -> Result<()> {
         mesh.connect_all()?;
         let world_size = mesh.member.world_size;
@@ -97,7 +103,7 @@ impl<T: Element> Reduction<'_, T> {
 struct Piece<'a, 'b, T> {
     of: &'a mut Reduction<'b, T>,
     piece: usize,
-    /// Number of elements of each part.
+    /// Maximum number of elements of each part.
     most: usize,
     layout: Layout,
 }
@@ -177,7 +183,7 @@ impl<T: Element> Piece<'_, '_, T> {
         Ok(())
     }
 
-    /// The own values of a part.
+    /// Returns the own values of a part.
     fn own(&mut self, part: u32) -> &mut [T] {
         let range = self.of.parts.piece(part, self.piece, self.most);
         &mut self.of.values[range]

@@ -1,9 +1,9 @@
-//! Bytes between two ranks.
+//! Bytes on the connections between two ranks.
 //!
-//! Each direction of a pair has its own connection, dialled by the sender; messages from one rank
-//! to another have two more, at a listener of their own. All numbers are little-endian, except for
-//! the version, which is in the order of the sender's memory as the values are: so ranks of another
-//! order refuse one another.
+//! Each direction of a pair has a separate connection, dialled by the sender. Messages from one
+//! rank to another have two more connections, to a separate listener. All numbers are
+//! little-endian, except the version. The version has the byte order of the sender's memory, like
+//! the values. So ranks of different byte order refuse each other.
 //!
 //! ```text
 //!   dialler -> acceptor   hello, perhaps an offer of memory, then data frames (or one abort)
@@ -20,23 +20,24 @@
 //!                                           24 elements (u64)
 //! ```
 //!
-//! The one flag of a hello means that an offer of shared memory follows: a ring, with its
-//! descriptors and that of the dialler's shared buffer. If the accept frame takes the offer, data
-//! frames go through the ring, and the socket has at most an abort. If the values are in the shared
-//! buffer, the payload is empty.
+//! The only flag of a hello means that an offer of shared memory follows: a ring, with its
+//! descriptors and the descriptor of the dialler's shared buffer. If the accept frame takes the
+//! offer, data frames go through the ring, and the socket carries at most an abort. If the values
+//! are in the shared buffer, the payload is empty.
 //!
 //! Frames on the connections of messages, beside accept, refuse and abort:
 //!
 //! ```text
-//!   dialler -> acceptor   5 announced message   8 tag   16 number   24 elements; its values come when asked for
+//! dialler -> acceptor   5 announced message   8 tag   16 number   24 elements; its values follow
+//!   on request
 //!                         6 eager message       the same; its values follow
 //!                         8 piece               12 length of the values that follow   16 number of the message
-//!   acceptor -> dialler   7 matched             16 number of a message that a receive was found for
+//! acceptor -> dialler   7 matched             16 number of a message that has a receive
 //!   both                  9 leave               the sender leaves the group in order
 //! ```
 //!
-//! All control frames have one fixed length, so that a peer cannot make another one reserve memory.
-//! The receiver knows the length of a payload beforehand and only compares it.
+//! All control frames have one fixed length, so a peer cannot make another one reserve memory. The
+//! receiver knows the length of a payload in advance and only compares it.
 
 use thiserror::Error;
 
@@ -48,7 +49,7 @@ pub(crate) const HELLO: usize = 40;
 pub(crate) const FRAME: usize = 32;
 pub(crate) const VERSION: u16 = 6;
 
-/// An offer of shared memory follows the hello.
+/// Flag: an offer of shared memory follows the hello.
 const OFFERS_MEMORY: u16 = 1;
 
 const HELLO_MAGIC: [u8; 4] = *b"RZPG";
@@ -65,7 +66,7 @@ pub(crate) struct Hello {
     pub(crate) to: u32,
     pub(crate) world_size: u32,
     pub(crate) group: GroupId,
-    /// An offer of shared memory follows.
+    /// `true` if an offer of shared memory follows.
     pub(crate) offers_memory: bool,
 }
 
@@ -83,7 +84,7 @@ impl Hello {
         bytes
     }
 
-    /// `None` if the bytes are no hello.
+    /// Decodes a hello; `None` if the bytes are no hello.
     pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
         (bytes[..4] == HELLO_MAGIC).then(|| Self {
             version: u16::from_ne_bytes([bytes[4], bytes[5]]),
@@ -140,7 +141,7 @@ pub enum Refusal {
     /// Another version of the protocol.
     #[error("it speaks version {expected} of the protocol; use the same rdzv everywhere")]
     Version {
-        /// The refuser's version.
+        /// Version of the rank that refuses.
         expected: u16,
     },
     /// Another group, perhaps one of an earlier run.
@@ -155,7 +156,7 @@ pub enum Refusal {
     /// The refuser is not the rank that was dialled.
     #[error("it is rank {expected}; is its address reachable from here?")]
     Rank {
-        /// The refuser's rank.
+        /// Rank that refuses.
         expected: u32,
     },
     /// Another connection from that rank exists.
@@ -163,14 +164,14 @@ pub enum Refusal {
     Duplicate,
 }
 
-/// Frames after the hello.
+/// Frame after the hello.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Frame {
     /// The hello was right.
     ///
-    /// Data are expected in the offered memory, or on the socket.
+    /// Data is expected in the offered memory, or on the socket.
     Accept {
-        /// `true` for the memory.
+        /// `true` for the offered memory.
         memory: bool,
     },
     /// The hello was wrong.
@@ -191,7 +192,7 @@ pub(crate) enum Frame {
     Leave,
 }
 
-/// A frame that a peer sent, or bytes that are no frame.
+/// Frame that a peer sent, or bytes that are no frame.
 pub(crate) type Sent = Result<Frame, [u8; FRAME]>;
 
 /// Description of a message for its receiver.
@@ -205,7 +206,7 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
-    /// Length of the values in bytes; `None` if it is beyond any memory.
+    /// Returns the length of the values in bytes; `None` if it exceeds any memory.
     pub(crate) fn bytes(&self) -> Option<usize> {
         let elements = usize::try_from(self.elements).ok()?;
         elements.checked_mul(self.element.size())
@@ -260,7 +261,7 @@ impl Frame {
         Self::decode(&bytes).ok_or(bytes)
     }
 
-    /// `None` if the bytes are no frame.
+    /// Decodes a frame; `None` if the bytes are no frame.
     pub(crate) fn decode(bytes: &[u8; FRAME]) -> Option<Self> {
         if bytes[..4] != FRAME_MAGIC {
             return None;
@@ -362,7 +363,7 @@ fn operation(code: u8, reduce: Option<ReduceOp>, argument: u32) -> Option<Operat
     })
 }
 
-/// Returns the code of a value: its position in the list, from 1.
+/// Returns the code of a value: its index in the list, counted from 1.
 fn code_in<T: PartialEq>(all: &[T], one: T) -> u8 {
     let place = all.iter().position(|other| *other == one);
     place.map_or(0, |place| place as u8 + 1)

@@ -64,8 +64,8 @@ impl<R> Work<R> {
     ///
     /// # Errors
     ///
-    /// Those of the operation. [`CollectiveError::Argument`] if the result was [taken](Self::take)
-    /// earlier.
+    /// The error of the operation. [`CollectiveError::Argument`] if the result was
+    /// [taken](Self::take) earlier.
     pub fn wait(self) -> Result<R> {
         let mut state = self.0.state.lock();
         while !state.ended {
@@ -97,10 +97,10 @@ impl<R> Work<R> {
 
     /// Registers a function to call once when the operation has ended.
     ///
-    /// It is called after success and failure alike, without a lock held. If the operation has
-    /// ended, it is called immediately. Otherwise the thread that runs the operations of the group
-    /// calls it, so it must not wait for one of them. Several functions are called in the order of
-    /// their registration.
+    /// The function is called after success and after failure, without a lock held. If the
+    /// operation has already ended, it is called immediately. Otherwise the thread that runs the
+    /// operations of the group calls it, so it must not wait for one of them. Several functions are
+    /// called in the order of their registration.
     pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if !state.ended {

@@ -1,4 +1,4 @@
-//! Blocking calls that another thread ends.
+//! Tests of blocking calls that another thread ends.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -58,7 +58,7 @@ fn await_sleep(thread: i32) {
         if state.starts_with('S') {
             return;
         }
-        assert!(started.elapsed() < LONG, "it does not wait: {stat}");
+        assert!(started.elapsed() < LONG, "the thread does not sleep: {stat}");
         thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! Groups of which each rank is a process (`collective_worker`).
+//! Tests of groups with one process (`collective_worker`) per rank.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use rdzv_store::{ServerOptions, TcpStoreServer};
 use rdzv_testing::Process;
 
-/// The ranks of a group, and the store where they met.
+/// Ranks of a group, and their store.
 struct Ranks {
     ranks: Vec<Rank>,
     _store: TcpStoreServer,
@@ -41,20 +41,20 @@ impl Ranks {
         }
     }
 
-    /// All say the same.
+    /// Checks that every rank prints this line.
     fn said(&self, expected: &str) {
         for rank in &self.ranks {
             assert_eq!(rank.process.line(), expected, "rank {}", rank.number);
         }
     }
 
-    /// Tells all the same; all of them succeed.
+    /// Sends all ranks this command, and checks that all succeed.
     fn all(&mut self, what: &str) {
         self.tell(what);
         self.said("ok");
     }
 
-    /// Kills rank 2 while the others do this: all of them name it.
+    /// Kills rank 2 during this command, and checks that all other ranks name it.
     fn kill_while(&mut self, what: &str) {
         let mut killed = self.ranks.remove(2);
         self.tell(what);
@@ -94,7 +94,7 @@ fn every_operation_between_processes() {
 #[test]
 fn a_rank_that_is_killed_is_named_by_all_others_at_once() {
     let mut group = Ranks::start(4);
-    // After this each has a connection to each.
+    // After this, every two ranks are connected.
     group.all("operations");
     group.kill_while("barrier");
 }
@@ -114,7 +114,7 @@ fn a_rank_that_is_killed_while_all_read_one_another_is_named_by_all_others() {
 fn a_rank_that_is_killed_is_named_by_those_who_exchange_messages_with_it() {
     for what in ["receive", "receive-any", "send"] {
         let mut group = Ranks::start(4);
-        // After this messages have gone between neighbours.
+        // After this, neighbours have exchanged messages.
         group.all("operations");
         group.kill_while(what);
     }

@@ -1,4 +1,6 @@
-//! Ranks of one host exchange data in shared memory. One test, since it looks at the whole process.
+//! Test of shared memory between ranks of one host.
+//!
+//! It is a single test, because it inspects the whole process.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -9,7 +11,7 @@ use std::fs;
 use rdzv_collective::{GroupOptions, ReduceOp};
 use support::{LONG, far, not_shared, options, run_with};
 
-/// Number of rings that this process has mapped.
+/// Returns the number of rings that this process has mapped.
 fn rings() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -17,7 +19,9 @@ fn rings() -> usize {
         .count()
 }
 
-/// KiB of shared buffers that are in memory: those of this process, and what it has seen of others.
+/// Returns the resident KiB of all shared buffers that this process maps.
+///
+/// These are the buffers of this process, and those of other ranks that it has read.
 fn shared_buffers() -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_board = false;
@@ -45,9 +49,9 @@ fn rings_of(options: &GroupOptions) -> Vec<usize> {
         assert_eq!(
             shared_buffers() > 0,
             rings > 0,
-            "shared_buffers are used where memory is shared"
+            "shared buffers are used if memory is shared"
         );
-        // Nobody leaves while somebody counts.
+        // No rank leaves while another rank counts.
         group.barrier().unwrap();
         rings
     })
@@ -55,7 +59,8 @@ fn rings_of(options: &GroupOptions) -> Vec<usize> {
 
 #[test]
 fn data_of_near_ranks_go_through_shared_memory_unless_that_is_turned_off() {
-    // Each of three ranks has at least one connection to another, and both of its ends are here.
+    // Each of three ranks has at least one connection to another, and both ends are in this
+    // process.
     let shared = options(LONG);
     assert!(rings_of(&shared).iter().all(|count| *count >= 6));
     assert_eq!(rings(), 0, "rings stay behind");

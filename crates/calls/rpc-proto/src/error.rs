@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 pub enum RpcErrorKind {
     /// An argument is wrong; nothing was sent.
     InvalidArgument,
-    /// There is no agent in this process.
+    /// This process has no agent.
     NotInitialized,
-    /// There is an agent in this process already.
+    /// This process already has an agent.
     AlreadyInitialized,
     /// No worker of the group has this name or id.
     UnknownWorker,
@@ -20,11 +20,11 @@ pub enum RpcErrorKind {
     DuplicateName,
     /// Two workers have the same id.
     DuplicateId,
-    /// Workers disagree about the group: its size, or whether it is static.
+    /// Workers disagree about the group: its size, or its kind (static or dynamic).
     GroupMismatch,
     /// The device maps of the group do not fit together.
     DeviceMap,
-    /// A value cannot be turned into bytes, or bytes not into the value.
+    /// A value cannot be encoded, or bytes cannot be decoded.
     Serialization,
     /// The callee has no such method.
     NoSuchMethod,

@@ -41,7 +41,7 @@ impl GatherKey {
     }
 }
 
-/// The failure of a gather, with the same text for all members.
+/// Failure of a gather, with the same text for all members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatherError {
     /// Kind of the failure.
@@ -60,7 +60,7 @@ impl GatherError {
     }
 }
 
-/// A gather that has ended, and the replies that wait for it.
+/// Gather that has ended, and the replies that wait for it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finished<V, W> {
     /// All values, or the failure.
@@ -69,7 +69,7 @@ pub struct Finished<V, W> {
     pub waiting: Vec<W>,
 }
 
-/// A gather in progress.
+/// Gather in progress.
 #[derive(Debug)]
 struct Gather<V, W> {
     values: BTreeMap<WorkerName, V>,
@@ -99,11 +99,11 @@ impl<V, W> GatherTable<V, W> {
         GatherKey { members, sequence }
     }
 
-    /// Takes the value of a member, and returns the gather if that ends it.
+    /// Takes the value of a member. Returns the gather if this value completes it.
     ///
     /// # Errors
     ///
-    /// The report is not expected; the gather continues without it.
+    /// [`GatherError`] if the report is not expected. The gather continues without it.
     pub fn report(
         &mut self,
         key: &GatherKey,
@@ -158,7 +158,7 @@ impl<V, W> GatherTable<V, W> {
         let missing = all.filter(|name| !gather.values.contains_key(name));
         let text = format!(
             "the gather was not over within {waited}: {} did not report ({} of {} did); every member \
-             has to take part, in the same order of gathers",
+             must participate, in the same order of gathers",
             names(missing),
             gather.values.len(),
             key.members.len(),
@@ -219,7 +219,7 @@ impl<V, W> GatherTable<V, W> {
 }
 
 fn lost(name: &WorkerName) -> GatherError {
-    let text = format!("{name} was lost during the gather: nobody gets any values");
+    let text = format!("{name} was lost during the gather: no member gets any values");
     GatherError::new(RpcErrorKind::PeerLost, text)
 }
 
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(
             of(&mut gathers, &["a", "b", "c"]).sequence,
             0,
-            "counted anew"
+            "counted from 0 again"
         );
         let later = GatherKey {
             sequence: 9,

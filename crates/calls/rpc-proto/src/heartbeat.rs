@@ -5,8 +5,8 @@
 //! or behind a cut link, acknowledges nothing.
 //!
 //! The system sends *probes* if nothing else is in flight. This module counts the answers to them
-//! and to all other data. A verdict requires three things: data was sent, it was unanswered at more
-//! than one poll, and nothing arrived during the whole limit.
+//! and to all other data. It reports a loss only under three conditions. Data was sent, it was
+//! unanswered at more than one poll, and nothing arrived during the whole limit.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ const BEATS: u32 = 5;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Tolerance of the comparison of times that are reported in milliseconds.
+/// Tolerance for comparing times that the system reports in milliseconds.
 const BLUR: Duration = Duration::from_millis(50);
 
-/// Silence after which a host counts as dead, and intervals of polls and probes.
+/// Silence after which a host is lost, and intervals of polls and probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rhythm {
     limit: Duration,
@@ -37,7 +37,7 @@ impl Rhythm {
     /// Makes the rhythm for this limit, or for the minimum limit.
     pub fn new(limit: Duration) -> Self {
         let limit = limit.max(SHORTEST_LIMIT);
-        // Whole seconds, the unit of the system.
+        // Whole seconds, the unit of the operating system.
         let beat = Duration::from_secs(limit.as_secs() / u64::from(BEATS)).max(SECOND);
         Self { limit, beat }
     }
@@ -59,7 +59,7 @@ impl Rhythm {
     }
 }
 
-/// The system's report about a connection.
+/// Report of the operating system about a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// Time since the last arrival, acknowledgements included.
@@ -84,12 +84,14 @@ pub struct Heartbeat {
     rhythm: Rhythm,
     looked: Mono,
     next: Mono,
-    /// Time since which data is unanswered; it was sent then or at most one beat later.
+    /// Time since which data is unanswered.
+    ///
+    /// The data was sent then or at most one beat later.
     unanswered: Option<Mono>,
 }
 
 impl Heartbeat {
-    /// Starts with a connection that is good now.
+    /// Starts with a connection that works now.
     pub fn new(rhythm: Rhythm, now: Mono) -> Self {
         Self {
             rhythm,
@@ -123,7 +125,8 @@ impl Heartbeat {
             self.wake_at_the_limit(now, seen.silent);
             return None;
         };
-        // A lost probe is no verdict while probes are rare, because the peer accepts nothing.
+        // While probes are rare, a single lost probe proves nothing, because the peer accepts
+        // nothing.
         let is_sure = seen.unacknowledged || seen.probes >= 2;
         if is_sure && seen.silent >= limit && now - since >= limit.saturating_sub(2 * beat) {
             return Some(seen.silent);

@@ -1,6 +1,6 @@
-//! Remote calls between workers: names, frames, calls, remote references, device maps.
+//! Remote calls between workers: frames, calls, references, device maps.
 //!
-//! Nothing here opens a connection or runs a function. The crate `rdzv-rpc` transports the bytes,
+//! This crate opens no connection and runs no function. The crate `rdzv-rpc` transports the bytes,
 //! and asks these modules what the bytes mean and what to do.
 //!
 //! Reading order:

@@ -20,7 +20,7 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// A name that no worker can have. The text is PyTorch's.
+/// Name that no worker can have. The text is PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than 128 chars, but got {0}"
@@ -73,12 +73,12 @@ impl fmt::Display for WorkerName {
     }
 }
 
-/// A worker of the group: its name and its id. Printed as PyTorch prints it.
+/// Worker of a group: its name and id, printed as PyTorch prints them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WorkerInfo {
-    /// The id: the rank in the group.
+    /// Id of the worker: its rank in the group.
     pub id: WorkerId,
-    /// The name, unique in the group.
+    /// Name of the worker, unique in the group.
     pub name: WorkerName,
 }
 

@@ -1,19 +1,18 @@
-//! Which message goes to which receive: the part of one rank, for its messages to and from all
-//! others. Pure.
+//! Assignment of messages to receives, for the messages of one rank. Pure.
 //!
-//! - A receive that is posted takes the first message that has come with its tag from its sender
-//!   (from any rank, if it has none); a message that comes goes to the first receive that was
-//!   posted for it. Both keep the order of the calls, so two messages between the same ranks with
-//!   the same tag never overtake one another.
-//! - A short message is *eager*: its values go with its envelope, as long as at most
-//!   [`EAGER_WINDOW`] bytes of a sender wait for a receive. Others are *announced*: their values
-//!   come once a receive was found. The receiver reports every match, so the sender knows how much
-//!   of its window is free.
-//! - At most [`WINDOW`] messages of a sender wait for a receive. The next ones stay with the
+//! - A posted receive takes the first message that has arrived from its sender with its tag.
+//!   Without a sender, it takes the first from any rank. An arriving message goes to the first
+//!   matching receive. Both keep the order of the calls, so messages between the same ranks with
+//!   the same tag never overtake each other.
+//! - A short message is *eager*: its values follow its envelope, as long as at most
+//!   [`EAGER_WINDOW`] bytes of a sender wait for a receive. Other messages are *announced*: their
+//!   values are sent after a receive was found. The receiver reports every match, so the sender
+//!   knows the free part of its window.
+//! - At most [`WINDOW`] messages of a sender wait for a receive. Further messages stay with the
 //!   sender.
 //!
-//! A rank therefore keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for
-//! each other rank, whatever that rank does: more is a [`Output::Violation`].
+//! So a rank keeps at most [`EAGER_WINDOW`] bytes of values and [`WINDOW`] envelopes for each other
+//! rank, whatever that rank does. More is an [`Output::Violation`].
 
 #[cfg(test)]
 mod tests;
@@ -23,24 +22,24 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::call::{self, Call};
 use crate::wire::Envelope;
 
-/// The most bytes of an eager message.
+/// Maximum number of bytes of an eager message.
 pub(crate) const EAGER: usize = 64 * 1024;
 
-/// The most bytes of eager messages of one rank for which no receive is posted.
+/// Maximum bytes of eager messages of one rank that wait for a receive.
 pub(crate) const EAGER_WINDOW: usize = 256 * 1024;
 
-/// The most messages of one rank for which no receive is posted.
+/// Maximum number of messages of one rank that wait for a receive.
 pub(crate) const WINDOW: usize = 1024;
 
-/// Names an operation of this rank, a send or a receive: the sequence number of its call.
+/// Sequence number of the call of an operation, a send or a receive.
 pub(crate) type Operation = u64;
 
-/// Something happened.
+/// Event for the matching.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// This rank sends or receives a message.
+    /// This rank calls a send or a receive.
     Called(Call),
-    /// A message came.
+    /// A message arrived.
     Arrived(Arrived),
     /// The receiver has matched a message of this rank.
     Matched { by: u32, number: u64 },
@@ -52,60 +51,60 @@ pub(crate) enum Input {
     },
 }
 
-/// Something to do.
+/// Action for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// An action for an operation, with the rank at the other end of it.
+    /// Action for an operation, with the rank at its other end.
     Act(Operation, u32, Action),
-    /// A rank does not keep the rules.
+    /// A rank breaks the rules.
     Violation { by: u32, found: String },
 }
 
-/// The part of an operation that is due.
+/// Next action of an operation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Send the envelope and, if it is eager, the values.
+    /// Send the envelope and, for an eager message, the values.
     Post { envelope: Envelope, eager: bool },
-    /// Send the values of a message that was announced.
+    /// Send the values of an announced message.
     Stream { number: u64 },
-    /// A message and a receive were matched: report it to the sender.
+    /// Report the match of a message and a receive to the sender.
     Match { number: u64 },
-    /// The receive has all its values once these are in its buffer.
+    /// Put these values into the buffer of the receive, and end the receive.
     Deliver { values: Vec<u8> },
-    /// The receive has all its values.
+    /// End the receive, which has all its values.
     Done,
-    /// The message is not as the receive expects it.
+    /// End the receive, because the message has another length or type.
     Mismatch { envelope: Envelope },
 }
 
-/// The state of one rank.
+/// State of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct Matching {
     peers: BTreeMap<u32, Peer>,
     /// Receives without a message, by tag, in the order of the calls.
     posted: BTreeMap<u32, VecDeque<Posted>>,
-    /// Messages without a receive, by tag, in the order in which they came.
+    /// Messages without a receive, by tag, in the order of their arrival.
     arrived: BTreeMap<u32, VecDeque<Arrived>>,
     outputs: VecDeque<Output>,
 }
 
 #[derive(Debug, Default)]
 struct Peer {
-    /// Messages to it that wait for its window, first call first.
+    /// Messages to the peer that wait for its window, in the order of the calls.
     waiting: VecDeque<Sending>,
-    /// Messages to it that it has not matched, by number.
+    /// Messages to the peer that it has not matched, by number.
     unmatched: BTreeMap<u64, Sending>,
-    /// Of these, the bytes of the eager ones.
+    /// Bytes of the eager messages among them.
     eager: usize,
-    /// Number of the last message to it.
+    /// Number of the last message to the peer.
     sent: u64,
-    /// Number of the last message from it.
+    /// Number of the last message from the peer.
     arrived: u64,
-    /// Number of its messages without a receive.
+    /// Number of messages from the peer that have no receive.
     kept: usize,
-    /// The bytes of values of these.
+    /// Bytes of the values of these messages.
     kept_bytes: usize,
-    /// Announced messages of it whose values come, by number.
+    /// Announced messages from the peer whose values are arriving, by number.
     incoming: BTreeMap<u64, Incoming>,
 }
 
@@ -113,7 +112,7 @@ struct Peer {
 struct Sending {
     call: Call,
     tag: u32,
-    /// Bytes, if it went as an eager message.
+    /// Length in bytes, if the message was sent as an eager one.
     eager: Option<usize>,
 }
 
@@ -123,12 +122,12 @@ struct Posted {
     from: Option<u32>,
 }
 
-/// A message that came.
+/// Message that arrived.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: u32,
     pub(crate) envelope: Envelope,
-    /// The values, if the message is eager.
+    /// Values, if the message is eager.
     pub(crate) values: Option<Vec<u8>>,
 }
 
@@ -140,7 +139,7 @@ struct Incoming {
 }
 
 impl Matching {
-    /// Takes in what happened. Outputs are drained after it.
+    /// Handles an event. The caller drains the outputs afterwards.
     pub(crate) fn handle(&mut self, input: Input) {
         debug_assert!(self.outputs.is_empty(), "outputs were not drained");
         match input {
@@ -165,16 +164,16 @@ impl Matching {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// Where values of an announced message go: the receive, and the offset in its buffer.
+    /// Returns the receive for values of an announced message, and their offset.
     ///
     /// # Errors
     ///
-    /// The rank has no such values to send; says why.
+    /// The reason why the rank may not send these values.
     pub(crate) fn room(
         &self,
         from: u32,
@@ -184,27 +183,26 @@ impl Matching {
         let peer = self.peers.get(&from);
         let Some(incoming) = peer.and_then(|peer| peer.incoming.get(&number)) else {
             return Err(format!(
-                "values of message {number}, which were not asked for"
+                "values of message {number}, which were not requested"
             ));
         };
         let left = incoming.bytes - incoming.received;
-        // A piece of nothing would never come to an end.
+        // Pieces without bytes would never end.
         if bytes > left || (bytes == 0 && incoming.bytes > 0) {
             return Err(format!(
-                "a piece of {bytes} bytes of message {number}, of which {left} are missing"
+                "a piece of {bytes} bytes of message {number}, which has {left} bytes left"
             ));
         }
         Ok((incoming.operation, incoming.received))
     }
 
-    /// `true` if messages to a rank went that it has not matched yet: an answer of it is on its way
-    /// some time.
+    /// `true` if the peer has not matched all messages, so it will answer later.
     pub(crate) fn awaits_answer(&self, peer: u32) -> bool {
         let peer = self.peers.get(&peer);
         peer.is_some_and(|peer| !peer.unmatched.is_empty())
     }
 
-    /// Sends what the window of a rank has room for.
+    /// Sends the waiting messages that fit into the window of a rank.
     fn send_waiting(&mut self, to: u32) {
         let Some(peer) = self.peers.get_mut(&to) else {
             return;
@@ -287,7 +285,7 @@ impl Matching {
         self.arrived.entry(tag).or_default().push_back(arrived);
     }
 
-    /// A message and a receive have found one another.
+    /// Handles a message and a receive that match.
     fn pair(&mut self, posted: &Posted, arrived: Arrived) {
         let (from, envelope) = (arrived.from, arrived.envelope);
         let (operation, call) = (posted.call.sequence, &posted.call);
@@ -333,7 +331,7 @@ impl Matching {
     }
 }
 
-/// Takes the first one with a tag that fits.
+/// Takes the first item with this tag that fits.
 fn take_first<T>(
     lists: &mut BTreeMap<u32, VecDeque<T>>,
     tag: u32,

@@ -55,7 +55,7 @@ impl Matching {
         std::iter::from_fn(|| self.poll_output()).collect()
     }
 
-    /// The receive that a message went to, and the sender and number of the message.
+    /// Returns the receive, and the sender and number of the message that it got.
     fn matched_after(&mut self, input: Input) -> Option<(Operation, u32, u64)> {
         self.after(input)
             .into_iter()
@@ -70,7 +70,7 @@ impl Matching {
 
 #[test]
 fn receives_are_matched_in_the_order_of_the_calls() {
-    // Receives that are posted (sender, tag), messages that come (sender, tag), and the receive of
+    // Columns: posted receives (sender, tag), arriving messages (sender, tag), and the receive of
     // each message.
     type Row<'a> = (
         &'a [(Option<u32>, u32)],
@@ -110,7 +110,7 @@ fn receives_are_matched_in_the_order_of_the_calls() {
         ),
     ];
     for (posted, messages, expected) in table {
-        // The receives first.
+        // First all receives are posted.
         let mut matching = Matching::default();
         for (operation, &(from, tag)) in (0..).zip(posted) {
             assert_eq!(matching.after(receive(operation, from, tag, 5)), []);
@@ -190,13 +190,13 @@ fn a_sender_keeps_to_its_window() {
             other => panic!("{other:?}"),
         }));
     }
-    // The values of the first ones went with them; the last ones have not gone at all.
+    // The values of the first messages were sent with them. The last messages were not sent at all.
     assert_eq!(how.len(), WINDOW);
     assert_eq!(
         how.iter().filter(|eager| **eager).count(),
         EAGER_WINDOW / EAGER
     );
-    // A match makes room for the values of another one.
+    // A match makes room for the values of another message.
     let next = matching.after(Input::Matched { by: 1, number: 1 });
     assert!(
         matches!(
@@ -237,7 +237,7 @@ fn whatever_a_rank_sends_its_share_of_memory_is_bounded() {
     }
     let next = WINDOW as u64 + 1;
     violation(matching.after(announced(1, 0, 1, next)), "1024");
-    // Another rank has a share of its own.
+    // Another rank has a separate share.
     assert_eq!(matching.after(announced(2, 0, 1, 1)), []);
     // Eager values.
     let mut matching = Matching::default();
@@ -249,19 +249,19 @@ fn whatever_a_rank_sends_its_share_of_memory_is_bounded() {
         matching.after(eager(1, 0, vec![0], next)),
         &EAGER_WINDOW.to_string(),
     );
-    // Numbers.
+    // Wrong numbers.
     let mut matching = Matching::default();
     violation(matching.after(announced(1, 0, 1, 2)), "message 1 is due");
     let match_of_none = Input::Matched { by: 1, number: 1 };
     violation(matching.after(match_of_none), "does not have");
 }
 
-/// Two ranks and what is on its way between them, first in first out.
+/// Two ranks and the messages in flight between them, first in, first out.
 #[derive(Default)]
 struct Pair {
     ranks: [Matching; 2],
     on_the_way: [VecDeque<Input>; 2],
-    /// The message that each receive got: the operation of the send.
+    /// Message that each receive got: the operation of the send.
     got: BTreeMap<Operation, Operation>,
     /// Operation of the send, by its rank and number.
     sends: BTreeMap<(usize, u64), Operation>,
@@ -318,9 +318,11 @@ impl Pair {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A rank sends with a tag; the other one gets as many receives in the end.
+    /// A rank sends with a tag.
+    ///
+    /// In the end the other rank gets the same number of receives.
     Send(usize, u32),
-    /// A rank receives with a tag, from the other one or from any.
+    /// A rank receives with a tag, from the other rank or from any rank.
     Receive(usize, u32, bool),
     Carry(usize),
 }
@@ -340,7 +342,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn messages_with_one_tag_arrive_in_the_order_of_the_calls(steps in steps()) {
-        // All of one tag are of one length; a long one is announced.
+        // All messages of one tag have the same length; a long message is announced.
         let length = |tag: u32| if tag == 1 { EAGER as u64 + 1 } else { 9_000 };
         let mut pair = Pair::default();
         let mut sent: BTreeMap<(usize, u32), Vec<Operation>> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! The connections of one rank to its peers.
+//! Connections of one rank to its peers.
 //!
-//! A rank dials each peer that it sends to or receives from. Data go out on the dialled
-//! connection and come in on the accepted one. So each side sees at once when the other one ends,
-//! and each can always tell the other that it has given up, whatever else is on its way.
+//! A rank dials each peer that it sends to or receives from. Data is sent on the dialled connection
+//! and received on the accepted one. So each side immediately detects the end of the other. Each
+//! side can also always send an abort, whatever data is in flight.
 
 mod receive;
 mod shared_buffers;
@@ -28,16 +28,21 @@ use crate::shared;
 use crate::socket::{Endpoint, Setup};
 use crate::wire::{Cause, Frame};
 
-/// The most bytes of one message between hosts: small enough to stay in a processor's cache between
-/// the copy and the socket, long enough that system calls do not count.
+/// Maximum number of bytes of one message between hosts.
+///
+/// It is small enough to stay in a processor's cache between the copy and the socket. It is long
+/// enough that system calls do not matter.
 pub(crate) const MESSAGE: usize = 256 * 1024;
 
-/// The same if all ranks are on one host: no system call goes with a message in shared memory, and
-/// what the ranks write and read stays in their nearest caches.
+/// Maximum number of bytes of one message if all ranks are on one host.
+///
+/// A message in shared memory needs no system call, and the data stays in the nearest caches.
 pub(crate) const LOCAL_MESSAGE: usize = 64 * 1024;
 
-/// The most time that a rank waits awake for another one: about what a peer takes that is in the
-/// call but has yet to run on the processor of this rank.
+/// Maximum time that a rank spins before it sleeps.
+///
+/// This is about the time that a peer in the call needs until it runs on the processor of this
+/// rank.
 const AWAKE: Duration = Duration::from_micros(200);
 
 /// All connections of one rank.
@@ -48,38 +53,38 @@ pub(crate) struct Mesh {
     acceptor: Acceptor,
     outbound: BTreeMap<u32, Outbound>,
     inbound: BTreeMap<u32, Inbound>,
-    /// The last call that was heard of from each peer.
+    /// Last call that was received from each peer.
     last_calls: BTreeMap<u32, Call>,
-    /// The shared buffer of this rank; without one, no memory is shared.
+    /// Shared buffer of this rank; `None` if no memory is shared.
     buffer: Option<SharedBuffer>,
-    /// `true` if [`Mesh::connect_all`] has done its work.
+    /// `true` if [`Mesh::connect_all`] has succeeded.
     all_connected: bool,
     /// Number of times that a half of the shared buffers was used.
     halves_used: usize,
-    /// The most bytes of one message.
+    /// Maximum number of bytes of one message.
     ///
-    /// The same for all ranks: if the host of one is that of all others, so it is for each.
+    /// All ranks have the same maximum: if one host has all ranks, each rank knows this.
     pub(crate) longest: usize,
-    /// For operations on the caller's thread, and for those beside it.
+    /// Spin budgets for operations on the caller's thread, and for those beside it.
     spin: [SpinBudget; 2],
-    /// `true` if the operation runs beside the caller's thread, which computes meanwhile.
+    /// `true` if the operation runs beside the caller's thread, which computes.
     pub(crate) beside: bool,
-    /// The operation in progress, or the last one; `None` before the first one.
+    /// Operation in progress, or the last one; `None` before the first one.
     pub(crate) running: Option<Running>,
-    /// Ends the operation in progress and all later ones, from any thread.
+    /// Ends the operation in progress and all later operations, from any thread.
     pub(crate) interrupt: Arc<Interrupt>,
     pub(crate) watch: Option<Watch>,
 }
 
-/// The number of ranks on this host.
+/// Returns the number of ranks on this host.
 pub(crate) fn local_ranks(endpoints: &[Endpoint]) -> usize {
     let local = endpoints.iter().filter(|place| place.local.is_some());
     local.count()
 }
 
-/// The spin budget of a thread of a rank.
+/// Returns the spin budget of a thread of a rank.
 ///
-/// A thread that waits awake must not hold a processor that its peers need.
+/// A thread that spins must not occupy a processor that its peers need.
 pub(crate) fn spin_budget(endpoints: &[Endpoint]) -> SpinBudget {
     let processors = available_parallelism().map_or(1, usize::from);
     if local_ranks(endpoints) <= processors {
@@ -121,19 +126,19 @@ impl Mesh {
         }
     }
 
-    /// The spin budget of this rank.
+    /// Returns the spin budget of this rank.
     ///
-    /// Beside a thread that computes it keeps the processor for that time.
+    /// A rank that spins beside a computing thread occupies the processor for that time.
     fn spin(&self) -> &SpinBudget {
         &self.spin[usize::from(self.beside)]
     }
 
-    /// The operation in progress. All functions that wait or send belong to one.
+    /// Returns the operation in progress. All functions that wait or send need one.
     pub(crate) fn running(&self) -> Running {
         self.running.expect("an operation is in progress")
     }
 
-    /// Sends a message to a peer, or queues what cannot be sent now.
+    /// Sends a message to a peer, or queues the bytes that cannot be sent now.
     pub(crate) fn post(&mut self, peer: u32, payload: &[&[u8]]) -> Result<()> {
         let bytes: usize = payload.iter().map(|slice| slice.len()).sum();
         let frame = Frame::Data {
@@ -171,7 +176,7 @@ impl Mesh {
                     }
                 }
                 Err(error) => {
-                    // The peer says why it leaves before it leaves.
+                    // A peer sends its reason before it leaves.
                     self.read_reply(peer)?;
                     return Err(self.running().lost(self.named(peer), &error.to_string()));
                 }
@@ -195,7 +200,7 @@ impl Mesh {
             self.read_reply(peer)?;
             if let Some(reason) = self.outbound[&peer].ended() {
                 let reason = reason.to_owned();
-                // What it sent before it ended may still be on its way in.
+                // The peer's hello may still be in flight, although the peer has ended.
                 self.accept_peers()?;
                 if self.inbound.contains_key(&peer) {
                     break;
@@ -213,7 +218,7 @@ impl Mesh {
         self.endpoints.iter().all(|place| place.local.is_some())
     }
 
-    /// Waits until no peer is behind by more than so many bytes ([`Outbound::is_behind`]).
+    /// Waits until no peer [is behind](Outbound::is_behind) by more than `most` bytes.
     pub(crate) fn flush(&mut self, most: usize) -> Result<()> {
         let mut waiting: Option<SpinWait> = None;
         loop {
@@ -226,7 +231,7 @@ impl Mesh {
             };
             if let Some(reason) = outbound.ended() {
                 let reason = reason.to_owned();
-                // The peer says why it leaves before it leaves.
+                // A peer sends its reason before it leaves.
                 self.read_reply(peer)?;
                 return Err(self.running().lost(self.named(peer), &reason));
             }
@@ -237,16 +242,16 @@ impl Mesh {
         }
     }
 
-    /// The last call that was heard of from a peer.
+    /// Returns the last call that was received from a peer.
     pub(crate) fn last_call(&self, peer: u32) -> Option<Call> {
         self.last_calls.get(&peer).copied()
     }
 
-    /// Tells all peers that this rank has given up, and refuses those who come later.
+    /// Notifies all peers that this rank has failed, and refuses later peers.
     pub(crate) fn abort(&mut self, suspect: u32, cause: Cause) {
         let frame = Frame::Abort { suspect, cause };
         self.acceptor.close(&frame);
-        // First on the connections that have room for it at any time.
+        // First on the connections that always have room for it.
         for inbound in self.inbound.values() {
             inbound.socket.send_control(&frame);
         }

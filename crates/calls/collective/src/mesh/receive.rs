@@ -1,4 +1,4 @@
-//! Frames of peers, compared with the frame that is due, and the rank at fault.
+//! Checks of received frames against the expected frame, and the rank at fault.
 
 use super::Mesh;
 use crate::error::{CollectiveError, Result};
@@ -7,7 +7,7 @@ use crate::running::Named;
 use crate::wire::{Cause, Frame, Sent};
 
 impl Mesh {
-    /// Hears what a peer says on the connection that was dialled to it.
+    /// Reads replies of a peer on the connection that was dialled to it.
     pub(super) fn read_reply(&mut self, peer: u32) -> Result<()> {
         let (running, named) = (self.running(), self.named(peer));
         let Some(outbound) = self.outbound.get_mut(&peer) else {
@@ -20,9 +20,9 @@ impl Mesh {
         }
     }
 
-    /// Hears what a peer says beside its ring.
+    /// Reads a control frame of a peer beside its ring.
     ///
-    /// True: nothing, so it can be waited for.
+    /// `true` if there is none, so the caller can wait for the peer.
     pub(super) fn read_control(&mut self, peer: u32, incoming: &Incoming<'_>) -> Result<bool> {
         let Some(inbound) = self.inbound.get_mut(&peer) else {
             return Ok(true);
@@ -32,7 +32,7 @@ impl Mesh {
             return Ok(true);
         }
         if inbound.has_more() {
-            // What it wrote before that comes first.
+            // The data in the ring comes first, because the peer wrote it before.
             return Ok(false);
         }
         match said {
@@ -43,14 +43,14 @@ impl Mesh {
                 Err(self.running().not_a_rank(self.named(peer), found))
             }
             Err(error) => {
-                // The peer says why it leaves before it leaves.
+                // A peer sends its reason before it leaves.
                 self.read_reply(peer)?;
                 Err(self.running().lost(self.named(peer), &error.to_string()))
             }
         }
     }
 
-    /// Compares what a peer is about to send with what is expected of it.
+    /// Compares the frame that a peer sends with the expected frame.
     pub(super) fn check(&mut self, peer: u32, sent: Sent, incoming: &Incoming<'_>) -> Result<()> {
         let (running, named) = (self.running(), self.named(peer));
         if let Ok(Frame::Data { call, .. }) = sent {
@@ -75,7 +75,10 @@ impl Mesh {
         }
     }
 
-    /// A rank that gave up waiting for this one is told, like everybody, whom this one waits for.
+    /// Replaces an error that blames this rank by a timeout of the awaited rank.
+    ///
+    /// A peer that timed out because of this rank blames this rank. The rank at fault is the one
+    /// that this rank waits for.
     pub(super) fn pass_on(
         &self,
         error: CollectiveError,
@@ -95,7 +98,7 @@ impl Mesh {
         }
     }
 
-    /// A peer as errors name it.
+    /// Returns a peer in the form that errors use.
     pub(super) fn named(&self, peer: u32) -> Named {
         (peer, self.endpoints[peer as usize].address)
     }

@@ -1,4 +1,4 @@
-//! The shared buffers, which ranks of one host have beside their connections.
+//! Shared buffers, which ranks of one host have beside their connections.
 
 use std::io;
 
@@ -8,14 +8,16 @@ use crate::inbound::Inbound;
 use crate::outbound::Outbound;
 
 impl Mesh {
-    /// Waits until every other rank and this one have connected to one another, and know how what
-    /// they send one another is carried. Only the first time takes any.
+    /// Connects this rank with every other rank in both directions.
+    ///
+    /// Afterwards each pair of ranks knows whether it shares memory. Only the first call takes
+    /// time.
     pub(crate) fn connect_all(&mut self) -> Result<()> {
         if self.all_connected {
             return Ok(());
         }
-        // First all are dialled, so that each waits for the slowest only, and not for one after the
-        // other.
+        // First all peers are dialled, so that this takes as long as the slowest peer, not as long
+        // as all peers in sequence.
         for peer in self.member.others() {
             self.dialled(peer)?.send();
         }
@@ -37,9 +39,9 @@ impl Mesh {
         Ok(())
     }
 
-    /// Which half of the shared buffers, 0 or 1, is the next one's turn.
+    /// Returns the half of the shared buffers, 0 or 1, whose turn is next.
     ///
-    /// All ranks take as many halves_used.
+    /// All ranks use the same number of halves.
     pub(crate) fn next_half(&mut self) -> Result<usize> {
         let call = self.running().call;
         if let Some(buffer) = &mut self.buffer {
@@ -52,27 +54,29 @@ impl Mesh {
         Ok(self.halves_used % 2)
     }
 
-    /// Writes in the shared buffer of this rank, if there is one.
+    /// Writes to the shared buffer of this rank, if there is one.
     pub(crate) fn write_shared(&mut self, offset: usize, bytes: &[u8]) {
         if let Some(buffer) = &mut self.buffer {
             buffer.write(offset, bytes);
         }
     }
 
-    /// `true` if a peer that was met reads the shared buffer of this rank.
+    /// `true` if a connected peer reads the shared buffer of this rank.
     pub(crate) fn shares_buffer_with(&self, peer: u32) -> bool {
         self.outbound
             .get(&peer)
             .is_some_and(Outbound::shares_buffer)
     }
 
-    /// `true` if this rank reads the shared buffer of a peer that was met.
+    /// `true` if this rank reads the shared buffer of a connected peer.
     pub(crate) fn reads_buffer_of(&self, peer: u32) -> bool {
         let inbound = self.inbound.get(&peer);
         inbound.is_some_and(|inbound| inbound.buffer().is_some())
     }
 
-    /// Reads from the shared buffer of a peer; nothing if this rank does not read it.
+    /// Reads from the shared buffer of a peer.
+    ///
+    /// Does nothing if this rank does not read that buffer.
     pub(crate) fn read_shared(&self, peer: u32, offset: usize, into: &mut [u8]) {
         let inbound = self.inbound.get(&peer);
         if let Some(buffer) = inbound.and_then(Inbound::buffer) {

@@ -1,4 +1,4 @@
-//! The one place that waits: for data, for space, for peers who come or go.
+//! Waits of a mesh: for data, for space, and for peers that come or go.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -11,8 +11,11 @@ use crate::error::{CollectiveError, Result};
 use crate::polling::{Polling, Source};
 
 impl Mesh {
-    /// Waits awake for a moment for data of a peer, or for space for what is to be sent, where
-    /// rings carry them. True: something has happened.
+    /// Spins for a moment until a ring has data or space.
+    ///
+    /// It waits for data from the peer `from`, and for space for queued data.
+    ///
+    /// `true` if there is some. Without rings, it does not spin.
     pub(super) fn spin_for(&mut self, wait: SpinWait, from: Option<u32>) -> bool {
         let outbound = self.outbound.values_mut();
         let mut behind: Vec<_> = outbound.filter(|one| one.doorbell().is_some()).collect();
@@ -32,7 +35,7 @@ impl Mesh {
         happened
     }
 
-    /// Waits until something happens, and deals with everything but the data of `from`.
+    /// Waits until something happens, and handles all but the data of `from`.
     pub(super) fn wait(
         &mut self,
         awaited: u32,
@@ -94,7 +97,7 @@ impl Mesh {
             && let Some(inbound) = self.inbound.get_mut(&peer)
             && !inbound.prepare_to_sleep()
         {
-            // There are data already. Others have their turn all the same.
+            // The data is already here. The other sources are still polled.
             left = Duration::ZERO;
         }
         let mut polling = Polling::default();

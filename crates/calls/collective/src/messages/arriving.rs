@@ -1,4 +1,4 @@
-//! The connection of a peer that messages come from.
+//! Connection on which messages of a peer arrive.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -6,27 +6,27 @@ use crate::inbound::Inbound;
 use crate::matching;
 use crate::wire::{Envelope, FRAME, Frame, Sent};
 
-/// The most bytes of answers that a peer may leave unread; beyond it nothing is read of the peer.
+/// Maximum bytes of unread answers; beyond it no frame of the peer is read.
 const UNREAD: usize = 64 * 1024;
 
-/// The accepted connection of a peer, and the frame that is being read.
+/// Accepted connection of a peer, and the frame that is being read.
 #[derive(Debug)]
 pub(super) struct Arriving {
     pub(super) inbound: Inbound,
     head: [u8; FRAME],
     read: usize,
     pub(super) body: Body,
-    /// The answers to send are `answers[answered..]`.
+    /// Answers; `answers[answered..]` are still to be sent.
     answers: Vec<u8>,
     answered: usize,
 }
 
-/// The part of the stream that comes next.
+/// Next part of the stream.
 #[derive(Debug)]
 pub(super) enum Body {
     /// A frame.
     Frame,
-    /// The values of an eager message: so many of them are there.
+    /// The values of an eager message, of which `read` bytes have arrived.
     Eager {
         envelope: Envelope,
         values: Vec<u8>,
@@ -42,12 +42,12 @@ pub(super) enum Body {
     },
 }
 
-/// The result of a read.
+/// Result of a read.
 #[derive(Debug)]
 pub(super) enum Reading {
-    /// Nothing more has come.
+    /// There is nothing to read now.
     Nothing,
-    /// Values, of this many bytes.
+    /// Values of this many bytes.
     Values(usize),
     Frame(Sent),
 }
@@ -64,8 +64,9 @@ impl Arriving {
         }
     }
 
-    /// Reads a frame, or some of the values that are due, which go into `buffer` if they are those
-    /// of an announced message.
+    /// Reads a frame, or some of the values that are due.
+    ///
+    /// The values of an announced message go into `buffer`.
     pub(super) fn read(&mut self, buffer: Option<&mut [u8]>) -> io::Result<Reading> {
         let target = match &mut self.body {
             Body::Frame => &mut self.head[self.read..],
@@ -94,11 +95,11 @@ impl Arriving {
         Ok(Reading::Values(now))
     }
 
-    /// Reads a frame of the peer beside its ring, once that is empty.
+    /// Reads a frame of the peer beside its ring, once the ring is empty.
     fn read_beside(&mut self) -> io::Result<Reading> {
         let said = self.inbound.read_control();
         if !matches!(said, Ok(None)) && self.inbound.has_more() {
-            // What it wrote before that comes first.
+            // The data in the ring comes first, because the peer wrote it before.
             return Ok(Reading::Values(0));
         }
         match said {
@@ -115,7 +116,7 @@ impl Arriving {
         io::Error::new(error.kind(), format!("{error}, inside a message"))
     }
 
-    /// `true` if the peer has read enough of the answers for more messages of it to be read.
+    /// `true` if the peer has read enough answers to read more of its frames.
     pub(super) fn is_read(&self) -> bool {
         self.answers.len() - self.answered <= UNREAD
     }
@@ -132,7 +133,7 @@ impl Arriving {
 
     /// Sends answers, as many as can be sent now.
     ///
-    /// If the peer is gone, reading says so.
+    /// If the connection has ended, the next read reports it.
     pub(super) fn send_answers(&mut self) {
         while self.has_answers() {
             let rest = IoSlice::new(&self.answers[self.answered..]);

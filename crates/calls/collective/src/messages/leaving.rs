@@ -1,4 +1,4 @@
-//! The connection to a peer that messages are sent to.
+//! Connection on which messages are sent to a peer.
 
 use std::collections::VecDeque;
 
@@ -6,18 +6,18 @@ use crate::matching;
 use crate::outbound::Outbound;
 use crate::wire::{Envelope, Frame};
 
-/// Number of pieces that go before others have their turn.
+/// Number of pieces to send before the turn of the next connection.
 const PIECES: usize = 16;
 
-/// The dialled connection of a peer, and the messages that go through it.
+/// Dialled connection of a peer, and the messages that it carries.
 #[derive(Debug)]
 pub(super) struct Leaving {
     pub(super) outbound: Outbound,
-    /// The peer said that it leaves.
+    /// `true` if the peer has sent a leave frame.
     pub(super) left: bool,
-    /// Announced messages whose values are to go, one after another.
+    /// Announced messages whose values are to be sent, in order.
     streams: VecDeque<Stream>,
-    /// Sends all of whose bytes were handed to the connection, which may not have sent them yet.
+    /// Sends whose bytes were all queued on the connection.
     posted: Vec<matching::Operation>,
 }
 
@@ -38,7 +38,7 @@ impl Leaving {
         }
     }
 
-    /// Sends an envelope; with the values, if they go with it.
+    /// Sends an envelope and, for an eager message, the values.
     pub(super) fn post(
         &mut self,
         operation: matching::Operation,
@@ -53,7 +53,7 @@ impl Leaving {
         }
     }
 
-    /// Has the values of an announced message follow those that are on their way.
+    /// Queues the values of an announced message behind those that are being sent.
     pub(super) fn stream(&mut self, operation: matching::Operation, number: u64) {
         self.streams.push_back(Stream {
             operation,
@@ -62,7 +62,7 @@ impl Leaving {
         });
     }
 
-    /// Sends what can be sent now, values in pieces of at most so many bytes.
+    /// Sends what can be sent now; `longest` is the maximum length of a piece.
     pub(super) fn send<'a>(
         &mut self,
         longest: usize,
@@ -76,7 +76,7 @@ impl Leaving {
             let Some(stream) = self.streams.front_mut() else {
                 return;
             };
-            // An operation that has ended has ended the group.
+            // An operation that has ended has also ended the group.
             let values = values_of(stream.operation).unwrap_or_default();
             let piece = &values[stream.sent..values.len().min(stream.sent + longest)];
             let frame = Frame::Piece {
@@ -92,19 +92,20 @@ impl Leaving {
         }
     }
 
-    /// `true` if values can be sent although nothing happens.
+    /// `true` if values can be sent now, without waiting for an event.
     pub(super) fn can_go_on(&self) -> bool {
         !self.streams.is_empty() && !self.outbound.is_behind(0) && self.outbound.ended().is_none()
     }
 
-    /// `true` if something is to go through the ring, and there is space for it; for looking again
-    /// and again.
+    /// `true` if data is to be sent through the ring, and the ring has space.
+    ///
+    /// A spinning caller can repeat this check.
     pub(super) fn has_space(&mut self) -> bool {
         let waits = !self.streams.is_empty() || self.outbound.is_behind(0);
         waits && self.outbound.ended().is_none() && self.outbound.can_go_on()
     }
 
-    /// The sends that have ended: their bytes are on their way to a peer that is there.
+    /// Returns the completed sends: their bytes were sent to a connected peer.
     pub(super) fn take_sent(&mut self) -> Vec<matching::Operation> {
         if self.outbound.is_behind(0) {
             return Vec::new();

@@ -9,9 +9,9 @@
 //!
 //! `matching` decides which receive gets a message.
 //!
-//! Messages have connections and a listener apart from those of the collectives. So no message
-//! waits for a collective, and no collective waits for a message. A thread moves the messages; it
-//! starts with the first message of this rank.
+//! Messages have a separate listener and separate connections. So no message waits for a
+//! collective, and no collective waits for a message. A thread moves the messages. It starts with
+//! the first message of this rank.
 
 mod arriving;
 mod driver;
@@ -43,8 +43,8 @@ use crate::work::{Work, work};
 
 /// Handle that sends and receives messages in a group.
 ///
-/// It can be cloned and used by any thread, also while the group is in a collective operation. Each
-/// handle has a separate time limit, which starts as that of the group.
+/// The handle can be cloned and used by any thread, even while the group is in a collective
+/// operation. Each handle has a separate time limit, which is initially that of the group.
 ///
 /// ```
 /// use std::thread;
@@ -73,7 +73,7 @@ use crate::work::{Work, work};
 /// The rules:
 ///
 /// - A receive takes a message with its tag. Messages between the same ranks with the same tag are
-///   received in the order of the sends; receives take messages in the order in which they were
+///   received in the order of the sends. Receives take messages in the order in which they were
 ///   posted, whether they name a rank or not.
 /// - A send has ended when its values are on their way to a connected rank and the buffer is free.
 ///   That does not mean that the message was received. A message of more than 64 KiB waits for its
@@ -106,7 +106,7 @@ struct State {
 }
 
 enum Stage {
-    /// No message until now.
+    /// There was no message until now.
     Idle(Box<Setup>),
     Running {
         commands: Sender<Command>,
@@ -174,7 +174,7 @@ impl PointToPoint {
     ///
     /// # Errors
     ///
-    /// Those of [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub fn receive<B: ReceiveBuffer>(
         &self,
         mut buffer: B,
@@ -258,10 +258,9 @@ impl PointToPoint {
             Stage::Idle(setup) => setup.close(&self.inner.member, &Frame::Leave),
             Stage::Running { commands, thread } => {
                 drop(commands);
-                // A function that is called at the end of an operation may drop the group on this
-                // thread.
+                // A callback at the end of an operation may drop the group on this thread.
                 if thread.thread().id() != thread::current().id() {
-                    // The work that a panic ended has reported it.
+                    // A panic of the thread was already reported by its work.
                     let _ = thread.join();
                 }
             }
@@ -304,7 +303,7 @@ impl Inner {
 /// Error of operations of a rank that has left the group.
 const LEFT: &str = "this rank has left the group";
 
-/// Membership of a rank, which leaves at the drop.
+/// Membership of a rank; a drop leaves the group.
 #[derive(Debug)]
 pub(crate) struct Membership(pub(crate) PointToPoint);
 

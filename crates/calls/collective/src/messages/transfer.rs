@@ -1,4 +1,4 @@
-//! The buffers of messages, and the operations that have them.
+//! Buffers of messages, and the operations that own them.
 
 use std::time::Instant;
 
@@ -9,25 +9,28 @@ use crate::error::Result;
 use crate::running::Running;
 use crate::work::Completer;
 
-/// Values that a message carries: a `Vec` of elements, or memory of another owner. The operation
-/// has it until it has ended, and gives it back.
+/// Values of a message: a `Vec` of elements, or memory of another owner.
+///
+/// The operation owns the buffer until it has ended, and then returns it.
 pub trait SendBuffer: Send + 'static {
-    /// The type of the values.
+    /// Returns the type of the values.
     fn element(&self) -> ElementType;
 
-    /// The values as they are in memory, a multiple of [`ElementType::size`] of bytes; always the
-    /// same.
+    /// Returns the values in their form in memory.
+    ///
+    /// The length is a multiple of [`ElementType::size`]. Every call returns the same bytes.
     fn bytes(&self) -> &[u8];
 }
 
-/// Room for the values of a message: a `Vec` of elements, or memory of another owner.
+/// Buffer to receive values: a `Vec` of elements, or memory of another owner.
 pub trait ReceiveBuffer: Send + 'static {
-    /// The type of the values.
+    /// Returns the type of the values.
     fn element(&self) -> ElementType;
 
-    /// The room, a multiple of [`ElementType::size`] of bytes; always the same.
+    /// Returns the memory for the values.
     ///
-    /// A receive that fails may have changed a part.
+    /// The length is a multiple of [`ElementType::size`]. Every call returns the same memory. A
+    /// receive that fails may have changed a part of it.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -51,20 +54,20 @@ impl<T: Element> ReceiveBuffer for Vec<T> {
     }
 }
 
-/// The result of a receive.
+/// Result of a receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received<B> {
-    /// The buffer, full.
+    /// Buffer with the received values.
     pub buffer: B,
-    /// The sender.
+    /// Rank that sent the message.
     pub from: u32,
 }
 
-/// A send or a receive that has not ended.
+/// Send or receive that has not ended.
 pub(super) struct Transfer {
     pub(super) running: Running,
     pub(super) values: Box<dyn Values>,
-    /// The rank at the other end, once it is known.
+    /// Rank at the other end; `None` while it is unknown.
     pub(super) peer: Option<u32>,
     /// `true` if a message and a receive have been matched.
     pub(super) is_matched: bool,
@@ -76,14 +79,14 @@ impl Transfer {
     }
 }
 
-/// The buffer of an operation with the end of its work.
+/// Buffer of an operation, with the end of its work.
 pub(super) trait Values: Send {
-    /// Nothing if it is received into.
+    /// Returns the values to send; empty for a receive.
     fn bytes(&self) -> &[u8] {
         &[]
     }
 
-    /// Nothing if it is sent from.
+    /// Returns the memory to receive into; empty for a send.
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut []
     }

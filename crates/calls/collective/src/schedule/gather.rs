@@ -1,8 +1,8 @@
-//! From all ranks to one of them or to all. Part `n` is what rank `n` has.
+//! Schedules from all ranks to one or to all. Part `n` is the data of rank `n`.
 
 use super::{Arrival, Message, Schedule, Step, add, distances, one, subtract};
 
-/// Each rank hands its part to the root, in turn.
+/// Each rank sends its part to the root, in the order of the distances.
 pub(crate) fn direct_gather(rank: u32, world_size: u32, root: u32) -> Schedule {
     Schedule::narrow((1..world_size).map(|distance| {
         let giver = add(root, distance, world_size);
@@ -18,9 +18,9 @@ pub(crate) fn ring_gather(rank: u32, world_size: u32) -> Schedule {
     ring(rank, world_size, 0, Arrival::Replace)
 }
 
-/// Parts travel around the ring.
+/// Lets parts travel around the ring.
 ///
-/// The first one that each rank sends is that of the rank `behind` it.
+/// Each rank first sends the part of the rank `behind` it.
 pub(super) fn ring(rank: u32, world_size: u32, behind: u32, arrival: Arrival) -> Schedule {
     let next = add(rank, 1, world_size);
     let previous = subtract(rank, 1, world_size);
@@ -34,8 +34,10 @@ pub(super) fn ring(rank: u32, world_size: u32, behind: u32, arrival: Arrival) ->
     }))
 }
 
-/// All-gather in few steps (Bruck): before step `n` each rank has the `2^n` parts from its own on,
-/// modulo the world size, and gets as many more.
+/// All-gather in few steps (Bruck).
+///
+/// Before step `n` each rank has `2^n` parts, starting with its own part, modulo the world size. In
+/// the step it gets the same number of further parts.
 pub(crate) fn bruck(rank: u32, world_size: u32) -> Schedule {
     let mut widest = 1;
     let steps = distances(world_size)
@@ -56,9 +58,12 @@ pub(crate) fn bruck(rank: u32, world_size: u32) -> Schedule {
     Schedule { widest, steps }
 }
 
-/// All-to-all: in step `n` each rank sends to the one `n` above it and receives from the one `n`
-/// below. Parts are numbered by the rank at the other end, in a buffer to send from and in one to
-/// receive into.
+/// All-to-all in pairs.
+///
+/// In step `n` each rank sends to the rank `n` above and receives from the rank `n` below.
+///
+/// There are separate buffers to send and to receive. Their parts have the number of the rank at
+/// the other end.
 pub(crate) fn pairwise(rank: u32, world_size: u32) -> Schedule {
     Schedule::narrow((1..world_size).map(|distance| {
         let (to, from) = (

@@ -1,21 +1,22 @@
 //! Schedules: the messages of one rank, step by step.
 //!
-//! Pure: ranks in, steps out.
+//! Pure functions: they take ranks and return steps.
 //!
 //! A buffer is cut into numbered parts ([`Parts`]). In every step a rank sends at most one run of
-//! parts to one rank and receives at most one run from one rank; the sending comes first and is not
-//! waited for.
+//! parts to one rank, and receives at most one run from one rank. It sends first, and does not wait
+//! for the end of the sending.
 //!
 //! | file | algorithms |
 //! |---|---|
-//! | `spread.rs` | from one to all, and everybody heard of: dissemination, trees, scatter |
-//! | `gather.rs` | from all to one or to all: direct, Bruck, ring; all-to-all |
-//! | `reduce.rs` | combining: recursive doubling, rings, a tree to one rank |
-//! | `parts.rs` | which elements a part has |
+//! | `spread.rs` | from one rank to all, and from every rank to every rank: dissemination, trees,
+//! scatter |
+//! | `gather.rs` | from all ranks to one or to all: direct, Bruck, ring; all-to-all |
+//! | `reduce.rs` | combinations: recursive doubling, rings, a tree to one rank |
+//! | `parts.rs` | elements of a part |
 //!
-//! **INV-C1**: what one rank sends in step `n`, the other receives in step `n`. Because of this no
-//! order of waiting can be circular: a rank that waits in step `n` waits for ranks that are in an
-//! earlier step, or in step `n` and have sent already.
+//! **INV-C1**: a message that one rank sends in step `n`, the other rank receives in step `n`. So
+//! no order of waiting can be circular: a rank that waits in step `n` waits for ranks in earlier
+//! steps, or for ranks in step `n` that have already sent.
 
 mod gather;
 mod parts;
@@ -29,66 +30,66 @@ pub(crate) use self::parts::Parts;
 pub(crate) use self::reduce::{recursive_doubling, reduce_to, ring_reduce, ring_reduce_scatter};
 pub(crate) use self::spread::{binomial_tree, direct_scatter, dissemination, scatter_and_ring};
 
-/// The part of one rank in one algorithm.
+/// Steps of one rank in one algorithm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Schedule {
     /// Number of parts of the longest message, the same on all ranks; at least 1.
     pub(crate) widest: u32,
-    /// The steps.
+    /// Steps of the rank.
     ///
-    /// All ranks have equally many; in some a rank may have nothing to do.
+    /// All ranks have the same number of steps. In some steps a rank may have nothing to do.
     pub(crate) steps: Vec<Step>,
 }
 
-/// The part of one rank in one step.
+/// Messages of one rank in one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Step {
-    /// The message to send, as it is at the beginning of the step.
+    /// Message to send, with the values at the beginning of the step.
     pub(crate) send: Option<Message>,
-    /// The message to receive, and its use.
+    /// Message to receive, and its use.
     pub(crate) receive: Option<(Message, Arrival)>,
 }
 
-/// Some parts on their way.
+/// Parts that are sent together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// The rank at the other end.
+    /// Rank at the other end.
     pub(crate) peer: u32,
-    /// The first of them.
+    /// Number of the first part.
     pub(crate) part: u32,
-    /// Number of parts, of which those beyond the last part are the first ones.
+    /// Number of parts. After the last part of the buffer the first part follows.
     pub(crate) count: u32,
 }
 
-/// Use of parts that arrive.
+/// Use of received parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// They are combined with the own parts.
+    /// The received parts are combined with the own parts.
     Combine,
-    /// They take the place of the own parts.
+    /// The received parts replace the own parts.
     Replace,
 }
 
 impl Schedule {
-    /// Of messages with one part each.
+    /// Makes a schedule of messages with one part each.
     fn narrow(steps: impl IntoIterator<Item = Step>) -> Self {
         let steps = steps.into_iter().collect();
         Self { widest: 1, steps }
     }
 
-    /// Both, in this order.
+    /// Appends the steps of another schedule.
     fn then(mut self, next: Self) -> Self {
         self.steps.extend(next.steps);
         self
     }
 }
 
-/// The only part of a buffer that is not cut.
+/// Returns the message with the only part of an uncut buffer.
 fn whole(peer: u32) -> Message {
     one(peer, 0)
 }
 
-/// One part of several.
+/// Returns the message with one of several parts.
 fn one(peer: u32, part: u32) -> Message {
     Message {
         peer,
@@ -97,20 +98,24 @@ fn one(peer: u32, part: u32) -> Message {
     }
 }
 
-/// 1, 2, 4, … below `world_size`.
+/// Returns 1, 2, 4, … below `world_size`.
 fn distances(world_size: u32) -> impl Iterator<Item = u32> {
     (0..u32::BITS)
         .map(|bit| 1 << bit)
         .take_while(move |distance| *distance < world_size)
 }
 
-/// `rank + distance` modulo the world size; `distance` is at most the world size.
+/// Returns `rank + distance` modulo the world size.
+///
+/// `distance` is at most the world size.
 fn add(rank: u32, distance: u32, world_size: u32) -> u32 {
     let sum = u64::from(rank) + u64::from(distance);
     (sum % u64::from(world_size)) as u32
 }
 
-/// `rank - distance` modulo the world size; `distance` is at most the world size.
+/// Returns `rank - distance` modulo the world size.
+///
+/// `distance` is at most the world size.
 fn subtract(rank: u32, distance: u32, world_size: u32) -> u32 {
     add(rank, world_size - distance, world_size)
 }

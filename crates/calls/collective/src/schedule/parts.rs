@@ -1,17 +1,18 @@
-//! Which elements of a buffer a part has.
+//! Elements of the parts of a buffer.
 
 use std::ops::Range;
 
-/// A buffer, cut into parts that follow one another without a gap.
+/// Cut of a buffer into consecutive parts without gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// Where each part begins, and where the last one ends.
+    /// Offset of each part, and the end of the last one.
     bounds: Vec<usize>,
 }
 
 impl Parts {
-    /// `len` elements in `count` parts that differ by one element at most; the longer ones come
-    /// first.
+    /// Cuts `len` elements into `count` parts that differ by at most one element.
+    ///
+    /// The longer parts come first.
     pub(crate) fn even(count: u32, len: usize) -> Self {
         let count = count as usize;
         let (each, rest) = (len / count, len % count);
@@ -22,7 +23,7 @@ impl Parts {
         }
     }
 
-    /// Parts of these lengths.
+    /// Makes parts of these lengths.
     pub(crate) fn of(lengths: &[usize]) -> Self {
         let mut end = 0;
         let ends = lengths.iter().map(|length| {
@@ -34,7 +35,7 @@ impl Parts {
         }
     }
 
-    /// As many parts as ranks, of which only that of `rank` has any elements.
+    /// Makes one part per rank; only the part of `rank` has elements.
     pub(crate) fn only(rank: u32, world_size: u32, len: usize) -> Self {
         let bound = |part| if part <= rank { 0 } else { len };
         Self {
@@ -42,25 +43,26 @@ impl Parts {
         }
     }
 
-    /// Number of parts.
+    /// Returns the number of parts.
     pub(crate) fn count(&self) -> usize {
         self.bounds.len() - 1
     }
 
-    /// The elements of one part.
+    /// Returns the elements of one part.
     pub(crate) fn range(&self, part: u32) -> Range<usize> {
         let part = part as usize % self.count();
         self.bounds[part]..self.bounds[part + 1]
     }
 
-    /// Number of elements of the longest part.
+    /// Returns the number of elements of the longest part.
     pub(crate) fn longest(&self) -> usize {
         let lengths = self.bounds.windows(2).map(|pair| pair[1] - pair[0]);
         lengths.max().unwrap_or_default()
     }
 
-    /// The elements of one part that belong to one piece, when each part is taken `most` elements
-    /// at a time.
+    /// Returns the elements of one part that belong to one piece.
+    ///
+    /// Each piece has at most `most` elements of a part.
     pub(crate) fn piece(&self, part: u32, piece: usize, most: usize) -> Range<usize> {
         let range = self.range(part);
         let start = range.end.min(range.start + piece * most);

@@ -1,8 +1,10 @@
-//! From one rank to all, and everybody hearing of everybody.
+//! Schedules from one rank to all, and from every rank to every rank.
 
 use super::{Arrival, Schedule, Step, add, distances, one, ring_gather, subtract, whole};
 
-/// Barrier: in step `n` each rank tells the one `2^n` above it, modulo the world size.
+/// Barrier: in step `n` each rank notifies the rank `2^n` above it.
+///
+/// Rank numbers are modulo the world size.
 pub(crate) fn dissemination(rank: u32, world_size: u32) -> Schedule {
     Schedule::narrow(distances(world_size).map(|distance| Step {
         send: Some(whole(add(rank, distance, world_size))),
@@ -13,8 +15,9 @@ pub(crate) fn dissemination(rank: u32, world_size: u32) -> Schedule {
     }))
 }
 
-/// Broadcast in few steps: in step `n` the `2^n` ranks that have the data give it to as many
-/// others.
+/// Broadcast in few steps, along a binomial tree.
+///
+/// In step `n` each of the `2^n` ranks that have the data sends it to one further rank.
 ///
 /// ```text
 ///   step 0   root -> 1
@@ -37,7 +40,7 @@ pub(crate) fn binomial_tree(rank: u32, world_size: u32, root: u32) -> Schedule {
     }))
 }
 
-/// The root hands each rank the part with its number, in turn.
+/// Scatter: the root sends each rank the part with its number, in order.
 pub(crate) fn direct_scatter(rank: u32, world_size: u32, root: u32) -> Schedule {
     Schedule::narrow((1..world_size).map(|distance| {
         let taker = add(root, distance, world_size);
@@ -48,8 +51,9 @@ pub(crate) fn direct_scatter(rank: u32, world_size: u32, root: u32) -> Schedule 
     }))
 }
 
-/// Broadcast with few bytes: the root hands out one part to each rank, and the parts travel around
-/// the ring. No rank, the root neither, sends much more than the buffer once or twice.
+/// Broadcast with few bytes: scattered parts travel around the ring.
+///
+/// No rank, including the root, sends much more than twice the buffer.
 pub(crate) fn scatter_and_ring(rank: u32, world_size: u32, root: u32) -> Schedule {
     direct_scatter(rank, world_size, root).then(ring_gather(rank, world_size))
 }

@@ -1,14 +1,14 @@
-//! All ranks in lockstep, for every world size up to 17.
+//! Tests of schedules: all ranks in lockstep, for every world size up to 17.
 
 use super::*;
 
 /// Number of contributions of each rank to a part.
 type Contributions = Vec<u32>;
 
-/// Plays all ranks and returns what each has in each part at the end.
+/// Runs all ranks, and returns the contributions to each part on each rank.
 ///
-/// Every rank begins with its own contribution in the parts for which `begins` says so. Panics
-/// where INV-C1 does not hold.
+/// Every rank begins with its own contribution in the parts for which `begins` returns `true`.
+/// Panics if INV-C1 does not hold.
 fn play(
     schedules: &[Schedule],
     parts: u32,
@@ -38,7 +38,7 @@ fn play(
             };
             received += 1;
             let peer = message.peer as usize;
-            assert_ne!(peer, rank, "nobody talks to itself");
+            assert_ne!(peer, rank, "no rank sends to itself");
             assert!(message.count <= schedule.widest && message.part < parts);
             let matching = Message {
                 peer: u32::try_from(rank).unwrap(),
@@ -166,7 +166,7 @@ fn all_to_all_meets_every_other_rank_once_and_in_the_same_step() {
 fn after_a_barrier_everybody_has_heard_of_everybody() {
     for world_size in 1..=17 {
         let mut schedules = all(world_size, |rank| dissemination(rank, world_size));
-        // A barrier carries no data. Combining shows who has heard of whom.
+        // A barrier carries no data. Combining shows which ranks have received from which.
         for step in schedules.iter_mut().flat_map(|one| &mut one.steps) {
             step.receive = step.receive.map(|(message, _)| (message, Arrival::Combine));
         }

@@ -1,4 +1,4 @@
-//! Ranks that are missing, late, different or gone.
+//! Tests of ranks that are missing, late, different or lost.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -91,7 +91,7 @@ fn a_rank_that_leaves_ends_the_operation_of_all_others_at_once() {
                     return None;
                 }
                 let mut values = vec![1.0_f64; len];
-                // A slow rank may hear of the loss while it is in the operation before.
+                // A slow rank may receive the abort while it is in the previous operation.
                 let after = before.and_then(|()| group.all_reduce(&mut values, ReduceOp::Sum));
                 Some(after.unwrap_err())
             });
@@ -108,7 +108,7 @@ fn a_rank_that_leaves_ends_the_operation_of_all_others_at_once() {
                     other => panic!("{other}"),
                 };
                 named_the_first += u32::from(named == 2);
-                // Who first dials a rank when that has given up and left can only name that one.
+                // A rank that first dials a rank that has already left can name only that rank.
                 assert!(named == 2 || !connected, "{len} elements: {text}");
             }
             assert!(named_the_first >= 1);
@@ -121,7 +121,7 @@ fn a_rank_that_does_not_come_is_named_with_its_address() {
     let given_up = Barrier::new(3);
     let errors = run(3, SHORT, |mut group| {
         if group.rank() == 1 {
-            // Stays a member, but does not take part until the others have given up.
+            // This rank stays a member, but does not participate until the others have failed.
             given_up.wait();
             return None;
         }
@@ -153,14 +153,14 @@ fn a_rank_that_does_not_come_is_named_with_its_address() {
         }
         assert_eq!(
             again.to_string(),
-            format!("this process group is broken since: {text}")
+            format!("this process group failed earlier and cannot be used: {text}")
         );
     }
 }
 
 #[test]
 fn different_calls_fail_on_both_sides() {
-    // The longer ones are in shared buffers.
+    // The longer buffers use shared memory.
     for lens in [[10, 11], [10_000, 10_001]] {
         let errors = run(2, LONG, |mut group| {
             group.barrier().unwrap();
@@ -169,7 +169,7 @@ fn different_calls_fail_on_both_sides() {
             error.to_string()
         });
         let calls = lens.map(|len| format!("all_reduce({len} x f32, sum) as operation 2"));
-        // One side may hear from the other that it gave up before it sees the call itself.
+        // One side may receive the abort of the other before it receives the call.
         let full = |own: usize| {
             errors[own].starts_with(&format!("{}: rank {} at ", calls[own], 1 - own))
                 && errors[own].contains(&format!("called {}", calls[1 - own]))
@@ -209,7 +209,7 @@ fn connections_that_are_no_ranks_are_refused_and_disturb_nobody() {
                 scope.spawn(move || {
                     let mut group = join(store, rank, 2, LONG).unwrap();
                     if rank == 0 {
-                        // Only goes on when the intruders have connected.
+                        // Rank 0 continues only when the intruders have connected.
                         store.wait(&["intruders"], Some(LONG)).unwrap();
                     }
                     group.barrier().unwrap();
@@ -291,7 +291,7 @@ fn a_monitored_barrier_names_everybody_who_did_not_come() {
     let errors = run(5, LONG, |mut group| {
         group.all_reduce(&mut [1_i32], ReduceOp::Sum).unwrap();
         group.monitored_barrier(LONG).unwrap();
-        // The others stay members, but do not come until these have given up.
+        // The other ranks stay members, but do not call the barrier until these ranks have failed.
         let comes = matches!(group.rank(), 0 | 2 | 4);
         let error = comes.then(|| group.monitored_barrier(SHORT).unwrap_err());
         given_up.wait();
@@ -299,7 +299,7 @@ fn a_monitored_barrier_names_everybody_who_did_not_come() {
     });
     let text = errors[0].as_ref().unwrap().to_string();
     assert!(text.contains("still without ranks 1, 3 of 5"), "{text}");
-    let known = "rank 1 was last heard of in monitored_barrier() as operation 2";
+    let known = "the last known call of rank 1 is monitored_barrier() as operation 2";
     assert!(text.contains(known), "{text}");
     for rank in [2, 4] {
         match errors[rank].as_ref().unwrap() {
@@ -316,7 +316,7 @@ fn a_rank_that_dies_ends_a_monitored_barrier_before_its_time() {
     let started = Instant::now();
     let errors = run(4, LONG, |mut group| {
         let before = group.barrier();
-        // A slow rank may hear of the loss while it is in the operation before.
+        // A slow rank may receive the abort while it is in the previous operation.
         (group.rank() != 2).then(|| {
             let after = before.and_then(|()| group.monitored_barrier(LONG));
             after.unwrap_err()
@@ -337,7 +337,7 @@ fn a_group_is_rebuilt_after_a_failure_with_a_rank_that_came_back() {
             scope.spawn(move || {
                 let mut group = join(store, rank, 3, LONG).unwrap();
                 if rank == 2 {
-                    // As if its process had ended.
+                    // This is like the end of its process.
                     drop(group);
                     return died.send(()).unwrap();
                 }
@@ -366,7 +366,7 @@ fn sum_of_three(group: &mut ProcessGroup) {
     let mut values = [1_i32, 10];
     group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
     assert_eq!(values, [3, 30]);
-    // Nobody leaves before everybody has the result.
+    // No rank leaves before every rank has the result.
     group.barrier().unwrap();
 }
 
@@ -374,7 +374,7 @@ fn sum_of_three(group: &mut ProcessGroup) {
 fn who_waits_uses_no_processor() {
     const LATE: Duration = Duration::from_millis(500);
     let used = run(2, LONG, |mut group| {
-        // Everything is connected before.
+        // All connections exist before the measurement.
         group.barrier().unwrap();
         if group.rank() == 1 {
             thread::sleep(LATE);

@@ -1,4 +1,6 @@
-//! A peer that does not keep the rules of messages: it is named, and its share of memory is bounded.
+//! Tests of a peer that breaks the rules of messages.
+//!
+//! The error names the peer, and its share of memory is bounded.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +13,9 @@ use crate::support::{LONG, join, store};
 use rdzv_collective::CollectiveError;
 use rdzv_store::Store;
 
-/// A frame of messages: kind, tag, length that follows, number, elements (of type `u8`).
+/// Returns a frame of messages with elements of type `u8`.
+///
+/// The fields are kind, tag, length that follows, number, and elements.
 fn frame(kind: u8, tag: u32, payload: u32, number: u64, elements: u64) -> Vec<u8> {
     let mut bytes = b"RZPF".to_vec();
     bytes.extend([kind, 0, 1, 0]);
@@ -22,7 +26,7 @@ fn frame(kind: u8, tag: u32, payload: u32, number: u64, elements: u64) -> Vec<u8
     bytes
 }
 
-/// The resident memory of this process in KiB.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -32,7 +36,9 @@ fn resident() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Rank 0 of a group whose rank 1 only says this, on the connection for messages, and then ends its sending if
+/// Returns the error of rank 0 after rank 1 has sent these bytes.
+///
+/// Rank 1 sends only these bytes, on the connection for messages, and then ends its sending if
 /// `closes`. Rank 0 waits for a message of 4 bytes with tag 7.
 fn error_after(said: &[u8], closes: bool) -> CollectiveError {
     let store = store();
@@ -51,7 +57,7 @@ fn error_after(said: &[u8], closes: bool) -> CollectiveError {
             error
         });
         let mut stream = connect(&store);
-        // It writes until nobody reads any more.
+        // Rank 1 writes until rank 0 stops reading.
         let _ = stream.write_all(said);
         if closes {
             stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -101,7 +107,7 @@ fn a_rank_that_only_its_own_host_reaches_is_named() {
     assert!(error.contains(expected), "{error}");
 }
 
-/// Says hello as rank 1 to rank 0.
+/// Connects to rank 0 and sends a hello as rank 1.
 fn connect(store: &dyn Store) -> TcpStream {
     let text = |key: &str| {
         store.wait(&[key], Some(LONG)).unwrap();
@@ -140,11 +146,11 @@ fn frames_that_no_rank_sends_end_the_group_and_name_the_peer() {
     request.truncate(32);
     let table: [(&[u8], &str); 9] = [
         (&eager(4 << 30), "an eager message of 4294967296 bytes"),
-        // Beyond any memory.
+        // This length exceeds any memory.
         (&eager(u64::MAX), "an eager message of"),
         (&flood, "message 1025 of 0 eager bytes"),
         (&values, "message 5 of 65536 eager bytes"),
-        (&frame(8, 0, 4, 3, 0), "were not asked for"),
+        (&frame(8, 0, 4, 3, 0), "were not requested"),
         (&piece_too_long, "a piece of 5 bytes"),
         (&frame(5, 7, 0, 3, 4), "message 1 is due"),
         // A frame of collectives.

@@ -1,4 +1,6 @@
-//! Process groups in one process. One program, because each is linked with everything.
+//! Tests of process groups in one process.
+//!
+//! They are one program, because linking each test program takes long.
 
 mod failures;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Messages between two ranks: their order, their memory, and their end when something fails.
+//! Tests of messages: their order, their memory, and their end at a failure.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,14 +13,14 @@ use rdzv_collective::{
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Nothing, one value, the longest eager message, one more, and some pieces.
+/// Zero, one, the longest eager message, one more, and several pieces.
 const LENGTHS: [usize; 5] = [0, 1, 4096, 4097, 300_001];
 
 fn values(seed: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|index| index ^ seed << 20).collect()
 }
 
-/// On one host with shared memory, without it, and over TCP.
+/// Options for one host with shared memory, one host without it, and TCP.
 fn transports() -> [GroupOptions; 3] {
     [options(LONG), not_shared(), far()]
 }
@@ -60,7 +60,7 @@ fn a_long_message_passes_a_collective_operation_and_the_other_way_round() {
         let messages = queue.point_to_point();
         if own == 0 {
             let sent = messages.send(values(0, 1_000_000), 1, 0).unwrap();
-            // The other rank has not posted its receive.
+            // The other rank has not posted its receive yet.
             queue.group().unwrap().barrier().unwrap();
             let reduced = queue.all_reduce_async(vec![1_i32], ReduceOp::Sum).unwrap();
             sent.wait().unwrap();
@@ -69,7 +69,7 @@ fn a_long_message_passes_a_collective_operation_and_the_other_way_round() {
         } else {
             queue.group().unwrap().barrier().unwrap();
             assert!(received(&messages, 1_000_000, None, 0).1 == values(0, 1_000_000));
-            // The other rank waits for this in a collective operation.
+            // The other rank waits for this message in a collective operation.
             received(&messages, 1, Some(0), 1);
             queue
                 .group()
@@ -98,7 +98,7 @@ fn messages_do_not_overtake_one_another_whatever_their_length() {
                     .into_iter()
                     .for_each(|work| drop(work.wait().unwrap()));
             } else {
-                // One tag after the other, half of the receives from any rank.
+                // The tags in order, with half of the receives from any rank.
                 for tag in 0..2 {
                     for number in (tag..MANY).step_by(2) {
                         let from = (number % 3 == 0).then_some(0);
@@ -135,8 +135,8 @@ fn receives_take_messages_in_the_order_in_which_they_were_posted() {
         all.sort_unstable();
         assert_eq!(all, [10, 11, 20, 21], "{got:?}");
         assert_eq!((got[0].0, got[2].0), (1, 2));
-        // The first message of rank 1 goes to the first receive; that of rank 2 to the first one
-        // for it.
+        // The first message of rank 1 goes to the first receive. The first message of rank 2 goes
+        // to the first receive for it.
         assert_eq!(got[0].1, 10, "{got:?}");
         let of_rank_2: Vec<u32> = got
             .iter()
@@ -168,7 +168,7 @@ fn messages_that_nobody_asks_for_stay_with_their_sender() {
                 .into_iter()
                 .for_each(|work| drop(work.wait().unwrap()));
         } else {
-            // This rank is there, but asks for something else.
+            // This rank is connected, but asks for another message.
             let other = messages.receive(vec![0_u8], Some(0), 0).unwrap();
             checked.wait();
             assert!(!other.is_done(), "it waits behind the others");
@@ -186,7 +186,7 @@ fn a_message_of_another_length_or_type_is_an_error_that_names_both() {
         let errors = run(2, LONG, |group| {
             if group.rank() == 0 {
                 let sent = group.send(&vec![1_u16; len], 1, 3);
-                // Short values may be on their way before the other rank has looked.
+                // Short values may be in flight before the other rank has checked them.
                 let error = sent
                     .err()
                     .or_else(|| group.send(&vec![1_u16; 50_000], 1, 3).err());
@@ -238,7 +238,7 @@ fn a_rank_that_leaves_is_named_by_all_who_wait_for_it() {
                 assert!(matches!(later, CollectiveError::Broken { .. }), "{later}");
             }
             1 => {
-                // The other two leave, one of them because its group is broken.
+                // The other two ranks leave, one of them because its group is broken.
                 let error = group.receive(&mut [0_u8], None, 1).unwrap_err();
                 let is_named = matches!(
                     error,
@@ -260,7 +260,7 @@ fn what_was_sent_arrives_although_its_sender_has_left() {
         let left = Barrier::new(2);
         run_with(2, &options, |group| {
             if group.rank() == 0 {
-                // The other rank is there, and asks for the last message only.
+                // The other rank is connected, and asks only for the last message.
                 let messages = group.point_to_point();
                 for number in 0..10_u32 {
                     messages
@@ -317,7 +317,7 @@ fn the_end_of_the_time_limit_names_rank_tag_and_time() {
                 ended.wait();
                 return None;
             }
-            // Both are connected after this.
+            // Both ranks are connected after this message.
             group.send(&[0_u8], 1, 0).unwrap();
             group.set_timeout(SHORT);
             let error = call(&group).unwrap_err();
@@ -326,7 +326,7 @@ fn the_end_of_the_time_limit_names_rank_tag_and_time() {
         });
         let error = error[0].as_ref().unwrap();
         let text = error.to_string();
-        // It may be late on a busy machine.
+        // The operation may end late on a busy machine.
         let begin = begin.replace(" waited 0.3 s", " waited ");
         let (before, after) = begin.split_at(begin.find(" waited ").unwrap() + 8);
         assert!(text.starts_with(before) && text.contains(after), "{text}");
@@ -375,7 +375,7 @@ fn a_function_can_drop_the_group_and_begin_messages() {
         if group.rank() == 1 {
             posted.wait();
             group.send(&[0_u8], 0, 0).unwrap();
-            // A member until the other rank has left.
+            // This rank stays a member until the other rank has left.
             posted.wait();
             return;
         }
@@ -415,7 +415,7 @@ fn a_breaker_ends_messages_that_are_in_progress() {
         let [first, second] = works.map(|work| work.wait().unwrap_err());
         let is_interrupted = matches!(first, CollectiveError::Interrupted { rank: 0, .. });
         assert!(is_interrupted, "{first}");
-        // The first one may have ended the group before the second had begun.
+        // The first operation may have ended the group before the second had begun.
         assert!(second.to_string().contains("was interrupted"), "{second}");
         let later = messages.send(vec![0_u8], 1, 0).unwrap_err();
         assert!(matches!(later, CollectiveError::Broken { .. }), "{later}");
@@ -455,7 +455,7 @@ fn a_failed_collective_operation_ends_messages_here_and_there() {
 fn a_receive_that_waits_uses_no_processor() {
     const LATE: Duration = Duration::from_millis(500);
     let used = run(2, LONG, |group| {
-        // Both are connected after this.
+        // Both ranks are connected after this message.
         let other = 1 - group.rank();
         let sent = group.point_to_point().send(vec![0_u8], other, 0).unwrap();
         group.receive(&mut [0_u8], Some(other), 0).unwrap();
@@ -469,7 +469,7 @@ fn a_receive_that_waits_uses_no_processor() {
         let messages = group.point_to_point();
         let receive = messages.receive(vec![0_u8], None, 1).unwrap();
         let (sender, ended) = mpsc::channel();
-        // All that the thread that moves messages has used, measured by itself.
+        // The thread that moves messages measures the processor time that it has used.
         receive.on_done(move || {
             let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
             sender.send(used).unwrap();

@@ -1,14 +1,16 @@
-//! Where the values go: gather, scatter, all-to-all, reduce-scatter, send and receive, objects.
+//! Tests of the destination of values.
+//!
+//! They cover gather, scatter, all-to-all, reduce-scatter, send and receive, and objects.
 
 use std::collections::BTreeMap;
 
 use crate::support::{LONG, far, not_shared, options, run, run_each, run_with};
 use rdzv_collective::{CollectiveError, GroupOptions, ReduceOp};
 
-/// Nothing, one, few, above the change of algorithm, and more than one message.
+/// Zero, one, few, above the change of algorithm, and more than one message.
 const SIZES: [usize; 5] = [0, 1, 1001, 20_000, 150_001];
 
-/// The values of one rank.
+/// Returns the values of one rank.
 fn of(rank: u32, len: usize) -> Vec<u32> {
     (0..len as u32).map(|index| rank << 24 | index).collect()
 }
@@ -54,7 +56,7 @@ fn every_root_gathers_and_scatters() {
 fn ranks_may_have_different_lengths() {
     for world_size in 1..=6 {
         run(world_size, LONG, |mut group| {
-            // The first has nothing, the last more than a message.
+            // The first rank has no values, and the last more than one message.
             let lens = |rank: u32| (rank as usize).pow(2) * 4_000;
             let all = group
                 .all_gather_unequal(&of(group.rank(), lens(group.rank())))
@@ -146,7 +148,7 @@ fn ranks_that_are_not_near_use_tcp() {
     }
 }
 
-/// Some ranks offer rings and take them, others do neither: every connection finds its way.
+/// Checks that every connection works if only some ranks use rings.
 #[test]
 fn ranks_of_one_host_need_not_agree_on_shared_memory() {
     let mixed = |rank: u32| match rank {
@@ -173,7 +175,7 @@ fn values_are_sent_between_collective_calls_of_others() {
                     assert_eq!(group.receive(&mut values, Some(0), 0).unwrap(), 0);
                     assert!(values == of(round as u32, len));
                 }
-                // Takes no part.
+                // This rank does not participate.
                 _ => {}
             }
         }
@@ -213,7 +215,7 @@ fn an_object_of_another_type_is_named_and_leaves_the_group_good() {
             let expected = "of rank 1 are no object of this type";
             assert!(error.contains(expected), "{error}");
         } else {
-            // It may take the bytes of the other one for an object of its type.
+            // This rank may read the bytes of the other one as an object of its type.
             let _ = group.all_gather_objects(&7_u8);
         }
         group.barrier().unwrap();
@@ -232,7 +234,7 @@ fn nobody_is_made_to_reserve_more_than_the_limit() {
     });
     let said = |text: &str| results.iter().filter(|error| error.contains(text)).count();
     let first = said("the 40 x u16 that rank 2 has");
-    // Others may hear of it before they find out themselves.
+    // Other ranks may receive the abort before they detect the error.
     let others = said("gave up, because rank 2 failed");
     assert!(first >= 1 && first + others == 3, "{results:?}");
 }

@@ -1,4 +1,4 @@
-//! Asynchronous operations: their order, and their end when something fails.
+//! Tests of asynchronous operations: their order, and their end at a failure.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,7 +13,8 @@ use rdzv_collective::{CollectiveError, GroupQueue, ReduceOp};
 fn operations_run_in_the_order_of_the_calls_and_so_do_synchronous_ones() {
     run(3, LONG, |group| {
         let (rank, mut queue) = (group.rank(), GroupQueue::new(group));
-        // The order of calls is the same on all ranks, and no result is waited for in between.
+        // The order of calls is the same on all ranks, and the caller waits for no result in
+        // between.
         let works: Vec<_> = (0..20_i64)
             .map(|number| {
                 let len = if number % 3 == 0 { 10_000 } else { 5 };
@@ -92,7 +93,7 @@ fn queued_work_is_interrupted_also_by_dropping_the_queue() {
         let ended = Barrier::new(2);
         run(2, LONG, |group| {
             if group.rank() == 1 {
-                // A member until the other rank has given up.
+                // This rank stays a member until the other rank has failed.
                 ended.wait();
                 return;
             }

@@ -1,14 +1,14 @@
-//! Results of the operations, for many sizes of worlds and buffers.
+//! Tests of the results of operations, for many world sizes and buffer sizes.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::support::{LONG, run};
 use rdzv_collective::{Bool, CollectiveError, Element, ProcessGroup, ReduceOp, bf16, f16};
 
-/// Nothing, one, odd, at and above the change of algorithm, and more than one message.
+/// Zero, one, odd, around the change of algorithm, and more than one message.
 const SIZES: [usize; 7] = [0, 1, 3, 1001, 4096, 4097, 70_001];
 
-/// A value for an element of a rank; sums of them are exact in `f32`.
+/// Returns a value for an element of a rank; sums are exact in `f32`.
 fn value(rank: u32, index: usize) -> f32 {
     ((index % 1009) as f32 - 500.0) * (rank as f32 + 1.0)
 }
@@ -74,7 +74,7 @@ fn broadcast_copies_from_every_root() {
 
 #[test]
 fn the_result_has_the_same_bits_on_all_ranks_and_in_every_run() {
-    // The sum of these depends on the order in which they are added.
+    // The sum of these values depends on the order of the additions.
     let sums = |len: usize| {
         run(7, LONG, |mut group| {
             let mut values: Vec<f32> = (0..len)
@@ -112,7 +112,7 @@ fn nobody_leaves_a_barrier_before_everybody_has_come() {
 
 #[test]
 fn a_rank_that_has_what_it_needs_may_leave_early() {
-    // The root of a broadcast is done first and is gone before the others look.
+    // The root of a broadcast finishes first, and has left before the others check.
     for len in [1, 200_000] {
         for _ in 0..20 {
             let results = run(4, LONG, |mut group| {
@@ -158,10 +158,12 @@ const OPERATORS: [ReduceOp; 9] = [
     ReduceOp::PremulSum(0.5),
 ];
 
-/// A few elements, and enough for the way of large buffers.
+/// A short buffer, and one for the algorithm for large buffers.
 const LENGTHS: [usize; 2] = [13, 40_003];
 
-/// The value of a rank at an index. Sums, products and quotients are exact in every type of float.
+/// Returns the value of a rank at an index.
+///
+/// Sums, products and quotients are exact in every type of float.
 fn small(rank: u32, index: usize, below: usize) -> i64 {
     ((rank as usize * 7 + index * 3 + index / 11) % below) as i64
 }

@@ -5,7 +5,7 @@
 pub struct CreditLimits {
     /// Maximum number of calls that were sent and have not ended (default: 256).
     pub calls: u32,
-    /// Maximum number of bytes of their messages (default: 64 MiB).
+    /// Maximum number of bytes of these messages (default: 64 MiB).
     pub bytes: u64,
 }
 
@@ -65,7 +65,7 @@ impl Credit {
 
     /// Gives back the credit of a call that has ended.
     pub fn give_back(&mut self, bytes: u64) {
-        debug_assert!(self.calls > 0 && self.bytes >= bytes, "nobody took that");
+        debug_assert!(self.calls > 0 && self.bytes >= bytes, "no call holds this credit");
         self.calls = self.calls.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }

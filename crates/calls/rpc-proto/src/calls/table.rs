@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(table.first_deadline(), Some(at(10)));
         let expired: Vec<_> = table.expire(at(20)).collect();
         assert_eq!(expired, [(2, "to b"), (4, "to b")]);
-        assert_eq!(table.take(2), None, "a late reply finds nothing");
+        assert_eq!(table.take(2), None, "a late reply finds no call");
         assert_eq!(table.first_deadline(), Some(at(30)));
         assert_eq!(table.take(1), Some("to a"));
         assert_eq!(table.first_deadline(), None);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list: every call leaves once, at the right time.
+        /// Compares the table with a list: each call leaves once, at the right time.
         #[test]
         fn it_does_what_a_list_does(steps in prop::collection::vec(any::<(u8, u8)>(), 1..200)) {
             let mut table = CallTable::default();

@@ -1,4 +1,6 @@
-//! Limits of one caller's open calls at the callee, even for a misbehaving caller.
+//! Limits of one caller's open calls at the callee.
+//!
+//! They hold even if the caller misbehaves.
 
 use super::credit::{Credit, CreditLimits};
 
@@ -11,16 +13,17 @@ use super::credit::{Credit, CreditLimits};
 pub struct Window {
     /// Calls that count against the caller's own [limits](CreditLimits).
     own: Credit,
-    /// Calls beyond these limits: parts of other calls, and cancelled calls whose functions have
-    /// not ended.
+    /// Calls beyond these limits.
+    ///
+    /// These are parts of other calls, and cancelled calls whose functions have not ended.
     beyond: Credit,
 }
 
 impl Default for Window {
     /// Makes a window for a caller with the default limits.
     ///
-    /// It has room for twice as many calls and the same bytes, and beyond them for 16384 calls and
-    /// 256 MiB.
+    /// The window has room for twice as many calls and the same bytes. Beyond them it has room for
+    /// 16384 calls and 256 MiB.
     fn default() -> Self {
         let own = CreditLimits::default();
         Self::new(
@@ -41,7 +44,7 @@ impl Default for Window {
 pub struct Share {
     /// `true` if the call does not count against the caller's own limits.
     pub beyond: bool,
-    /// Number of its bytes that are kept.
+    /// Number of bytes of the call that are kept.
     pub bytes: u64,
 }
 
@@ -54,7 +57,9 @@ impl Window {
         }
     }
 
-    /// `true` if one more call may be admitted; `beyond` for a part of another call.
+    /// `true` if there is room for one more call.
+    ///
+    /// `beyond`: the call is a part of another call.
     pub fn has_room(&self, beyond: bool) -> bool {
         self.beyond.is_within() && (beyond || self.own.is_within())
     }
@@ -71,7 +76,7 @@ impl Window {
 
     /// Moves a call that the caller has cancelled, with the bytes still kept.
     ///
-    /// It no longer counts against the caller's own limits.
+    /// The call no longer counts against the caller's own limits.
     pub fn give_up(&mut self, share: &mut Share, kept: u64) {
         self.give_back(*share);
         *share = Share {
@@ -81,7 +86,7 @@ impl Window {
         self.take(*share);
     }
 
-    /// Returns the number of open calls, and of their bytes.
+    /// Returns the number of open calls, and the number of their bytes.
     pub fn in_use(&self) -> (u32, u64) {
         let (own, beyond) = (&self.own, &self.beyond);
         (own.calls() + beyond.calls(), own.bytes() + beyond.bytes())
@@ -139,14 +144,15 @@ mod tests {
         let mut last = share(true, 40);
         window.give_up(&mut last, 0);
         assert_eq!(last, share(true, 0));
-        assert!(!window.has_room(false), "three calls are open still");
+        assert!(!window.has_room(false), "three calls are still open");
         window.give_back(last);
         assert!(window.has_room(false));
     }
 
     proptest! {
-        /// A caller that keeps to its credit is never refused, whatever it gives up, as long as the
-        /// functions of what is given up end.
+        /// Admits every call of a caller that keeps to its credit.
+        ///
+        /// The caller may cancel any calls, as long as the functions of these calls end.
         #[test]
         fn whoever_keeps_to_its_credit_is_let_in(
             steps in prop::collection::vec((0..3_u8, 0..80_u64), 0..200),

@@ -1,4 +1,4 @@
-//! The rules that the devices of a group keep, in the order in which breaches are reported.
+//! Rules for the devices of a group, in the order in which they are checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,48 +19,48 @@ impl<T: fmt::Display> fmt::Display for Row<T> {
 }
 
 impl Row<String> {
-    /// As PyTorch prints names: `['a', 'b']`.
+    /// Returns the names as PyTorch prints them: `['a', 'b']`.
     fn quoted(&self) -> String {
         let quoted = self.0.iter().map(|name| format!("'{name}'"));
         Row(quoted.collect()).to_string()
     }
 }
 
-/// The first rule that the devices of a group break, in the order of the rules.
+/// First rule that the devices of a group break, in the order of the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceFault {
     /// V1: a device is listed twice.
     #[error("Node {node} has duplicated devices\ndevices = {devices}")]
     DuplicatedDevices {
-        /// Whose.
+        /// Name of the worker.
         node: String,
-        /// Its list.
+        /// Devices that the worker lists.
         devices: Row<Device>,
     },
-    /// V2: a listed device does not exist there.
+    /// V2: a worker lists a device that it does not have.
     #[error(
         "Node {node} has devices with invalid indices\ndevices = {devices}\ndevice count = {count}"
     )]
     InvalidDevices {
-        /// Whose.
+        /// Name of the worker.
         node: String,
-        /// Its list.
+        /// Devices that the worker lists.
         devices: Row<Device>,
-        /// How many accelerators it has.
+        /// Number of accelerators of the worker.
         count: u32,
     },
-    /// V3: a map is for somebody who is not in the group.
+    /// V3: a map is for a worker that is not in the group.
     #[error(
         "Node {node} has invalid target node names in its device maps\ndevice maps = {}\nnode names = {}",
         .targets.quoted(),
         .names.quoted()
     )]
     UnknownTargets {
-        /// Whose.
+        /// Name of the worker that owns the map.
         node: String,
-        /// Whom it has maps for.
+        /// Workers for which it has maps.
         targets: Row<String>,
-        /// Who is there.
+        /// Names of the workers in the group.
         names: Row<String>,
     },
     /// V4 to V8: a device map does not fit its owner or its target.
@@ -70,19 +70,21 @@ pub enum DeviceFault {
         .fault.owned()
     )]
     Map {
-        /// The owner of the map.
+        /// Owner of the map.
         node: String,
-        /// The worker that the map is for.
+        /// Worker that the map is for.
         target: String,
-        /// The map.
+        /// Map that breaks the rule.
         map: DeviceMap,
-        /// The rule that it breaks.
+        /// Rule that the map breaks.
         fault: MapFault,
     },
 }
 
 impl DeviceFault {
-    /// The worker whose lack of any accelerator is the breach, if that is it.
+    /// Returns the worker that breaks the rule because it has no accelerator.
+    ///
+    /// `None` if that is not the reason.
     pub fn without_devices(&self) -> Option<&str> {
         match self {
             Self::InvalidDevices { node, count: 0, .. } => Some(node),
@@ -97,7 +99,7 @@ impl DeviceFault {
     }
 }
 
-/// The first rule that a device map breaks.
+/// First rule that a device map breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MapFault {
     /// V4: two devices are mapped to one.
@@ -119,7 +121,7 @@ impl MapFault {
         }
     }
 
-    /// The devices of the worker that does not have those that the map names.
+    /// Returns the devices of the worker that lacks a device of the map.
     fn owned(&self) -> String {
         match self {
             Self::DuplicatedTargets => String::new(),
@@ -131,39 +133,41 @@ impl MapFault {
     }
 }
 
-/// Why a worker cannot have the devices that a map names.
+/// Reason why a worker does not have a device that a map names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misfit {
-    /// V5 and V7: it lists its devices, and not this one.
+    /// V5 and V7: the worker lists its devices, and not this one.
     Unlisted(Row<Device>),
-    /// V6 and V8: it lists none, and has too few.
+    /// V6 and V8: the worker lists no devices, and has too few.
     Absent(u32),
 }
 
-/// Whether all members are known from the beginning.
+/// Kind of a group: static or dynamic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// They are: a map for anybody else is a mistake.
+    /// All members are known from the beginning. Maps for others are mistakes.
     Static,
-    /// They come and go: whom a map is for may come later.
+    /// Members join and leave. The target of a map may join later.
     Dynamic,
 }
 
-/// A member, as the rules see it.
+/// Member with its devices, as input of the rules.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
-    /// Its name.
+    /// Name of the member.
     pub name: &'a str,
-    /// What it told of its devices.
+    /// Devices that the member reported.
     pub data: &'a DeviceData,
 }
 
-/// Checks the devices and device maps of a group; `nodes` are in the order of their ids.
+/// Checks the devices and device maps of a group.
+///
+/// `nodes` are in the order of their ids.
 ///
 /// # Errors
 ///
-/// The first breach: V1 and V2 of every node, then V3 to V8 of every node. All members come to the
-/// same one.
+/// The first broken rule: V1 and V2 of every node, then V3 to V8 of every node. All members find
+/// the same one.
 pub fn check(nodes: &[Node<'_>], kind: GroupKind) -> Result<(), DeviceFault> {
     for node in nodes {
         check_devices(node)?;
@@ -187,7 +191,7 @@ pub fn check(nodes: &[Node<'_>], kind: GroupKind) -> Result<(), DeviceFault> {
     Ok(())
 }
 
-/// V1 and V2.
+/// Checks V1 and V2.
 fn check_devices(node: &Node<'_>) -> Result<(), DeviceFault> {
     let devices = &node.data.devices;
     let count = node.data.device_count;
@@ -208,7 +212,7 @@ fn check_devices(node: &Node<'_>) -> Result<(), DeviceFault> {
     Ok(())
 }
 
-/// V4 to V8; of a target that is not there nothing is known.
+/// Checks V4 to V8. V7 and V8 apply only if the target is in the group.
 fn check_map(
     node: &Node<'_>,
     target: &str,

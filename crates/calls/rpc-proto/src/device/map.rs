@@ -11,7 +11,7 @@ use super::Device;
 /// Reason why a map was refused, with PyTorch's texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NotOneToOne {
-    /// Two devices appear as the same one of the callee.
+    /// Two devices are mapped to the same device of the callee.
     #[error(
         "`device_map` only supports 1-to-1 mapping, trying to map {source_device} and {other} to {target}"
     )]
@@ -23,7 +23,7 @@ pub enum NotOneToOne {
         /// Device of the callee.
         target: Device,
     },
-    /// One device appears as two of the same map.
+    /// One device is mapped to two devices by the same map.
     #[error(
         "`device_map` only supports 1-to-1 mapping, trying to map {source_device} to {new} and {old}"
     )]
@@ -35,7 +35,7 @@ pub enum NotOneToOne {
         /// Earlier target of the device.
         old: Device,
     },
-    /// A map that is added to another disagrees with it.
+    /// A map that is added to another one disagrees with it.
     #[error(
         "`set_device_map` only supports 1-to-1 mapping, trying to map {source_device} to {new} and {old}"
     )]
@@ -51,15 +51,15 @@ pub enum NotOneToOne {
 
 /// Map from own devices to the callee's devices.
 ///
-/// It is printed as `{cuda:0: cuda:1}`, in the order of the keys. A map that was given as a whole
-/// maps to each device once. Merging maps may break that; the forming of the group reports it, as
-/// in PyTorch.
+/// The map is printed as `{cuda:0: cuda:1}`, in the order of the keys. A map that was given as a
+/// whole maps to each device once. Merging maps may break that. rdzv reports this when the group
+/// forms, as PyTorch does.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceMap(BTreeMap<Device, Device>);
 
 impl DeviceMap {
-    /// Makes a map of these pairs.
+    /// Makes a map from these pairs.
     ///
     /// # Errors
     ///

@@ -1,12 +1,13 @@
-//! The maps for replies, and the devices that a worker uses in all.
+//! Maps for replies, and all devices that a worker uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Device, DeviceData, DeviceMap, Node};
 
-/// By the name of a caller: the inverse of its map for `me`, which a reply goes by.
+/// Returns the maps for replies of `me`, by the name of the caller.
 ///
-/// A worker that has a map for itself is a caller too.
+/// Each is the inverse of the caller's map for `me`. A worker that has a map for itself is also a
+/// caller.
 pub fn reverse_maps(me: &str, nodes: &[Node<'_>]) -> BTreeMap<String, DeviceMap> {
     let theirs = nodes.iter().filter_map(|node| {
         let map = node.data.device_maps.get(me)?;
@@ -15,8 +16,10 @@ pub fn reverse_maps(me: &str, nodes: &[Node<'_>]) -> BTreeMap<String, DeviceMap>
     theirs.collect()
 }
 
-/// The devices that a worker uses, in order: those that it lists, else all of its own that its maps
-/// and the reverse maps name, without the CPU.
+/// Returns the devices that a worker uses, in order.
+///
+/// These are the devices that it lists. If it lists none, these are all its devices, except the
+/// CPU, that its maps and the reverse maps name.
 pub fn device_list(data: &DeviceData, reverse: &BTreeMap<String, DeviceMap>) -> Vec<Device> {
     let used: BTreeSet<Device> = if data.devices.is_empty() {
         let maps = data.device_maps.values().chain(reverse.values());
@@ -64,7 +67,7 @@ mod tests {
         ];
         let reverse = reverse_maps("b", &nodes);
         assert_eq!(reverse, maps(&[("a", &[(1, 0), (3, 2)])]));
-        // Its own devices: as keys of its maps, and as those that a sends to.
+        // The devices of b: the keys of its maps, and the devices that a sends to.
         assert_eq!(device_list(&b, &reverse), [1.into(), 3.into()]);
         let reverse = reverse_maps("a", &nodes);
         assert_eq!(reverse, maps(&[("a", &[(2, 1)]), ("b", &[(1, 1)])]));

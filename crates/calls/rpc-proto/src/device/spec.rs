@@ -10,16 +10,16 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum DeviceType {
-    /// The memory of the host.
+    /// Memory of the host.
     #[default]
     Cpu,
-    /// An accelerator of the kind that groups are made of.
+    /// Accelerator of the kind that groups use.
     Cuda,
-    /// An accelerator of Intel's.
+    /// Intel accelerator.
     Xpu,
-    /// An accelerator of Apple's.
+    /// Apple accelerator.
     Mps,
-    /// No memory at all: a tensor that has a shape only.
+    /// No memory: the tensor has only a shape.
     Meta,
 }
 
@@ -33,7 +33,9 @@ const TYPES: [(&str, DeviceType); 5] = [
 ];
 
 impl DeviceType {
-    /// The kind that a bare number stands for, and the only one beside the CPU that maps may name.
+    /// Kind of a device that is specified by a bare number.
+    ///
+    /// Beside the CPU, maps may name only this kind.
     pub const ACCELERATOR: Self = Self::Cuda;
 }
 
@@ -44,22 +46,23 @@ impl fmt::Display for DeviceType {
     }
 }
 
-/// A text that names no device.
+/// Text that names no device.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadDevice {
-    /// The kind is not known.
+    /// The kind is unknown.
     #[error("Expected one of cpu, cuda, xpu, mps, meta device type at start of device string: {0}")]
     Type(String),
-    /// What follows the kind is not a number.
+    /// The text after the kind is not a number.
     #[error("Invalid device string: '{0}'")]
     Index(String),
 }
 
 /// One device of a worker.
 ///
-/// The CPU has no index; an accelerator without one is none in particular.
+/// The CPU has no index. An accelerator without an index is no particular one.
 ///
-/// Printed and parsed as `cpu`, `cuda`, `cuda:1`; a bare number is an accelerator's index.
+/// A device is printed and parsed as `cpu`, `cuda` or `cuda:1`; a bare number is an accelerator's
+/// index.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -70,19 +73,19 @@ pub struct Device {
 }
 
 impl Device {
-    /// The memory of the host.
+    /// Memory of the host.
     pub const CPU: Self = Self {
         kind: DeviceType::Cpu,
         index: None,
     };
 
-    /// A device of this kind. The index of a CPU is dropped: there is one.
+    /// Makes a device of this kind. A CPU gets no index, because there is only one.
     pub fn new(kind: DeviceType, index: Option<u32>) -> Self {
         let index = index.filter(|_| kind != DeviceType::Cpu);
         Self { kind, index }
     }
 
-    /// The accelerator with this index.
+    /// Makes the accelerator with this index.
     pub const fn accelerator(index: u32) -> Self {
         Self {
             kind: DeviceType::ACCELERATOR,
@@ -90,7 +93,7 @@ impl Device {
         }
     }
 
-    /// Returns the kind.
+    /// Returns the kind of the device.
     pub fn kind(self) -> DeviceType {
         self.kind
     }
@@ -128,7 +131,7 @@ impl FromStr for Device {
         let digits =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = |part: &str| {
-            // One way to write each number, as in PyTorch.
+            // Each number can be written in one way, as in PyTorch.
             let is_number = digits(part) && (part == "0" || !part.starts_with('0'));
             let parsed = part.parse().ok().filter(|_| is_number);
             parsed.ok_or_else(|| BadDevice::Index(text.to_owned()))
@@ -209,7 +212,7 @@ mod tests {
         assert!(Device::from(1).is_among(2));
         assert!(!Device::from(2).is_among(2));
         assert!(!Device::from(0).is_among(0));
-        // Without an index, and of a kind that no group has.
+        // A device without an index, and one of a kind that no group uses.
         assert!(!Device::new(DeviceType::Cuda, None).is_among(8));
         assert!(!Device::new(DeviceType::Xpu, Some(0)).is_among(8));
     }

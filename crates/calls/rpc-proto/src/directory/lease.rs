@@ -1,15 +1,15 @@
 //! Expiry of leases: members that have been silent for too long.
 //!
-//! Each member counts up a number of its own in the store. An observer remembers when it saw
-//! the number change; if it has not for the length of the lease, the member is gone. Only the
-//! observer's own clock counts, and only while it observes.
+//! Each member counts up a separate number in the store. An observer records the time at which it
+//! last saw the number change. If the number stays the same for the length of the lease, the member
+//! is lost. Only the observer's own clock counts, and only while it observes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// What one member knows of the leases of others.
+/// State of the leases of other members, as one member observes them.
 #[derive(Debug, Clone)]
 pub struct LeaseWatch {
     lease: Duration,
@@ -17,21 +17,21 @@ pub struct LeaseWatch {
     seen: BTreeMap<u64, Seen>,
 }
 
-/// A lease starts again so often after looks that came late.
+/// Maximum number of restarts of a lease after late polls, in a row.
 ///
-/// An observer whose every look is late would never see a lease end otherwise.
+/// Without this limit, an observer whose polls are all late would never see a lease end.
 const MOST_RESTARTS: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     beats: i64,
     since: Mono,
-    /// After looks that came late.
+    /// Restarts of the lease after late polls.
     restarts: u32,
 }
 
 impl LeaseWatch {
-    /// Leases of this length.
+    /// Makes a watch of leases of this length.
     pub fn new(lease: Duration) -> Self {
         Self {
             lease,
@@ -40,12 +40,14 @@ impl LeaseWatch {
         }
     }
 
-    /// Takes in what was read now, as (incarnation, number), and names those whose number has not
-    /// changed for the length of the lease. Who is not in the readings is forgotten.
+    /// Takes the readings, and returns the incarnations whose lease ran out.
     ///
-    /// If there was no look for half a lease (this process was stopped, or the store was away), the
-    /// others may have been unable to renew too: all leases start again, each at most three times
-    /// in a row.
+    /// A reading is an incarnation and its number. A lease runs out if its number does not change
+    /// for the length of the lease. Members that are not in the readings are forgotten.
+    ///
+    /// After half a lease without a poll, other members may have been unable to renew either. This
+    /// process may have been stopped, or the store unreachable. Then all leases restart, each at
+    /// most three times in a row.
     pub fn expired(&mut self, now: Mono, readings: &[(u64, i64)]) -> Vec<u64> {
         let blind = self
             .last_check
@@ -102,7 +104,7 @@ mod tests {
         for millis in [0, 500, 900] {
             assert_eq!(watch.expired(at(millis), &[(1, 0)]), NOBODY);
         }
-        // Forgotten and back.
+        // The member was forgotten and is back.
         assert_eq!(watch.expired(at(950), &[]), NOBODY);
         assert_eq!(watch.expired(at(1200), &[(1, 0)]), NOBODY);
     }
@@ -112,7 +114,7 @@ mod tests {
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
         watch.expired(at(0), &[(1, 5)]);
         watch.expired(at(500), &[(1, 5)]);
-        // Stopped for ten seconds.
+        // The observer was stopped for ten seconds.
         assert_eq!(watch.expired(at(10_500), &[(1, 5)]), NOBODY);
         assert_eq!(watch.expired(at(11_000), &[(1, 5)]), NOBODY);
         assert_eq!(watch.expired(at(11_500), &[(1, 5)]), [1]);
@@ -124,9 +126,9 @@ mod tests {
         let looks = (0..10).map(|look| at(look * 700));
         let ends: Vec<_> = looks.map(|now| watch.expired(now, &[(1, 5)])).collect();
         let first = ends.iter().position(|gone| !gone.is_empty());
-        // Three starts again, at 700, 1400 and 2100 ms, and a lease.
+        // Three restarts, at 700, 1400 and 2100 ms, and then a lease.
         assert_eq!(first, Some(5));
-        // A member that renews stays.
+        // A member that renews its lease stays.
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
         for look in 0..10 {
             let beats = i64::try_from(look / 2).unwrap();

@@ -1,4 +1,4 @@
-//! What a worker tells the others of itself.
+//! Data that a worker publishes about itself.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,54 +10,56 @@ use thiserror::Error;
 use crate::device::{DeviceData, Node};
 use crate::worker::WorkerInfo;
 
-/// A worker as the others have to know it.
+/// Worker with the data that other members need.
 ///
-/// Written as JSON, so that people can read it in the store.
+/// It is stored as JSON, so that users can read it in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Its name and id.
+    /// Name and id of the worker.
     pub info: WorkerInfo,
-    /// Its address, as its transports encode it.
+    /// Address of the worker, as its transports encode it.
     #[serde(rename = "contact", with = "as_base64")]
     pub address: Vec<u8>,
-    /// Tells this life of the worker from an earlier one of the same name and id; drawn at random.
+    /// Random number of this life of the worker.
+    ///
+    /// An earlier life with the same name and id has another number.
     pub incarnation: u64,
-    /// Its devices.
+    /// Devices of the worker.
     #[serde(default)]
     pub device: DeviceData,
 }
 
-/// Somebody who is gone.
+/// Member that has left the group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
-    /// Who it was.
+    /// Name and id of the member.
     pub info: WorkerInfo,
-    /// In which life.
+    /// Incarnation of the member.
     pub incarnation: u64,
-    /// `true` if its lease ran out; else it said good-bye.
+    /// `true` if its lease ran out; `false` if it left by a message.
     pub lost: bool,
 }
 
-/// A value in the store that is not what it should be.
+/// Value in the store that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "{what} in the store cannot be read ({reason}): {beginning:?}; do all workers run the same version?"
 )]
 pub struct BadRecord {
-    /// What it should be.
+    /// Name of the expected value.
     pub what: &'static str,
-    /// What is wrong with it.
+    /// Reason why the value cannot be read.
     pub reason: String,
-    /// How it begins.
+    /// First bytes of the value.
     pub beginning: String,
 }
 
-/// A value as it is kept in a store.
+/// Returns a value in its stored form.
 pub(super) fn written(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("maps with texts as keys, numbers and texts are JSON")
 }
 
-/// A value out of a store.
+/// Reads a value from its stored form.
 pub(super) fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, BadRecord> {
     const SHOWN: usize = 80;
     serde_json::from_slice(bytes).map_err(|error| BadRecord {
@@ -68,7 +70,7 @@ pub(super) fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Res
 }
 
 impl Member {
-    /// The member as the rules of device maps see it.
+    /// Returns the member as input for the rules of devices.
     pub(super) fn node(&self) -> Node<'_> {
         Node {
             name: self.info.name.as_str(),
@@ -76,16 +78,16 @@ impl Member {
         }
     }
 
-    /// As it is kept in a store.
+    /// Returns the stored form of the member.
     pub fn encode(&self) -> Vec<u8> {
         written(self)
     }
 
-    /// Out of a store.
+    /// Reads a member from its stored form.
     ///
     /// # Errors
     ///
-    /// [`BadRecord`] if it is something else.
+    /// [`BadRecord`] if the bytes are something else.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
         read("a worker", bytes)
     }
@@ -111,7 +113,7 @@ pub(super) mod tests {
     use super::*;
     use crate::worker::{WorkerId, WorkerName};
 
-    /// A member without devices; its incarnation follows from its id.
+    /// Makes a member without devices. Its incarnation follows from its id.
     pub(in crate::directory) fn member(name: &str, id: u32) -> Member {
         Member {
             info: WorkerInfo {
@@ -137,7 +139,7 @@ pub(super) mod tests {
     fn what_is_no_member_is_quoted() {
         let error = Member::decode(b"worker0").unwrap_err().to_string();
         assert!(error.contains("\"worker0\""), "{error}");
-        // A name that no worker can have is none in the store either.
+        // A name that no worker can have is refused in the store too.
         let text = String::from_utf8(member("ok", 0).encode()).unwrap();
         let hostile = text.replace("\"ok\"", "\"x\\u001b[2J\"");
         let error = Member::decode(hostile.as_bytes()).unwrap_err().to_string();

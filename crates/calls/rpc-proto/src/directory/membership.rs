@@ -1,7 +1,7 @@
-//! The record of a dynamic group: one value, changed by compare-and-set.
+//! Record of a dynamic group: one value, changed by compare-and-set.
 //!
-//! Each function takes the record as it is and gives the record as it would be. Whoever writes its
-//! version first has decided; the others read again and ask again.
+//! Each function takes the current record and returns the changed record. The first worker to write
+//! its version decides. Other workers read the record again and repeat the change.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -11,27 +11,29 @@ use super::view::{GroupView, NotUnique};
 use crate::device::{DeviceFault, GroupKind, check};
 use crate::worker::{WorkerId, WorkerInfo};
 
-/// The form of the record. Another version is not guessed at.
+/// Format of the record. A record of another version is refused.
 const FORMAT: u32 = 1;
 
-/// So many departures are remembered, for members that were slow to look.
+/// Maximum number of departures in the record, for members that poll slowly.
 const REMEMBERED: usize = 64;
 
-/// Why somebody cannot join.
+/// Reason why a worker cannot join.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum JoinRefusal {
-    /// A member has the name or the id.
+    /// A member already has the name or the id.
     #[error("{clash}")]
     Taken {
-        /// What they share.
+        /// Name or id that both have.
         clash: NotUnique,
-        /// The member's incarnation: if that is dead, there will be room.
+        /// Incarnation of that member.
+        ///
+        /// If its process has ended, the name or id will be free.
         holder: u64,
     },
-    /// With the newcomer, the device maps would not fit together.
+    /// The device maps would not fit together with the new member.
     #[error(transparent)]
     Devices(#[from] DeviceFault),
-    /// The group has been ended; the next one has a record of its own.
+    /// The group has ended. The next group has another record.
     #[error("this dynamic RPC group is over")]
     Over,
 }
@@ -41,10 +43,10 @@ pub enum JoinRefusal {
 pub struct Membership {
     format: u32,
     epoch: u64,
-    /// Nobody joins any more.
+    /// `true` if the group has ended: no further worker can join.
     #[serde(default)]
     over: bool,
-    /// By id.
+    /// Sorted by id.
     members: Vec<Member>,
     /// Oldest first.
     departures: Vec<Departure>,
@@ -63,16 +65,16 @@ impl Default for Membership {
 }
 
 impl Membership {
-    /// As it is kept in a store. Two versions never look the same.
+    /// Returns the stored form of the record. Two versions always differ.
     pub fn encode(&self) -> Vec<u8> {
         written(self)
     }
 
-    /// Out of a store; nothing there is the empty group.
+    /// Reads a record from its stored form; no bytes mean the empty group.
     ///
     /// # Errors
     ///
-    /// [`BadRecord`] if it is something else, or of another format.
+    /// [`BadRecord`] if the bytes are something else, or of another format.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
         const WHAT: &str = "the list of members of an RPC group";
         if bytes.is_empty() {
@@ -89,22 +91,22 @@ impl Membership {
         Ok(record)
     }
 
-    /// The version: it grows by one with every change, for ever.
+    /// Returns the version. It grows by one with every change.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// `true` if nobody is there.
+    /// `true` if the group has no members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// `true` if it has been ended.
+    /// `true` if the group has ended.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Ended, if nobody is there; `None` if somebody is, or if it is over already.
+    /// Ends the group; `None` if it has members or has already ended.
     pub fn end(&self) -> Option<Self> {
         let ended = Self {
             over: true,
@@ -113,17 +115,17 @@ impl Membership {
         (self.is_empty() && !self.over).then_some(ended)
     }
 
-    /// The members by id.
+    /// Returns the members, sorted by id.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// With a newcomer.
+    /// Adds a member.
     ///
     /// # Errors
     ///
-    /// [`JoinRefusal`] if its id or its name is taken (in this order), or if its device maps do not
-    /// fit those of the members; or if the group is over. The record stays as it is then.
+    /// [`JoinRefusal`] if the group has ended, if the id or the name is taken (in this order), or
+    /// if the device maps do not fit together. The record is unchanged then.
     pub fn join(&self, newcomer: &Member) -> Result<Self, JoinRefusal> {
         if self.over {
             return Err(JoinRefusal::Over);
@@ -156,17 +158,17 @@ impl Membership {
         Ok(next)
     }
 
-    /// Without somebody who leaves; `None` if it is not there.
+    /// Removes a member that leaves; `None` if it is not in the group.
     pub fn leave(&self, incarnation: u64) -> Option<Self> {
         self.without(|member| member.incarnation == incarnation, false)
     }
 
-    /// Without those whose leases have run out; `None` if none of them is there.
+    /// Removes members whose leases ran out; `None` if none is in the group.
     pub fn expire(&self, incarnations: &[u64]) -> Option<Self> {
         self.without(|member| incarnations.contains(&member.incarnation), true)
     }
 
-    /// The group as a member sees it; `None` if it is not one.
+    /// Returns the group as a member sees it; `None` if it is not a member.
     pub fn view(&self, incarnation: u64) -> Option<GroupView> {
         let mut members = self.members.iter();
         let me: WorkerId = members
@@ -174,7 +176,8 @@ impl Membership {
             .info
             .id;
         let view = GroupView::new(self.epoch, me, self.members.iter().cloned());
-        // Nobody can write a record with two of a kind: `join` is the only way in.
+        // No worker can write a record with a duplicate name or id, because only `join` adds
+        // members.
         Some(view.ok()?.with_departures(self.departures.clone()))
     }
 

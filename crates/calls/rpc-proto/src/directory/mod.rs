@@ -1,14 +1,14 @@
 //! Members of a group, their addresses, and the meaning of each change.
 //!
-//! * [`member`]: what a worker tells of itself, and how it is written into a store.
+//! * [`member`]: data that a worker publishes, and its form in the store.
 //! * [`view`]: the group as one member sees it: never changed, only replaced.
 //! * [`round`]: the current one of several successive groups in one store.
-//! * [`membership`]: the record of a dynamic group, that its members change by compare-and-set.
+//! * [`membership`]: the record of a dynamic group. Members change it by compare-and-set.
 //! * [`lease`]: expiry: members that have been silent for too long.
 //!
 //! A change of a dynamic group is a new version of one record: the first writer decides. A worker
-//! is in the group exactly if it is in the record, so nothing has to be cleaned up if it dies while
-//! it joins or leaves.
+//! is in the group exactly if it is in the record. So a worker that dies while it joins or leaves
+//! needs no cleanup.
 
 pub mod lease;
 pub mod member;

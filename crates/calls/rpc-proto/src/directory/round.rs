@@ -1,40 +1,40 @@
-//! Which of the groups that meet in one store, one after the other, a worker belongs to.
+//! Rounds: successive groups in one store.
 //!
-//! The first worker opens round 1 and says what it is to be; a worker that finds a round that is
-//! over, or in which it has been already, opens the next one. No process has to remember how many
-//! groups it has seen, so one that was restarted meets the others just the same.
+//! The first worker opens round 1 and specifies its kind. A worker opens the next round if it finds
+//! a round that has ended, or that it has already been in. No process has to remember the number of
+//! earlier groups, so a restarted process meets the other workers all the same.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::member::{BadRecord, read, written};
 
-/// What a group is to be.
+/// Kind of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundKind {
-    /// Everybody is there from the beginning.
+    /// All members are there from the beginning.
     Static {
-        /// How many.
+        /// Number of members.
         world_size: u32,
     },
-    /// Members come and go.
+    /// Members join and leave.
     Dynamic,
 }
 
-/// One group of a store.
+/// One group in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// Its number: 1, 2, …
+    /// Number of the round: 1, 2 and so on.
     pub epoch: u64,
-    /// What it is.
+    /// Kind of the group.
     pub kind: RoundKind,
     /// `true` if it has ended.
     #[serde(default)]
     pub over: bool,
 }
 
-/// Why a worker has no place in a group.
+/// Reason why a worker cannot join a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Mismatch {
     /// The group is of the other kind. The first sentence is PyTorch's.
@@ -44,9 +44,9 @@ pub enum Mismatch {
          or none"
     )]
     Kind {
-        /// What the others are.
+        /// Kind of the group.
         theirs: &'static str,
-        /// What this one would be.
+        /// Kind that this worker was given.
         mine: &'static str,
     },
     /// The group is of another size.
@@ -55,26 +55,26 @@ pub enum Mismatch {
          has {theirs}; give all of them the same"
     )]
     WorldSize {
-        /// What this worker was given.
+        /// Size that this worker was given.
         mine: u32,
-        /// What the others were given.
+        /// Size of the group.
         theirs: u32,
     },
 }
 
-/// What a worker does about the round that it found.
+/// Decision of a worker about the round that it found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoundDecision {
-    /// Take part.
+    /// Join this round.
     Enter,
-    /// Open this one instead.
+    /// Open this new round instead.
     Open(Round),
-    /// Neither.
+    /// Fail with this error.
     Refuse(Mismatch),
 }
 
 impl Round {
-    /// The first round of a store.
+    /// Makes the first round of a store.
     pub fn first(kind: RoundKind) -> Self {
         Self {
             epoch: 1,
@@ -83,7 +83,7 @@ impl Round {
         }
     }
 
-    /// The one after this.
+    /// Returns the next round, of this kind.
     #[must_use]
     pub fn next(&self, kind: RoundKind) -> Self {
         Self {
@@ -93,13 +93,13 @@ impl Round {
         }
     }
 
-    /// This one, ended.
+    /// Returns this round as ended.
     #[must_use]
     pub fn ended(self) -> Self {
         Self { over: true, ..self }
     }
 
-    /// What a worker that wants a group of a kind does about this round.
+    /// Returns the decision of a worker that wants a group of this kind.
     pub fn decide(&self, mine: RoundKind) -> RoundDecision {
         use RoundKind::{Dynamic, Static};
         if self.over {
@@ -119,16 +119,16 @@ impl Round {
         }
     }
 
-    /// As it is kept in a store.
+    /// Returns the stored form of the round.
     pub fn encode(&self) -> Vec<u8> {
         written(self)
     }
 
-    /// Out of a store.
+    /// Reads a round from its stored form.
     ///
     /// # Errors
     ///
-    /// [`BadRecord`] if it is something else.
+    /// [`BadRecord`] if the bytes are something else.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
         read("the round of an RPC group", bytes)
     }

@@ -1,4 +1,4 @@
-//! The group as one of its members sees it.
+//! Group as one of its members sees it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,46 +14,46 @@ use crate::worker::{WorkerId, WorkerName};
 /// Two workers that cannot be in one group. The texts are PyTorch's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotUnique {
-    /// They have the same name.
+    /// Both have the same name.
     #[error(
         "RPC worker name {name} is not unique. Workers {first} and {second} share the same name."
     )]
     Name {
         /// The name.
         name: WorkerName,
-        /// The id of one, who was first if that is known.
+        /// Id of one worker: the first one, if that is known.
         first: WorkerId,
-        /// The id of the other.
+        /// Id of the other worker.
         second: WorkerId,
     },
-    /// They have the same id.
+    /// Both have the same id.
     #[error(
         "RPC worker id {id} is not unique. Worker {holder} and already has ID and {newcomer} cannot be added."
     )]
     Id {
         /// The id.
         id: WorkerId,
-        /// Who was first.
+        /// Name of the first worker.
         holder: WorkerName,
-        /// Who came later.
+        /// Name of the worker that came later.
         newcomer: WorkerName,
     },
 }
 
-/// What happened between two views.
+/// Change between two views.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A worker came.
+    /// A worker joined.
     Joined(Arc<Member>),
-    /// A worker said good-bye.
+    /// A worker left by a message.
     Left(Arc<Member>),
-    /// A worker's lease ran out.
+    /// A worker was lost: its lease ran out.
     Lost(Arc<Member>),
 }
 
-/// All members of a group, and what follows from their device maps for one of them.
+/// All members of a group, with the device maps of one of them.
 ///
-/// Made anew for each change, so that whoever holds one sees one state of the group.
+/// Each change makes a new view, so an owner of a view always sees one state of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupView {
     epoch: u64,
@@ -65,12 +65,12 @@ pub struct GroupView {
 }
 
 impl GroupView {
-    /// The group of these members as `me`, who must be one of them, sees it.
+    /// Makes the view of the member `me`.
     ///
     /// # Errors
     ///
-    /// [`NotUnique`] if two have the same id or name; of several such pairs, the one with the
-    /// lowest ids.
+    /// [`NotUnique`] if two members have the same id or name. Of several such pairs, it names the
+    /// one with the lowest ids.
     ///
     /// # Panics
     ///
@@ -116,7 +116,7 @@ impl GroupView {
         })
     }
 
-    /// Adds who has gone lately and how.
+    /// Adds the members that have left lately.
     #[must_use]
     pub(super) fn with_departures(mut self, departures: Vec<Departure>) -> Self {
         self.departures = departures;
@@ -127,59 +127,62 @@ impl GroupView {
     ///
     /// # Errors
     ///
-    /// [`DeviceFault`]: the first breach, the same for every member.
+    /// [`DeviceFault`]: the first broken rule, the same for every member.
     pub fn check_devices(&self, kind: GroupKind) -> Result<(), DeviceFault> {
         check(&nodes(&self.members), kind)
     }
 
-    /// The version of the group: it grows with every change, and with every group in one store.
+    /// Returns the version of the group.
+    ///
+    /// It grows with every change, and with every group in one store.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The member whose view this is.
+    /// Returns the member whose view this is.
     pub fn me(&self) -> &Arc<Member> {
         &self.me
     }
 
-    /// All members by their ids, this one included.
+    /// Returns all members by their ids, this one included.
     pub fn members(&self) -> impl ExactSizeIterator<Item = &Arc<Member>> {
         self.members.values()
     }
 
-    /// The member with this id, if there is one.
+    /// Returns the member with this id, if there is one.
     pub fn with_id(&self, id: WorkerId) -> Option<&Arc<Member>> {
         self.members.get(&id)
     }
 
-    /// The member with this name, if there is one.
+    /// Returns the member with this name, if there is one.
     pub fn named(&self, name: &str) -> Option<&Arc<Member>> {
         self.members()
             .find(|member| member.info.name.as_str() == name)
     }
 
-    /// Where this member's devices appear at a callee.
+    /// Returns the map from this member's devices to those of a callee.
     pub fn device_map(&self, callee: &WorkerName) -> Option<&DeviceMap> {
         self.me.device.device_maps.get(callee.as_str())
     }
 
-    /// Where this member's devices appear at a caller: for replies.
+    /// Returns the map for replies, from this member's devices to a caller's.
     pub fn reverse_map(&self, caller: &WorkerName) -> Option<&DeviceMap> {
         self.reverse_maps.get(caller.as_str())
     }
 
-    /// All of them, by the names of the callers.
+    /// Returns the maps for replies, by the names of the callers.
     pub fn reverse_maps(&self) -> &BTreeMap<String, DeviceMap> {
         &self.reverse_maps
     }
 
-    /// The devices that this member uses, in order.
+    /// Returns the devices that this member uses, in order.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// At most so many members that follow this one by id, the lowest following the highest: those
-    /// whose leases it looks at.
+    /// Returns at most `most` members that follow this one by id.
+    ///
+    /// The lowest id follows the highest. This member watches the leases of these members.
     pub fn followers(&self, most: usize) -> impl Iterator<Item = &Arc<Member>> {
         let me = self.me.info.id;
         let after = self.members.range(me..).skip(1);
@@ -187,7 +190,7 @@ impl GroupView {
         after.chain(before).map(|(_, member)| member).take(most)
     }
 
-    /// What has happened since an older view of the same member.
+    /// Returns the changes since an older view of the same member.
     pub fn changes_since(&self, older: &Self) -> Vec<Change> {
         let is_in = |view: &Self, member: &Member| {
             let there = view.members.get(&member.info.id);

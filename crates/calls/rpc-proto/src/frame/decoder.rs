@@ -1,4 +1,4 @@
-//! Decoding of frames from the bytes of a connection, however the bytes are cut.
+//! Decoding of frames from the bytes of a connection, in pieces of any length.
 
 use bytes::Bytes;
 
@@ -13,25 +13,25 @@ use super::staging::{LEAST_ROOM, Staging};
 /// Longer ones are received directly into separate memory.
 pub const SMALL: usize = LEAST_ROOM;
 
-/// Maximum number of bytes to reserve for a body or part before any of it arrives.
+/// Maximum number of bytes to reserve for a body or part before it arrives.
 pub const AHEAD: usize = 256 << 10;
 
-/// Returns the bytes to reserve for a body or part, `received` of them included.
+/// Returns the bytes to reserve for a body or part, including `received`.
 ///
-/// This is `length`, but at most twice `received` or [`AHEAD`], whichever is larger.
+/// This is `length`, but at most the larger of twice `received` and [`AHEAD`].
 pub fn to_reserve(received: usize, length: usize) -> usize {
     length.min(received.saturating_mul(2).max(AHEAD))
 }
 
 /// Source of memory for large bodies and inline parts.
 ///
-/// An announced part may never arrive, so a supply reserves at most [`to_reserve`]; memory that it
+/// An announced part may never arrive, so a supply reserves at most [`to_reserve`]. Memory that it
 /// already has may be larger.
 pub trait Supply {
     /// Receive memory, usable up to its length until it is [grown](Supply::grow).
     type Buffer: AsMut<[u8]>;
 
-    /// Returns memory for a body or part of `length` bytes: from 1 to `length` bytes.
+    /// Returns memory of 1 to `length` bytes for a body or part of `length` bytes.
     fn buffer(&mut self, length: usize) -> Self::Buffer;
 
     /// Grows a full buffer of a longer body or part, and keeps its content.
@@ -72,10 +72,11 @@ impl Supply for FromHeap {
 /// Decoder of received bytes to frames.
 ///
 /// Its owner reads into [`room`](Self::room), reports the number of bytes with
-/// [`filled`](Self::filled), and calls [`next`](Self::next) until there is no further frame. So
-/// bytes of large parts are read directly into their final memory. At most one frame is in
-/// progress. The decoder reserves at most [`to_reserve`] for it, and for a part only when its turn
-/// comes.
+/// Its owner reads into [`room`](Self::room), reports the number of bytes with
+/// [`filled`](Self::filled), and calls [`next`](Self::next) until there is no further frame. Bytes
+/// of large parts are read directly into their final memory. At most one frame is in progress. The
+/// decoder reserves at most [`to_reserve`] for it, and memory for a part only when the part
+/// arrives.
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
     limits: Limits,
@@ -86,7 +87,7 @@ pub struct Decoder<S: Supply> {
     failed: Option<FrameError>,
 }
 
-/// A frame whose header has arrived.
+/// Frame whose header has arrived.
 #[derive(Debug)]
 struct Arriving {
     header: Header,
@@ -99,7 +100,7 @@ struct Arriving {
     parts: Vec<Part>,
 }
 
-/// A body or part that is received directly into separate memory.
+/// Body or part that is received directly into separate memory.
 #[derive(Debug)]
 struct Filling<B> {
     memory: B,
@@ -108,7 +109,7 @@ struct Filling<B> {
 }
 
 impl<B: AsMut<[u8]>> Filling<B> {
-    /// Returns the memory for its next bytes.
+    /// Returns the memory for the next bytes.
     fn rest(&mut self) -> &mut [u8] {
         let memory = self.memory.as_mut();
         let reserved = memory.len().min(self.length);
@@ -134,7 +135,7 @@ impl<S: Supply> Decoder<S> {
         self.limits = limits;
     }
 
-    /// `true` if no part of an unfinished frame has arrived: a connection may close now.
+    /// `true` if the connection may close: no unfinished frame has begun.
     pub fn is_between_frames(&self) -> bool {
         self.arriving.is_none() && self.staging.waiting().is_empty()
     }
@@ -147,7 +148,7 @@ impl<S: Supply> Decoder<S> {
         }
     }
 
-    /// Records bytes that were written at the beginning of the [`room`](Self::room).
+    /// Records bytes that were written to the start of the [`room`](Self::room).
     ///
     /// # Panics
     ///
@@ -170,7 +171,7 @@ impl<S: Supply> Decoder<S> {
     ///
     /// # Errors
     ///
-    /// [`FrameError`] if the bytes are no frame, or exceed a limit; every later call returns the
+    /// [`FrameError`] if the bytes are no frame, or exceed a limit. Every later call returns the
     /// same error.
     #[expect(
         clippy::should_implement_trait,
@@ -277,8 +278,8 @@ impl<S: Supply> Decoder<S> {
         let Some(bytes) = self.staging.waiting().get(..length) else {
             return Ok(false);
         };
-        // Copied, because a part may be kept for long and would keep the whole staging buffer, and
-        // because separate memory is aligned for numbers.
+        // The part is copied, because it may be kept for long and would keep the whole staging
+        // buffer. Separate memory is also aligned for numbers.
         frame.parts.push(Part::Here(Bytes::copy_from_slice(bytes)));
         self.staging.skip(length);
         Ok(true)

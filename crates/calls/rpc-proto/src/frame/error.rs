@@ -6,7 +6,7 @@ use super::VERSION;
 
 /// Bytes that are no frame, or a frame that is refused.
 ///
-/// The connection is unusable then, because the beginning of the next frame is unknown.
+/// The connection becomes unusable, because the beginning of the next frame is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// First bytes that are not those of a frame.
@@ -57,7 +57,7 @@ pub enum FrameError {
     /// Body and parts together are too long.
     #[error("a message of {announced} bytes or more is over the limit of {limit}")]
     Total {
-        /// Announced length in bytes, as far as it was added up.
+        /// Announced length in bytes, as far as the sum is known.
         announced: u64,
         /// Maximum length.
         limit: u64,

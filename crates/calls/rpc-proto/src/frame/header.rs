@@ -10,7 +10,9 @@ pub const HEADER_LENGTH: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Identification of the sender: the first frame in each direction, see [`super::hello`].
+    /// Identification of the sender: the first frame in each direction.
+    ///
+    /// See [`super::hello`].
     Hello = 1,
     /// A call.
     Request = 2,
@@ -24,16 +26,16 @@ pub enum FrameKind {
     Credit = 6,
     /// Test that the peer answers.
     Ping = 7,
-    /// The answer to a ping.
+    /// Answer to a ping.
     Pong = 8,
     /// The sender closes the connection, with a reason.
     GoAway = 9,
     /// Several messages about remote references.
     References = 10,
-    /// Parts that the receiver no longer needs, so that the sender may reuse their memory.
+    /// Parts that the receiver no longer needs. The sender may reuse their memory.
     ///
-    /// They are those of a call, which the receiver has copied, or without a call those that the
-    /// body lists, see [`super::release`].
+    /// With a call: the parts of the call, which the receiver has copied. Without a call: the parts
+    /// that the body lists, see [`super::release`].
     Release = 11,
     /// Acceptance of the peer's hello.
     ///
@@ -117,7 +119,8 @@ impl Header {
     /// Reads the header, the length of the body, and the number of sections.
     pub(super) fn from_bytes(bytes: &[u8; HEADER_LENGTH]) -> Result<(Self, u32, u16), FrameError> {
         let magic = u32::from_le_bytes(at(bytes, 0));
-        // A TLS record: its kind (handshake or alert), and a version that all records have.
+        // A TLS record begins with its kind (handshake or alert), and with a version that all
+        // records share.
         if matches!(bytes, [0x15 | 0x16, 3, ..]) {
             return Err(FrameError::Tls);
         }

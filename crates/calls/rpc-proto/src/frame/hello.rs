@@ -10,9 +10,9 @@
 //!
 //! Either side may answer with [`FrameKind::GoAway`](super::FrameKind::GoAway) and its reason.
 //!
-//! The token of a job is never sent. A proof is a keyed hash of the role of the prover and of both
-//! hellos byte by byte. So it is useless on another connection or in the other direction, and an
-//! attacker between the workers cannot change a hello. The driver computes the hash.
+//! The token of a job is never sent. A proof is a keyed hash of the role of the prover and of all
+//! bytes of both hellos. So a proof is useless on another connection or in the other direction, and
+//! an attacker between the workers cannot change a hello. The driver computes the hash.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -43,7 +43,7 @@ pub struct Hello {
     pub incarnation: u64,
     /// Boot id of the host, which is equal for workers of one host.
     pub host: String,
-    /// Process id of the worker in its own PID namespace.
+    /// Process id of the worker in its PID namespace.
     pub process: u32,
     /// `true` if the worker requires a proof of the job's token.
     pub wants_proof: bool,
@@ -51,7 +51,7 @@ pub struct Hello {
     pub nonce: [u8; NONCE_LENGTH],
 }
 
-/// The body of an [`Accepted`](super::FrameKind::Accepted) frame.
+/// Body of an [`Accepted`](super::FrameKind::Accepted) frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accepted {
     /// Keyed hash over both hellos; `None` if the job has no token.
@@ -74,9 +74,9 @@ pub enum HelloError {
          run the same rdzv on every worker"
     )]
     Version {
-        /// The version of this worker.
+        /// Version of this worker.
         ours: u16,
-        /// The version of the peer.
+        /// Version of the peer.
         theirs: u16,
     },
     /// Another epoch of the group.
@@ -91,7 +91,7 @@ pub enum HelloError {
         peer: WorkerInfo,
         /// Epoch of this worker.
         ours: u64,
-        /// The epoch of the peer.
+        /// Epoch of the peer.
         theirs: u64,
     },
     /// Another worker is at the address.
@@ -154,7 +154,7 @@ impl Hello {
         read(rest)
     }
 
-    /// Checks that this worker may talk to the peer, whatever its group.
+    /// Checks that this worker may talk to the peer, in any group.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ impl Accepted {
     ///
     /// Never: all fields can be serialised.
     pub fn to_bytes(self) -> Vec<u8> {
-        postcard::to_extend(&self, Vec::new()).expect("it holds bytes only")
+        postcard::to_extend(&self, Vec::new()).expect("the body holds bytes only")
     }
 
     /// Reads the body of the frame.

@@ -10,7 +10,9 @@ pub struct Limits {
     pub body: u32,
     /// Maximum number of parts (default: 65535).
     pub sections: u16,
-    /// Maximum total of body and parts in bytes, wherever the parts are (default: 4 GiB).
+    /// Maximum total of body and parts in bytes (default: 4 GiB).
+    ///
+    /// Parts count wherever they are.
     pub total: u64,
 }
 
@@ -36,7 +38,7 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// The limit that the frame exceeds.
+    /// [`FrameError`] that names the limit that the frame exceeds.
     pub fn check(&self, body: usize, parts: &[PartHead]) -> Result<(), FrameError> {
         let mut total = self.check_head(body as u64, parts.len() as u64)?;
         for part in parts {

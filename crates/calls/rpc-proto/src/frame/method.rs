@@ -3,11 +3,11 @@
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// The number of a method on the wire: a hash of `name@version`.
+/// Returns the number of a method on the wire: a hash of `name@version`.
 ///
-/// The hash needs only a good distribution: names come from programs, not from peers, and the
-/// registration of a second name with the same hash fails. So it is FNV-1a with a final mix, which
-/// the compiler evaluates for a constant name.
+/// The hash needs only a good distribution, because names come from programs and not from peers.
+/// The registration of a second name with the same hash fails. So the hash is FNV-1a with a final
+/// mix. For a constant name, the compiler evaluates it.
 pub const fn method_hash(name: &str, version: u32) -> u64 {
     let mut hash = OFFSET;
     let name = name.as_bytes();
@@ -33,7 +33,7 @@ const fn step(hash: u64, byte: u8) -> u64 {
 
 /// Mixes every bit with every other bit.
 ///
-/// It is reversible, so it adds no collisions.
+/// The mix is reversible, so it adds no collisions.
 const fn stir(mut hash: u64) -> u64 {
     hash ^= hash >> 33;
     hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! All numbers are little endian. The *body* is a serialised value. *Parts* are the bytes of
-//! tensors: the body refers to them by number, and copying them together with the body would cost
-//! too much. A part is inline, or it is in memory that the receiver can reach: shared memory or the
-//! memory of the sender. In that case the frame has only its location.
+//! tensors. The body refers to them by number, because copying them together with the body would
+//! cost too much. A part is inline, or it is in memory that the receiver can reach: shared memory
+//! or the memory of the sender. In that case the frame has only its location.
 //!
 //! All sections have the same size, so the header alone gives the number of bytes before the parts.
 //!

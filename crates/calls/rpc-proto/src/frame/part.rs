@@ -22,8 +22,9 @@ pub enum PartLocation {
     Arena {
         /// Number of the sender's arena.
         arena: u32,
-        /// Number of this use of the location, which a release names, see
-        /// [`release`](super::release).
+        /// Number of this use of the location.
+        ///
+        /// A release names it, see [`release`](super::release).
         generation: u32,
         /// Offset in the arena, in bytes.
         offset: u64,
@@ -39,7 +40,7 @@ pub struct PartHead {
     pub length: u64,
 }
 
-/// A part that was received.
+/// Part that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// Bytes that arrived with the frame.
@@ -48,12 +49,12 @@ pub enum Part {
     Elsewhere(PartHead),
 }
 
-/// A frame that was received.
+/// Frame that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// Header of the frame.
     pub header: Header,
-    /// The serialised value.
+    /// Serialised value.
     pub body: Bytes,
     /// Parts, to which the body refers by number.
     pub parts: Vec<Part>,
@@ -72,8 +73,10 @@ impl PartHead {
         }
     }
 
-    /// Returns place u16, 0 u16, arena u32, length u64, address or offset u64, generation u32, 0
-    /// u32.
+    /// Returns the bytes of a section.
+    ///
+    /// These are location u16, 0 u16, arena u32, length u64, address or offset u64, generation u32
+    /// and 0 u32.
     pub(super) fn to_bytes(self) -> [u8; SECTION_LENGTH] {
         let (location, arena, generation, offset) = match self.location {
             PartLocation::Inline => (INLINE, 0, 0, 0),
@@ -111,7 +114,7 @@ impl PartHead {
             location,
             length: u64::from_le_bytes(at(bytes, 8)),
         };
-        // Each section has exactly one encoding: other set bits would be lost silently.
+        // Each section has exactly one encoding. Otherwise other set bits would be lost silently.
         if head.to_bytes() != *bytes {
             return Err(FrameError::Reserved("a section"));
         }

@@ -6,7 +6,7 @@ use super::header::at;
 /// Length of one released part, in bytes.
 const LENGTH: usize = 8;
 
-/// End of one loan of a [`PartLocation::Arena`](super::PartLocation::Arena) part.
+/// End of one loan of an [`Arena`](super::PartLocation::Arena) part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReleasedPart {
     /// Number of the lender's arena.

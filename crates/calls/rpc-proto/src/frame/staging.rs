@@ -7,13 +7,13 @@ pub(super) const STAGING: usize = 64 << 10;
 
 /// Minimum room before the buffer is renewed.
 ///
-/// A value that is awaited in the buffer is never longer than this, so it always fits.
+/// A value that is read from the buffer is never longer than this, so it always fits.
 pub(super) const LEAST_ROOM: usize = 16 << 10;
 
 /// Received but unread bytes, and room for more behind them.
 ///
 /// Bytes that are taken out share the memory. When the room runs out and no code holds such bytes
-/// any more, the same memory is reused.
+/// any more, the buffer reuses the same memory.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
     /// Received bytes, then room. All of it is initialised.
@@ -42,7 +42,7 @@ impl Staging {
         &self.block[..self.received]
     }
 
-    /// Returns the next bytes, if all of them have arrived, and keeps them.
+    /// Returns the next bytes without taking them, if all of them have arrived.
     pub(super) fn peek<const N: usize>(&self) -> Option<&[u8; N]> {
         self.waiting().first_chunk()
     }

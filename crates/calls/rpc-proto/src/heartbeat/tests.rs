@@ -4,10 +4,10 @@ fn at(seconds: f64) -> Mono {
     Mono::from_origin(Duration::from_secs_f64(seconds))
 }
 
-/// What the system says at each time.
+/// Report of the operating system at each time.
 type Peer<'a> = &'a dyn Fn(f64) -> Seen;
 
-/// Looks when it wants to; when it found the host dead.
+/// Polls as requested, and returns the time at which the host counts as lost.
 fn followed(rhythm: Rhythm, until: f64, peer: Peer<'_>) -> Option<f64> {
     let mut heartbeat = Heartbeat::new(rhythm, at(0.0));
     loop {
@@ -35,7 +35,7 @@ fn default() -> Rhythm {
     Rhythm::new(DEFAULT_LIMIT)
 }
 
-/// Probes as the system sends them: one beat after the last word, and then each beat.
+/// Returns the number of probes: one each beat after the last arrival.
 fn probes(silent: f64) -> u32 {
     silent as u32
 }
@@ -54,13 +54,13 @@ fn a_rhythm_has_whole_seconds_and_as_many_probes_as_fit() {
     assert_eq!(rhythm(2.5), (2.5, 1, 2));
     assert_eq!(rhythm(60.0), (60.0, 12, 4));
     assert_eq!(rhythm(13.0), (13.0, 2, 6));
-    // No faster than the system can be.
+    // Not shorter than the operating system supports.
     assert_eq!(rhythm(0.1), (2.0, 1, 1));
 }
 
-/// A host that vanishes is noticed at the limit.
+/// Checks that a host that vanishes is reported at the limit.
 ///
-/// `gone` is what the system says after some silence.
+/// `gone` is the report of the operating system after some silence.
 fn is_noticed_at_the_limit(gone: impl Fn(f64) -> Seen) {
     for cut in [0.3, 2.0, 7.99] {
         let found = followed(default(), 60.0, &|now| match now - cut {
@@ -84,8 +84,8 @@ fn a_host_that_vanishes_with_calls_on_their_way_is_noticed_at_the_limit() {
 
 #[test]
 fn a_call_that_comes_late_gives_the_dead_no_time() {
-    // Calls in flight before, and one more at 4.5 s: from then on the system retransmits, and its
-    // own count of probes begins anew.
+    // Calls were in flight before, and one more starts at 4.5 s. From then on the system
+    // retransmits, and its count of probes starts at 0.
     let found = followed(default(), 60.0, &|now| match now {
         now if now < 4.5 => seen(now, now + 1.0, false, probes(now)),
         now => seen(now, 0.2, true, 0),
@@ -95,7 +95,7 @@ fn a_call_that_comes_late_gives_the_dead_no_time() {
 
 #[test]
 fn who_answers_is_never_dead_however_long_it_takes_nothing() {
-    // Its window is closed for good. Probes are answered, and each is later than the one before.
+    // The peer's window stays closed. Probes are answered, and the gaps between them grow.
     let found = followed(default(), 3600.0, &|now| {
         let since_probe = (now + 1.0).log2().fract() * now;
         let answered = since_probe > 0.01;
@@ -112,7 +112,7 @@ fn who_answers_is_never_dead_however_long_it_takes_nothing() {
 
 #[test]
 fn who_answers_late_is_not_dead() {
-    // All that was sent is acknowledged 4 s later, for ever.
+    // The peer acknowledges all data after 4 s, all the time.
     let found = followed(default(), 600.0, &|now| {
         let silent = now % 4.0;
         seen(silent, silent / 2.0, true, 0)
@@ -123,18 +123,18 @@ fn who_answers_late_is_not_dead() {
 #[test]
 fn silence_without_a_question_means_nothing() {
     let found = followed(default(), 600.0, &|now| seen(now, now + 1.0, true, 0));
-    assert_eq!(found, None, "what was sent is older than the last word");
+    assert_eq!(found, None, "the last data was sent before the last arrival");
 }
 
 #[test]
 fn who_was_blind_blames_nobody() {
     let mut heartbeat = Heartbeat::new(default(), at(0.0));
     assert_eq!(heartbeat.look(at(1.0), &seen(1.0, 0.1, true, 0)), None);
-    // This process stood still for a minute.
+    // This process was stopped for a minute.
     let long_ago = seen(61.0, 0.1, true, 0);
     assert_eq!(heartbeat.look(at(61.0), &long_ago), None);
     assert_eq!(heartbeat.look(at(62.0), &seen(0.5, 0.1, true, 0)), None);
-    // If it really is gone, that is noticed when it had the time to answer.
+    // If the host really is lost, the loss is reported once the host had the time to answer.
     assert_eq!(heartbeat.look(at(122.0), &seen(60.5, 0.1, true, 0)), None);
     assert_eq!(heartbeat.look(at(123.0), &seen(61.5, 0.1, true, 0)), None);
     let silent = heartbeat.look(at(125.5), &seen(64.0, 0.1, true, 0));

@@ -1,4 +1,4 @@
-//! Members, the ids of references and forks, and what travels inside of a call.
+//! Members, the ids of references and forks, and references in flight.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::worker::WorkerId;
 
-/// How many bits of a local id tell the lives of a worker apart; the rest counts.
+/// Number of bits of a local id for the life of the worker; the rest counts.
 const INCARNATION_BITS: u32 = 24;
 
 /// One life of a worker.
 ///
-/// A process that starts again under the same id is another member.
+/// A process that restarts with the same id is another member.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Member {
-    /// The worker's id in its group.
+    /// Id of the worker in its group.
     pub id: WorkerId,
-    /// Which of its lives; no two lives of a worker have the same.
+    /// Number of this life; no two lives of a worker have the same.
     pub incarnation: u64,
 }
 
 impl Member {
-    /// This life of a worker.
+    /// Makes the member for this life of a worker.
     pub const fn new(id: WorkerId, incarnation: u64) -> Self {
         Self { id, incarnation }
     }
@@ -35,19 +35,19 @@ impl fmt::Display for Member {
     }
 }
 
-/// An id that no other worker gives to anything, nor the same worker in another life.
+/// Id that no other worker assigns, nor the same worker in another life.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct GlobalId {
-    /// The worker that gave it.
+    /// Worker that assigned the id.
     pub created_on: WorkerId,
-    /// Its number there: 24 bits of the incarnation, then a count.
+    /// Number of the id at that worker: 24 bits of the incarnation, then a count.
     pub local_id: u64,
 }
 
 impl GlobalId {
-    /// The first id of a member.
+    /// Returns the first id of a member.
     pub(super) fn first(member: Member) -> Self {
         Self {
             created_on: member.id,
@@ -66,11 +66,11 @@ impl fmt::Display for GlobalId {
     }
 }
 
-/// The id of a value, wherever it is referred to.
+/// Id of a value, equal on all workers that refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RRefId(pub GlobalId);
 
-/// The id of one worker's share in a value.
+/// Id of one worker's share in a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ForkId(pub GlobalId);
 
@@ -86,17 +86,17 @@ impl fmt::Display for ForkId {
     }
 }
 
-/// What a worker holds of a value: the value itself, or a fork.
+/// Hold of a worker on a value: the value itself, or a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Handle {
-    /// On the owner.
+    /// The value, on its owner.
     Owner(RRefId),
-    /// On any other worker.
+    /// A fork, on any other worker.
     User(RRefId, ForkId),
 }
 
 impl Handle {
-    /// The value that it is about.
+    /// Returns the id of the value.
     pub fn rref(self) -> RRefId {
         match self {
             Self::Owner(rref) | Self::User(rref, _) => rref,
@@ -104,7 +104,7 @@ impl Handle {
     }
 }
 
-/// As PyTorch prints them: `OwnerRRef(…)`, `UserRRef(RRefId = …, ForkId = …)`.
+/// Prints as PyTorch does: `OwnerRRef(…)`, `UserRRef(RRefId = …, ForkId = …)`.
 impl fmt::Display for Handle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -116,21 +116,25 @@ impl fmt::Display for Handle {
     }
 }
 
-/// A reference in flight to another worker, inside of a call or of its result.
+/// Reference in flight to another worker, inside a call or its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ForkData {
-    /// Who has the value.
+    /// Owner of the value.
     pub owner: Member,
-    /// The value.
+    /// Id of the value.
     pub rref: RRefId,
-    /// The share of whoever receives this.
+    /// Share of the worker that receives this reference.
     pub fork: ForkId,
-    /// Who made the fork, and keeps the value alive until the owner knows of it.
+    /// Member that made the fork.
+    ///
+    /// It keeps the value alive until the owner knows the fork.
     pub parent: Member,
-    /// Who asked the owner to make the value, if the owner may not have heard of that yet.
+    /// Member that asked the owner to make the value.
+    ///
+    /// `None` if the owner is known to have received that request.
     pub creator: Option<Member>,
 }
 
-/// A question for a value, named by the driver.
+/// Number that the driver assigns to a request for a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FetchId(pub u64);

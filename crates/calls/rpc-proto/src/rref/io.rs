@@ -1,4 +1,4 @@
-//! Inputs, outputs, settings and errors of the machine.
+//! Inputs, outputs, settings and errors of [`References`](super::References).
 
 use std::fmt;
 use std::time::Duration;
@@ -9,28 +9,33 @@ use thiserror::Error;
 use super::ident::{FetchId, ForkData, ForkId, Handle, Member, RRefId};
 use super::message::Batch;
 
-/// How patient the machine is.
+/// Time limits of [`References`](super::References).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How long a member may be unreachable before it is lost and its forks are released. Default:
-    /// 10 s.
+    /// Time after which an unreachable member is lost (default: 10 s).
+    ///
+    /// Its forks are released then.
     pub grace: Duration,
-    /// How long a message that nobody waits for is kept back, so that others go with it. Default:
-    /// 1 ms.
+    /// Time for which a message is kept back to share a batch (default: 1 ms).
+    ///
+    /// This applies to messages that no worker waits for.
     pub linger: Duration,
-    /// How long an acknowledgement waits for a message to go with. Default: 100 ms.
+    /// Time for which an acknowledgement waits for a message (default: 100 ms).
+    ///
+    /// The message would carry the acknowledgement.
     pub acknowledge_within: Duration,
-    /// How long a fork may be silent before its receiver is asked about it.
+    /// Time after which the receiver of a fork is asked about it (default: 30 s).
     ///
-    /// It has to be longer than a call or result may be in flight. Default: 30 s.
+    /// This has to be longer than a call or a result may be in flight.
     pub ask_after: Duration,
-    /// How long a member that has forks or values of ours may be silent before it is asked whether
-    /// it is there; between half of this and one and a half. If it is not, nobody else need notice.
-    /// Default: 30 s.
-    pub renew_after: Duration,
-    /// How long a fork that was given up is refused, should it still come.
+    /// Interval of the checks of silent members (default: 30 s).
     ///
-    /// Default: 10 min.
+    /// This concerns members that have forks or values of this one.
+    ///
+    /// A member is probed after between half and one and a half times this long without a message.
+    /// So a lost member is noticed even if nothing else notices the loss.
+    pub renew_after: Duration,
+    /// Time for which a fork that was given up is refused (default: 10 min).
     pub refuse_for: Duration,
 }
 
@@ -47,88 +52,100 @@ impl Default for Settings {
     }
 }
 
-/// Something that happens to the references of an agent.
+/// Event that concerns the references of an agent.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// F1: the owner has answered that it makes the value.
+    /// F1: the owner has accepted the request to make the value.
     Accepted(ForkId),
-    /// F1: the call that asks for the value failed, whether or not the owner has seen it.
+    /// F1: the call that asks for the value failed.
+    ///
+    /// The owner may or may not have received it.
     CreationFailed(ForkId),
     /// On the owner: the value exists, or the function that should make it failed.
     Made {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
         /// `true` if the function failed.
         failed: bool,
     },
-    /// F7: the last use of a handle is over.
+    /// F7: the last use of a handle has ended.
     ///
-    /// One for each time that the owner's handle was given.
+    /// One input for each time that the owner's handle was given.
     Dropped(Handle),
-    /// F8, on the owner: somebody asks for a value.
+    /// F8, on the owner: a worker asks for a value.
     ///
-    /// The question is for this member, or for a former life of this worker. The driver names it.
+    /// The request is for this member, or for a former life of this worker. The driver assigns the
+    /// id.
     Fetch(FetchId, Fetch),
-    /// Nobody waits for this answer any more.
+    /// The request for a value was cancelled.
     FetchCancelled(RRefId, FetchId),
-    /// A batch came.
+    /// A batch arrived.
     Received(&'a Batch),
-    /// The message that a fork was in was certainly not sent.
+    /// The message with this fork was certainly not sent.
     NotSent(ForkId),
-    /// The message that a fork was in has failed in flight: if its receiver has not got the fork by
-    /// now, it is not to get it any more. (Of a message that arrives, nothing need be told.)
+    /// The message with this fork has failed in flight.
+    ///
+    /// If the receiver does not have the fork by now, it must refuse it from now on. No input is
+    /// needed for a message that arrives.
     Strayed(ForkId),
-    /// A message was thrown away unread, with this in it.
+    /// A message with this reference was discarded unread.
     Declined(ForkData),
-    /// A connection to this member stands. Other lives of the same worker are over.
+    /// This member is connected. Other lives of the same worker have ended.
     Reachable(Member),
     /// The connection to this member broke, or cannot be made.
     Unreachable(Member),
     /// This member has left the group, or is certainly dead.
     Left(Member),
-    /// Release everything that the driver holds, and say when all have heard of it:
-    /// [`Output::Drained`] follows. What others use here stays, and they are still answered; when
-    /// all members have drained, nothing is left anywhere.
+    /// Release everything that the driver holds.
+    ///
+    /// [`Output::Drained`] follows when all members that have to know have acknowledged this.
+    /// Values that other members use stay, and requests for them are still answered. When all
+    /// members have drained, nothing is left anywhere.
     Shutdown,
-    /// The driver makes no more calls, and goes on to serve others who may use what is held here.
-    /// Say when nothing is in flight: [`Output::Drained`] follows. What is held stays held until
-    /// the end.
+    /// Wait until nothing is in flight: [`Output::Drained`] follows.
+    ///
+    /// The driver makes no more calls, and continues to serve other members that may use the values
+    /// here. Everything that is held stays held until the end.
     Quiesce,
-    /// The end, drained or not. [`Output::Ended`] follows.
+    /// End of the agent, drained or not. [`Output::Ended`] follows.
     End,
     /// Time has passed.
     Tick,
 }
 
-/// What is to be done.
+/// Action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Send a batch to its member. It may get lost.
+    /// Send a batch to its member. The batch may get lost.
     Send(Batch),
-    /// The owner knows of this fork now.
+    /// The owner knows this fork now.
     Confirmed(ForkId),
     /// The function that made the value has ended.
     Completed {
-        /// The creator's fork.
+        /// Fork of the creator.
         fork: ForkId,
-        /// `true` if it failed.
+        /// `true` if the function failed.
         failed: bool,
     },
     /// This fork can no longer be used.
     Broken(ForkId, Failure),
-    /// Nobody uses this value any more.
+    /// No member uses this value any more.
     Free(RRefId),
-    /// The answer to a question; the value, or the error of its function, is there if it is `Ok`.
+    /// Answer to a request.
+    ///
+    /// `Ok`: the value, or the error of its function, is there.
     Fetched(FetchId, Result<(), Failure>),
-    /// A member is lost; so many forks of it were released.
+    /// A member is lost, and its forks were released.
     Lost {
-        /// Who.
+        /// Member that is lost.
         member: Member,
-        /// How many forks it had here.
+        /// Number of forks that the member had here.
         released: usize,
     },
-    /// After [`Input::Shutdown`]: all is released, and those who had to hear of it have. After
-    /// [`Input::Quiesce`]: nobody has to hear of anything.
+    /// Everything in flight has ended.
+    ///
+    /// After [`Input::Shutdown`]: everything is released, and all members that have to know have
+    /// acknowledged it. After [`Input::Quiesce`]: no message waits for its acknowledgement.
     Drained,
     /// After [`Input::End`]: these forks were left.
     ///
@@ -136,20 +153,20 @@ pub enum Output {
     Ended(Vec<Leak>),
 }
 
-/// What a received reference is.
+/// Kind of a received reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Adopted {
     /// F5, F6: this member has the value itself.
     Owner(RRefId),
     /// A fork of another member's value.
     User {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
-        /// The fork.
+        /// Id of the fork.
         fork: ForkId,
-        /// `true` if the owner knows of it.
+        /// `true` if the owner knows the fork.
         ///
-        /// If not, no function may see it before [`Output::Confirmed`].
+        /// Otherwise no function may see the fork before [`Output::Confirmed`].
         confirmed: bool,
     },
 }
@@ -157,9 +174,9 @@ pub enum Adopted {
 /// PyTorch's debug counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Values here that others refer to, or that are being made.
+    /// Values here that other members refer to, or whose functions run.
     pub num_owner_rrefs: usize,
-    /// Forks of them.
+    /// Forks of these values.
     pub num_forks: usize,
     /// Forks here that their owners have not confirmed.
     pub num_pending_users: usize,
@@ -167,40 +184,42 @@ pub struct Counters {
     pub num_pending_futures: usize,
 }
 
-/// What can be said of a fork.
+/// State of a fork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserInfo {
-    /// Who has the value.
+    /// Owner of the value.
     pub owner: Member,
-    /// `true` if the owner knows of this fork.
+    /// `true` if the owner knows this fork.
     pub confirmed: bool,
-    /// Why it cannot be used any more, if so: it will not be confirmed then.
+    /// Reason why the fork cannot be used any more; it will not be confirmed then.
     pub broken: Option<Failure>,
 }
 
-/// A question for a value, as it is sent to the owner.
+/// Request for a value, sent to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
-    /// Who has the value.
+    /// Owner of the value.
     pub owner: Member,
-    /// The value.
+    /// Id of the value.
     pub rref: RRefId,
-    /// Who asked for the value, if the owner may not have heard of that yet.
+    /// Member that asked the owner to make the value.
+    ///
+    /// `None` if the owner is known to have received that request.
     pub creator: Option<Member>,
 }
 
-/// A fork that was left at the end.
+/// Fork that was left at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Leak {
-    /// The value.
+    /// Id of the value.
     pub rref: RRefId,
-    /// The fork.
+    /// Id of the fork.
     pub fork: ForkId,
-    /// Who has it.
+    /// Member that has the fork.
     pub holder: Member,
 }
 
-/// As PyTorch prints it.
+/// Prints as PyTorch does.
 impl fmt::Display for Leak {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -211,7 +230,7 @@ impl fmt::Display for Leak {
     }
 }
 
-/// Why a reference cannot be used.
+/// Reason why a reference cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Failure {
     /// The call that should have made the value failed. The text is PyTorch's.
@@ -219,33 +238,35 @@ pub enum Failure {
         "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."
     )]
     CreationFailed,
-    /// It was released by the shutdown of the agent. The text is PyTorch's.
+    /// The shutdown of the agent released the reference. The text is PyTorch's.
     #[error("{handle} has been deleted. Cannot call {operation} on it after deletion.")]
     Deleted {
-        /// The reference.
+        /// Reference that was used.
         handle: Handle,
-        /// What was to be done with it.
+        /// Operation that failed.
         operation: &'static str,
     },
     /// The agent has stopped.
-    #[error("the agent of this worker has stopped: there are no remote references any more")]
+    #[error("the agent of this worker has stopped: its remote references are no longer usable")]
     Stopping,
-    /// The owner is dead, cut off, has left, or was started again.
-    #[error("the owner of {rref}, {owner}, is lost and its values with it: create it anew")]
+    /// The owner is dead, unreachable, has left, or was restarted.
+    #[error("the owner of {rref}, {owner}, is lost with all its values: create the value again")]
     OwnerLost {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
-        /// Who had it.
+        /// Former owner of the value.
         owner: Member,
     },
-    /// The owner does not have it: whoever passed it on, or asked for it, was lost before the owner
-    /// knew, or gave up.
-    #[error("the owner does not have {0}: who passed it on, or asked for it, was lost or gave up")]
+    /// The owner does not have the value.
+    ///
+    /// The member that passed the reference on, or that asked for the value, was lost before the
+    /// owner knew the reference, or cancelled the request.
+    #[error("the owner does not have {0}: its sender was lost or gave it back")]
     Gone(RRefId),
-    /// It came after its sender had given it up, or twice.
-    #[error("{0} came too late: its sender has given it up")]
+    /// The reference arrived twice, or after its sender had given it up.
+    #[error("{0} arrived too late: its sender has given it up")]
     GivenUp(RRefId),
-    /// A peer said something impossible.
-    #[error("{0} cannot be created so: {1}")]
+    /// A peer sent an impossible request.
+    #[error("cannot create {0}: {1}")]
     Refused(RRefId, &'static str),
 }

@@ -1,4 +1,4 @@
-//! What workers say to one another about references.
+//! Control messages about references, and batches of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,93 +9,99 @@ use super::ident::{ForkId, Member, RRefId};
 pub enum Control {
     /// User to owner: enter my fork, which another user gave me.
     ForkRequest {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
-        /// My fork.
+        /// Fork of the sender.
         fork: ForkId,
-        /// Who asked for the value, if you may not have heard of that yet.
+        /// Member that asked for the value, if the owner may not know this yet.
         creator: Option<Member>,
     },
     /// Owner to user: your fork is entered.
     ForkAck {
-        /// The fork.
+        /// Id of the fork.
         fork: ForkId,
     },
-    /// Owner to user: there is no such value any more.
+    /// Owner to user: the value does not exist any more.
     ForkRefused {
-        /// The fork.
+        /// Id of the fork.
         fork: ForkId,
     },
-    /// Receiver to parent: the owner knows of the fork; you need not hold on any longer.
+    /// Receiver to parent: the owner knows the fork, so you need not keep yours.
     ChildAccept {
-        /// The fork.
+        /// Id of the fork.
         fork: ForkId,
     },
-    /// User to owner: I am done with it.
+    /// User to owner: I have released my fork.
     UserDelete {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
-        /// My fork.
+        /// Fork of the sender.
         fork: ForkId,
     },
-    /// Creator to owner: forget that I asked for this value, also if my call should still come.
+    /// Creator to owner: forget my request for this value.
+    ///
+    /// This holds even if the call still arrives.
     Abandon {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
-        /// My fork.
+        /// Fork of the sender.
         fork: ForkId,
     },
     /// Owner to creator: the function has ended.
     Completed {
-        /// The creator's fork.
+        /// Fork of the creator.
         fork: ForkId,
         /// `true` if the function failed. The value is its error then.
         failed: bool,
     },
-    /// Owner to creator: others refer to this value of yours; will you still ask me for it?
+    /// Owner to creator: will you still ask for this value?
+    ///
+    /// Other members refer to it.
     CreationAsk {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
     },
-    /// Creator to owner: I have asked before, or never will.
+    /// Creator to owner: I have already asked for the value, or never will.
     CreationOver {
-        /// The value.
+        /// Id of the value.
         rref: RRefId,
     },
     /// Parent to receiver: has this fork arrived?
     ForkAsk {
-        /// The fork.
+        /// Id of the fork.
         fork: ForkId,
     },
-    /// Receiver to parent: it has.
+    /// Receiver to parent: the fork has arrived.
     ForkPresent {
-        /// The fork.
+        /// Id of the fork.
         fork: ForkId,
     },
-    /// Receiver to parent: I do not have it, and will not take it any more.
+    /// Receiver to parent: I do not have the fork, and will refuse it from now on.
     ForkUnknown {
-        /// The fork.
+        /// Id of the fork.
         fork: ForkId,
     },
-    /// Anybody: are you there?
+    /// Any member: are you there?
     Probe,
 }
 
 /// Control messages to one member, in one frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Batch {
-    /// Who says it.
+    /// Sender of the batch.
     pub from: Member,
-    /// To whom. Another life of the same worker ignores it.
+    /// Receiver of the batch. Another life of the same worker ignores it.
     pub to: Member,
-    /// The number of the first message; the others follow.
+    /// Number of the first message; the other messages follow in order.
     pub first: u64,
-    /// All messages with lower numbers have come from the other side.
+    /// Number of the first message of the other side that has not arrived.
     pub received: u64,
-    /// The sender waits for the acknowledgement.
+    /// `true` if the sender waits for the acknowledgement.
     pub urgent: bool,
-    /// The receiver was taken for lost: none of its forks, and none of its values, is valid here.
+    /// `true` if the sender regards the receiver as lost.
+    ///
+    /// The sender accepts none of the receiver's forks and none of its values.
     pub disowned: bool,
-    /// The messages.
+    /// Messages in order.
     pub messages: Vec<Control>,
 }

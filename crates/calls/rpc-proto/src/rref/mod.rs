@@ -1,44 +1,48 @@
-//! Remote references: values that stay where they were made, and are kept alive from afar.
+//! Remote references: values that stay on the worker that made them.
+//!
+//! Other workers keep them alive.
 //!
 //! A value lives on its **owner**. Every other worker that may use it holds a **fork**: a share
-//! that the owner knows by a [`ForkId`]. The owner keeps the value as long as it has a fork in its
-//! books or holds the value itself. [`References`] is the machine of one agent; it decides what is
-//! said to whom and when a value may go. Values, calls and bytes belong to the driver.
+//! that the owner knows by a [`ForkId`]. The owner keeps the value as long as it has an entry for a
+//! fork, or holds the value itself. [`References`] is the state machine of one agent. It decides
+//! which messages to send, and when to free a value. Values, calls and bytes belong to the driver.
 //!
-//! | flow | situation | what is said |
+//! | flow | situation | messages |
 //! |---|---|---|
 //! | F1 | made by a call on another worker | the call; its answer confirms the fork; [`Control::Completed`] when the function has ended |
-//! | F2 | the same on oneself | nothing |
-//! | F3 | owner → user | nothing: the owner enters the fork before it is sent |
-//! | F4 | user → user | [`Control::ForkRequest`] to the owner, [`Control::ForkAck`] back, [`Control::ChildAccept`] to the parent, which holds on until then |
+//! | F2 | the same, and the caller is the owner | none |
+//! | F3 | owner → user | none: the owner enters the fork before it is sent |
+//! | F4 | user → user | [`Control::ForkRequest`] to the owner, [`Control::ForkAck`] back,
+//! [`Control::ChildAccept`] to the parent, which keeps its fork until then |
 //! | F5 | user → owner | [`Control::ChildAccept`] to the parent |
-//! | F6 | owner → itself | nothing |
+//! | F6 | owner → itself | none |
 //! | F7 | the last handle of a fork is dropped | [`Control::UserDelete`] to the owner |
-//! | F8 | the value is asked for | a call; the owner answers when the value exists |
+//! | F8 | a worker requests the value | a call; the owner answers when the value exists |
 //! | F9 | a reference is an argument | the function starts when its fork is confirmed |
 //!
-//! The messages between two workers are numbered, acknowledged and sent again until they are
-//! ([`reliable`]), so each is seen exactly once and in order, whatever the network does. What may
-//! be lost is a *call* and the forks inside of it. Whoever made a fork therefore asks its receiver
-//! about it when it stays silent ([`Control::ForkAsk`]); a receiver that does not have it refuses
-//! it from then on, should it still come.
+//! The messages between two workers are numbered, and sent again until they are acknowledged
+//! ([`reliable`]). So each is seen exactly once and in order, whatever the network does. Only a
+//! *call* and the forks inside it can be lost. So the member that made a fork asks the silent
+//! receiver about it ([`Control::ForkAsk`]). A receiver that does not have the fork refuses it from
+//! then on.
 //!
-//! A worker that is unreachable longer than the grace period, or has left, is **lost**: its forks
-//! are released, and references to its values fail. Whoever holds a fork, or a value, has a lease:
-//! if it is silent for long it is asked whether it is there ([`Control::Probe`]). A worker that was
-//! lost wrongly is told so. A worker that starts again is another [`Member`], and nothing of its
+//! A worker is **lost** if it is unreachable for longer than the limit, or has left. Its forks are
+//! released, and references to its values fail. A member that holds a fork or a value has a lease:
+//! other members probe it after a long silence ([`Control::Probe`]). A worker that was wrongly
+//! regarded as lost is notified. A restarted worker is another [`Member`], and nothing of its
 //! former life is valid.
 //!
-//! **INV-P2**: a value is not freed before the last user of it is gone. Without live handles,
+//! **INV-P2**: a value is not freed before its last user has released it. Without live handles,
 //! everything drains to nothing.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | [`ident`] | members, ids, what travels |
+//! | [`ident`] | members, ids, references in flight |
 //! | [`message`] | control messages and batches |
-//! | [`io`] | inputs, outputs, settings and errors of the machine |
+//! | [`io`] | inputs, outputs, settings and errors of [`References`] |
 //! | [`reliable`] | the numbered messages to and from one member |
-//! | `references` | the machine; below it `owner` (values here), `user` (forks here), `child` (forks in flight), `shutdown` (lost members, shutdown, leaks) |
+//! | `references` | the state machine; below it `owner` (values here), `user` (forks here), `child`
+//! (forks in flight), `shutdown` (lost members, shutdown, leaks) |
 
 pub mod ident;
 pub mod io;

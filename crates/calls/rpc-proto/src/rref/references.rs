@@ -1,4 +1,4 @@
-//! The machine: its state, its timers, and which part of it handles what.
+//! State machine of the references of one agent: state, timers, dispatch.
 
 mod child;
 mod owner;
@@ -19,69 +19,69 @@ use child::Child;
 use owner::Owned;
 use user::User;
 
-/// How far the machine is.
+/// Phase of the life of [`References`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
-    /// It works.
+    /// Normal work.
     #[default]
     Working,
-    /// It has released what it retained, and waits until those who have to know do.
+    /// Everything retained is released; waits until all members that must know do.
     Draining,
-    /// It keeps what it holds, for others, and waits until nothing is in flight.
+    /// Everything is kept for other members; waits until nothing is in flight.
     Quiescing,
-    /// They know. What is left is used by others.
+    /// Draining or quiescing has ended. What is left is used by other members.
     Drained,
-    /// It does nothing any more.
+    /// Ended: every further input is ignored.
     Ended,
 }
 
-/// What happens at a time.
+/// Action at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// A link has something to do.
+    /// Work on a link.
     Link(Member),
     /// Ask about a fork.
     Ask(ForkId),
-    /// A fork need not be refused any longer.
+    /// Stop refusing a fork.
     Forget(ForkId),
-    /// See who has been silent for long.
+    /// Probe members that have been silent for long.
     Leases,
 }
 
-/// The references of one agent. See the [module](super).
+/// References of one agent. See the [module](super).
 #[derive(Debug, Default)]
 pub struct References {
     me: Member,
     settings: Settings,
     next_id: GlobalId,
     phase: Phase,
-    /// Values here.
+    /// Values that this member owns.
     owned: BTreeMap<RRefId, Owned>,
-    /// Forks here.
+    /// Forks that this member holds.
     users: BTreeMap<ForkId, User>,
     /// Forks that were made here and may be in flight.
     children: BTreeMap<ForkId, Child>,
-    /// Values that this member has asked for, and not heard of yet.
+    /// Values that this member has asked for, before the owner has answered.
     creations: BTreeMap<RRefId, ForkId>,
-    /// Forks that are refused if they come.
+    /// Forks that are refused if they arrive.
     refused: BTreeSet<ForkId>,
     /// Members that are lost.
     lost: BTreeSet<Member>,
     links: BTreeMap<Member, Link>,
-    /// When the deadline of each link is in `timers`.
+    /// Deadline of each link in `timers`.
     link_timers: BTreeMap<Member, Mono>,
     timers: BTreeSet<(Mono, Timer)>,
-    /// Links with something new.
+    /// Links that have changed.
     touched: BTreeSet<Member>,
-    /// [`Timer::Leases`] is in `timers`.
+    /// `true` if `timers` contains [`Timer::Leases`].
     leases_watched: bool,
-    /// What this member has to say to itself.
+    /// Messages of this member to itself.
     to_self: VecDeque<Control>,
     outbox: Outbox<Output>,
 }
 
 impl References {
-    /// The references of a member, of which there are none yet.
+    /// Makes the references of a member, initially none.
     pub fn new(me: Member, settings: Settings) -> Self {
         Self {
             me,
@@ -91,12 +91,12 @@ impl References {
         }
     }
 
-    /// Which member this is.
+    /// Returns this member.
     pub fn me(&self) -> Member {
         self.me
     }
 
-    /// PyTorch's debug counters.
+    /// Returns PyTorch's debug counters.
     pub fn counters(&self) -> Counters {
         Counters {
             num_owner_rrefs: self
@@ -118,19 +118,19 @@ impl References {
             && self.links.values().all(|link| link.in_flight() == 0)
     }
 
-    /// A new id.
+    /// Returns a new id.
     fn id(&mut self) -> GlobalId {
         let id = self.next_id;
         self.next_id.local_id = self.next_id.local_id.wrapping_add(1);
         id
     }
 
-    /// Says something that somebody waits for.
+    /// Sends a message that another member waits for.
     fn send(&mut self, now: Now, member: Member, message: Control) {
         self.send_by(now.mono, member, message);
     }
 
-    /// Says something that can wait for others to go with.
+    /// Sends a message that can wait for others, to share a batch with them.
     fn send_later(&mut self, now: Now, member: Member, message: Control) {
         let linger = match self.phase {
             Phase::Working => self.settings.linger,
@@ -148,12 +148,12 @@ impl References {
         }
     }
 
-    /// Something about this link has changed.
+    /// Records that this link has changed.
     fn touch(&mut self, member: Member) {
         self.touched.insert(member);
     }
 
-    /// To be called at the end of everything: what the links and timers make of it.
+    /// Sends due messages and updates the timers, at the end of each input.
     fn flush(&mut self, now: Now) {
         while let Some(message) = self.to_self.pop_front() {
             self.apply(now, self.me, message);

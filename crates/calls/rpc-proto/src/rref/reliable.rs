@@ -1,5 +1,6 @@
-//! The numbered messages to and from one member: each arrives once and in order, or the member is
-//! lost.
+//! Numbered messages to and from one member.
+//!
+//! Each message arrives once and in order, or the member is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,68 +10,68 @@ use super::io::Settings;
 use super::message::{Batch, Control};
 use rdzv_core::time::Mono;
 
-/// The most messages in one batch.
+/// Maximum number of messages in one batch.
 const BATCH: usize = 1024;
 
-/// How far ahead of the next message others are kept, if they overtake it.
+/// Maximum distance of a message that arrives early from the next expected one.
 const WINDOW: u64 = 65_536;
 
-/// How often a message is sent again before the member counts as unreachable.
+/// Number of repeated sends after which the member counts as unreachable.
 const MAX_RETRIES: u32 = 5;
 
-/// The time between a send and the next one, after so many sends (PyTorch's retries).
+/// Returns the time to wait after send number `sends` (PyTorch's retries).
 fn gap(sends: u32) -> Duration {
     let growth = i32::try_from(sends.clamp(2, MAX_RETRIES) - 2).unwrap_or(0);
     Duration::from_secs_f64(1.5_f64.powi(growth))
 }
 
-/// The two directions between this member and another.
+/// Both directions between this member and another.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// The number of the next message to this member.
+    /// Number of the next message to this member.
     next: u64,
     /// Messages with lower numbers were sent at least once.
     sent: u64,
-    /// What it has not acknowledged, the last of them `next - 1`.
+    /// Unacknowledged messages; the last of them has number `next - 1`.
     unacknowledged: VecDeque<Control>,
-    /// All with lower numbers have come from it.
+    /// All messages with lower numbers have arrived.
     received: u64,
-    /// What has come too early.
+    /// Messages that have arrived too early.
     early: BTreeMap<u64, Control>,
     send_at: Option<Mono>,
     acknowledge_at: Option<Mono>,
     retry_at: Option<Mono>,
     sends: u32,
-    /// When something came from it last.
+    /// Time of the last batch from the member.
     received_at: Mono,
-    /// Since when it is not to be reached.
+    /// Time since which the member is unreachable.
     unreachable_since: Option<Mono>,
 }
 
 impl Link {
-    /// Takes a message to be sent at `at`, at the latest.
+    /// Queues a message to be sent by the time `at`.
     pub(super) fn queue(&mut self, message: Control, at: Mono) {
         self.unacknowledged.push_back(message);
         self.next += 1;
         self.send_at = Some(self.send_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// How many messages it has not acknowledged.
+    /// Returns the number of messages that the member has not acknowledged.
     pub(super) fn in_flight(&self) -> usize {
         self.unacknowledged.len()
     }
 
-    /// `true` if nothing is waited for, or nobody is there to wait for.
+    /// `true` if no acknowledgement is awaited, or the member is unreachable.
     pub(super) fn is_quiet(&self) -> bool {
         self.unacknowledged.is_empty() || self.unreachable_since.is_some()
     }
 
-    /// How long nothing has come from it.
+    /// Returns the time since the last batch from the member.
     pub(super) fn silent_for(&self, now: Mono) -> Duration {
         now - self.received_at
     }
 
-    /// Takes what has come; returns the messages whose turn it is.
+    /// Takes a batch, and returns the messages that are next in order.
     pub(super) fn receive(
         &mut self,
         now: Mono,
@@ -120,12 +121,14 @@ impl Link {
         self.retry_at = (self.sent > received).then(|| now + gap(1));
     }
 
-    /// It cannot be reached since now.
+    /// Records that the member is unreachable from now on.
     pub(super) fn unreachable(&mut self, now: Mono) {
         self.unreachable_since.get_or_insert(now);
     }
 
-    /// It can be reached: what it has not acknowledged is sent again.
+    /// Records that the member is reachable.
+    ///
+    /// Unacknowledged messages are sent again.
     pub(super) fn reachable(&mut self, now: Mono) {
         self.unreachable_since = None;
         if self.retry_at.is_some() {
@@ -133,7 +136,7 @@ impl Link {
         }
     }
 
-    /// Nothing is to wait for others to go with, and what was sent is to be acknowledged soon.
+    /// Sends and acknowledges everything without waiting to share a batch.
     pub(super) fn expedite(&mut self, now: Mono) {
         if !self.unacknowledged.is_empty() {
             self.retry_at = Some(now);
@@ -143,19 +146,21 @@ impl Link {
         }
     }
 
-    /// When it is lost, unless something is heard from it.
+    /// Returns the time at which the member is lost, unless a batch arrives before.
     pub(super) fn lost_at(&self, settings: &Settings) -> Option<Mono> {
         Some(self.unreachable_since? + settings.grace)
     }
 
-    /// When something is to be done.
+    /// Returns the time of the next action.
     pub(super) fn deadline(&self, settings: &Settings) -> Option<Mono> {
         let times = [self.send_at, self.acknowledge_at, self.retry_at];
         let lost = self.lost_at(settings);
         times.into_iter().chain([lost]).flatten().min()
     }
 
-    /// What is to be sent now. `urgent` asks for acknowledgements at once.
+    /// Returns the batches to send now.
+    ///
+    /// `urgent` asks for immediate acknowledgements.
     pub(super) fn due(&mut self, now: Mono, ends: (Member, Member), urgent: bool) -> Vec<Batch> {
         let is_due = |at: Option<Mono>| at.is_some_and(|at| at <= now);
         let oldest = self.next - self.unacknowledged.len() as u64;

@@ -1,33 +1,33 @@
-//! Which bytes of its storage a view covers.
+//! Bytes of its storage that a view covers.
 
 use std::ops::Range;
 
 use super::TensorMeta;
 
-/// The same number of bytes again and again, a step apart.
+/// Repetition of the same number of bytes, a step apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Repeat {
-    /// How often; at least twice.
+    /// Number of repetitions; at least 2.
     pub count: usize,
-    /// How far apart the beginnings are, in bytes.
+    /// Distance between two starts, in bytes.
     pub step: usize,
 }
 
-/// The bytes of a view: a block without gaps, repeated.
+/// Bytes of a view: a block without gaps, repeated.
 ///
-/// Found without looking at each element.
+/// They are found without a visit to each element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
-    /// Where the first block begins, in bytes.
+    /// Offset of the first block, in bytes.
     pub start: usize,
-    /// The bytes of a block; at least the size of an element.
+    /// Length of a block in bytes; at least the size of an element.
     pub block: usize,
-    /// How it is repeated, the widest step first. Empty if there are no gaps.
+    /// Repeats of the block, the widest step first. Empty if there are no gaps.
     pub repeats: Vec<Repeat>,
 }
 
 impl Repeat {
-    /// The repeats of a tensor, one for each dimension with several elements.
+    /// Returns the repeats, one for each dimension with several elements.
     fn of(meta: &TensorMeta) -> Vec<Self> {
         let size = meta.data_type().size();
         let dimensions = meta.shape().iter().zip(meta.strides());
@@ -42,11 +42,11 @@ impl Repeat {
 }
 
 impl Coverage {
-    /// The bytes that a tensor covers, or none if it has no elements.
+    /// Returns the bytes that a tensor covers; `None` if it has no elements.
     ///
-    /// Dimensions are taken by their strides, the narrowest first. As long as a stride is not wider
-    /// than the block so far, the block grows and has no gaps; the first wider one leaves a gap
-    /// that no later one fills, for those are wider still.
+    /// Dimensions are processed by their strides, the narrowest first. While a stride is not wider
+    /// than the current block, the block grows and has no gaps. The first wider stride leaves a
+    /// gap. No later stride fills the gap, because those strides are wider still.
     pub fn of(meta: &TensorMeta) -> Option<Self> {
         if meta.is_empty() {
             return None;
@@ -65,8 +65,10 @@ impl Coverage {
         })
     }
 
-    /// The elements of a tensor in the order of their indices, the last index fastest: what a
-    /// contiguous copy of it is made of. Blocks may overlap and go back and forth.
+    /// Returns the elements of a tensor in the order of their indices.
+    ///
+    /// The last index is the fastest, as in a contiguous copy of the tensor. Blocks may overlap,
+    /// and offsets may increase and decrease.
     pub fn in_order(meta: &TensorMeta) -> Option<Self> {
         if meta.is_empty() {
             return None;
@@ -83,7 +85,7 @@ impl Coverage {
         })
     }
 
-    /// From the first byte to the last.
+    /// Returns the range from the first byte to the last.
     pub fn reach(&self) -> Range<usize> {
         let last: usize = self
             .repeats
@@ -93,12 +95,12 @@ impl Coverage {
         self.start..self.start + last + self.block
     }
 
-    /// `true` if it covers every byte of its reach.
+    /// `true` if the view covers every byte of its reach.
     pub fn is_dense(&self) -> bool {
         self.repeats.is_empty()
     }
 
-    /// `true` if its blocks lie apart, in the order in which [`blocks`](Self::blocks) yields them.
+    /// `true` if the [`blocks`](Self::blocks) increase and do not overlap.
     pub fn is_nested(&self) -> bool {
         let mut extent = self.block;
         self.repeats.iter().rev().all(|repeat| {
@@ -108,12 +110,12 @@ impl Coverage {
         })
     }
 
-    /// How many blocks it has, those that overlap included.
+    /// Returns the number of blocks, overlapping ones included.
     pub fn block_count(&self) -> usize {
         self.repeats.iter().map(|repeat| repeat.count).product()
     }
 
-    /// Where the blocks begin; the last repeat is the fastest.
+    /// Returns the offsets of the blocks; the last repeat is the fastest.
     pub fn blocks(&self) -> Blocks<'_> {
         Blocks {
             coverage: self,
@@ -123,7 +125,7 @@ impl Coverage {
     }
 }
 
-/// The beginnings of the blocks of a [`Coverage`].
+/// Offsets of the blocks of a [`Coverage`].
 #[derive(Debug)]
 pub struct Blocks<'a> {
     coverage: &'a Coverage,
@@ -132,7 +134,7 @@ pub struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The indices of the block that comes next, one per repeat.
+    /// Returns the indices of the next block, one per repeat.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
@@ -165,7 +167,7 @@ mod tests {
     use super::*;
     use crate::tensor::DataType;
 
-    /// Every byte, found the slow way.
+    /// Returns every byte, found by a visit to each element.
     fn bytes_of(meta: &TensorMeta) -> std::collections::BTreeSet<usize> {
         let size = meta.data_type().size();
         let mut starts = vec![meta.offset()];

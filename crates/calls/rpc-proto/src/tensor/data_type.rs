@@ -1,11 +1,11 @@
-//! What the elements of a tensor are.
+//! Types of the elements of a tensor.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The type of an element. Names and sizes are those of safetensors.
+/// Type of an element. Names and sizes are those of safetensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 #[repr(u8)]
@@ -16,11 +16,11 @@ pub enum DataType {
     F32 = 2,
     /// IEEE half precision.
     F16 = 3,
-    /// The upper half of an [`F32`](Self::F32).
+    /// Upper half of an [`F32`](Self::F32).
     Bf16 = 4,
-    /// 8 bits: 4 of exponent, 3 of mantissa.
+    /// 8 bits: 4 for the exponent, 3 for the mantissa.
     F8E4M3 = 5,
-    /// 8 bits: 5 of exponent, 2 of mantissa.
+    /// 8 bits: 5 for the exponent, 2 for the mantissa.
     F8E5M2 = 6,
     /// Signed, 64 bits.
     I64 = 7,
@@ -44,13 +44,13 @@ pub enum DataType {
     C64 = 16,
 }
 
-/// A number that is no data type of this version.
+/// Number that is no data type of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{0} is not a data type that this version knows (1 to 16)")]
 pub struct UnknownDataType(pub u8);
 
 impl DataType {
-    /// Every data type with its name in safetensors, in the order of their numbers.
+    /// All data types by number, each with its name in safetensors.
     const NAMES: [(Self, &'static str); 16] = [
         (Self::F64, "F64"),
         (Self::F32, "F32"),
@@ -70,7 +70,7 @@ impl DataType {
         (Self::C64, "C64"),
     ];
 
-    /// The bytes of one element.
+    /// Returns the size of one element in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::F64 | Self::I64 | Self::U64 | Self::C64 => 8,
@@ -80,12 +80,12 @@ impl DataType {
         }
     }
 
-    /// The name in safetensors, e.g. `BF16`.
+    /// Returns the name in safetensors, e.g. `BF16`.
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize - 1].1
     }
 
-    /// The number on the wire. It never changes.
+    /// Returns the number on the wire, which never changes.
     pub const fn code(self) -> u8 {
         self as u8
     }

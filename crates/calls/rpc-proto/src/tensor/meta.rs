@@ -1,4 +1,4 @@
-//! Where the elements of a tensor lie in its storage, and the views that need no copy.
+//! Layout of the elements of a tensor in its storage, and views without a copy.
 
 use std::ops::Range;
 
@@ -7,76 +7,76 @@ use thiserror::Error;
 
 use super::DataType;
 
-/// More dimensions than this are refused.
+/// Maximum number of dimensions.
 pub const DIMENSION_LIMIT: usize = 64;
 
-/// Why there is no such tensor or view.
+/// Reason why a tensor or view cannot exist.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MetaError {
-    /// Too many dimensions.
+    /// There are too many dimensions.
     #[error("a tensor has at most {DIMENSION_LIMIT} dimensions, but this one has {0}")]
     TooManyDimensions(usize),
-    /// Not one stride per dimension.
+    /// The number of strides differs from the number of dimensions.
     #[error("the shape has {shape} dimensions but there are {strides} strides")]
     Lengths {
-        /// Dimensions of the shape.
+        /// Number of dimensions of the shape.
         shape: usize,
-        /// How many strides there are.
+        /// Number of strides.
         strides: usize,
     },
-    /// A stride below zero.
+    /// A stride is negative.
     #[error("stride {stride} of dimension {dimension} is negative; make a contiguous copy first")]
     NegativeStride {
-        /// Which dimension.
+        /// Number of the dimension.
         dimension: usize,
-        /// Its stride, in elements.
+        /// Stride of the dimension, in elements.
         stride: i64,
     },
-    /// The elements would not fit an address space.
+    /// The elements would not fit into an address space.
     #[error("a tensor of shape {0:?} reaches beyond what memory can hold")]
     TooLarge(Vec<usize>),
-    /// A view that leaves its storage.
+    /// A view reaches beyond its storage.
     #[error("the view covers bytes {} to {} of a storage of {storage} bytes", reach.start, reach.end)]
     OutOfStorage {
-        /// The bytes it would cover.
+        /// Bytes that the view would cover.
         reach: Range<usize>,
-        /// The bytes that there are.
+        /// Length of the storage, in bytes.
         storage: usize,
     },
-    /// No such dimension.
+    /// The dimension does not exist.
     #[error("dimension {dimension} of a tensor with {dimensions}")]
     NoSuchDimension {
-        /// The one that was asked for.
+        /// Number of the requested dimension.
         dimension: usize,
-        /// How many there are.
+        /// Number of dimensions.
         dimensions: usize,
     },
-    /// No such index in a dimension.
+    /// The indices do not exist in the dimension.
     #[error("{} to {} of dimension {dimension}, which has {size} elements", range.start, range.end)]
     OutOfRange {
-        /// Which dimension.
+        /// Number of the dimension.
         dimension: usize,
-        /// The indices that were asked for.
+        /// Requested indices.
         range: Range<usize>,
-        /// The elements of the dimension.
+        /// Number of elements of the dimension.
         size: usize,
     },
-    /// A new shape with another number of elements.
+    /// The new shape has another number of elements.
     #[error("shape {from:?} cannot become {to:?}: the number of elements differs")]
     OtherCount {
-        /// The shape it has.
+        /// Current shape.
         from: Vec<usize>,
-        /// The shape it should have.
+        /// Requested shape.
         to: Vec<usize>,
     },
-    /// A new shape for elements that do not lie one after another.
+    /// A new shape was requested for elements that are not contiguous.
     #[error("only a contiguous tensor takes a new shape without a copy; call contiguous() first")]
     NotContiguous,
 }
 
-/// What a tensor is, apart from its memory.
+/// Description of a tensor, without its memory.
 ///
-/// Always sound: the bytes that it covers can be counted.
+/// It is always valid: the bytes that the tensor covers can be counted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct TensorMeta {
@@ -86,7 +86,7 @@ pub struct TensorMeta {
     offset: usize,
 }
 
-/// The same, unchecked, as it travels. No strides stand for contiguous ones.
+/// Unchecked fields in the form that is sent. No strides mean contiguous ones.
 #[derive(Serialize, Deserialize)]
 struct Fields {
     data_type: DataType,
@@ -124,13 +124,13 @@ impl TryFrom<Fields> for TensorMeta {
 }
 
 impl TensorMeta {
-    /// A tensor of this shape.
+    /// Makes a tensor of this shape.
     ///
-    /// Strides are in elements; the offset of the first one is in bytes.
+    /// Strides are in elements. The offset of the first element is in bytes.
     ///
     /// # Errors
     ///
-    /// [`MetaError`] if shape and strides do not go together, or reach further than memory can.
+    /// [`MetaError`] if shape and strides do not match, or reach beyond any memory.
     pub fn new(
         data_type: DataType,
         shape: Vec<usize>,
@@ -152,7 +152,7 @@ impl TensorMeta {
             strides,
             offset,
         };
-        // From here on nothing can overflow: neither the count of bytes nor the end.
+        // From here on, neither the number of bytes nor the end can overflow.
         let fits = |bytes: Option<usize>| bytes.is_some_and(|bytes| bytes <= isize::MAX as usize);
         if fits(meta.checked_len()) && fits(meta.checked_end()) {
             Ok(meta)
@@ -161,11 +161,11 @@ impl TensorMeta {
         }
     }
 
-    /// The same with the signed strides that other libraries use.
+    /// Makes a tensor with the signed strides that other libraries use.
     ///
     /// # Errors
     ///
-    /// [`MetaError::NegativeStride`], and those of [`new`](Self::new).
+    /// [`MetaError::NegativeStride`], and the errors of [`new`](Self::new).
     pub fn with_signed_strides(
         data_type: DataType,
         shape: Vec<usize>,
@@ -174,7 +174,7 @@ impl TensorMeta {
     ) -> Result<Self, MetaError> {
         let mut unsigned = Vec::with_capacity(strides.len());
         for (dimension, &stride) in strides.iter().enumerate() {
-            // What is never stepped over has no direction.
+            // The stride of a dimension with at most one element is never used.
             let steps = shape.get(dimension).is_some_and(|&size| size > 1);
             match usize::try_from(stride) {
                 Ok(stride) => unsigned.push(stride),
@@ -185,66 +185,68 @@ impl TensorMeta {
         Self::new(data_type, shape, unsigned, offset)
     }
 
-    /// A tensor whose elements lie one after another from the beginning, the last index fastest.
+    /// Makes a contiguous tensor with offset 0; the last index is the fastest.
     ///
     /// # Errors
     ///
-    /// [`MetaError`] if it has too many dimensions or elements.
+    /// [`MetaError`] if the tensor has too many dimensions or elements.
     pub fn contiguous(data_type: DataType, shape: Vec<usize>) -> Result<Self, MetaError> {
         let strides = contiguous_strides(&shape);
         Self::new(data_type, shape, strides, 0)
     }
 
-    /// The same tensor, its first element at another offset (bytes).
+    /// Returns the same tensor with its first element at another offset (bytes).
     ///
     /// # Errors
     ///
-    /// [`MetaError::TooLarge`] if it would reach further than memory can.
+    /// [`MetaError::TooLarge`] if the tensor would reach beyond any memory.
     pub fn at(self, offset: usize) -> Result<Self, MetaError> {
         Self::new(self.data_type, self.shape, self.strides, offset)
     }
 
-    /// What an element is.
+    /// Returns the type of the elements.
     pub fn data_type(&self) -> DataType {
         self.data_type
     }
 
-    /// How many elements each dimension has. Empty for a single number.
+    /// Returns the number of elements of each dimension; empty for a single number.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How far apart the elements of each dimension are, in elements.
+    /// Returns the distance between the elements of each dimension, in elements.
     pub fn strides(&self) -> &[usize] {
         &self.strides
     }
 
-    /// Where in the storage the first element is, in bytes.
+    /// Returns the offset of the first element in the storage, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.byte_len() / self.data_type.size()
     }
 
-    /// The bytes of all elements, each counted once per index.
+    /// Returns the bytes of all elements, each counted once per index.
     pub fn byte_len(&self) -> usize {
         self.checked_len().expect("checked when it was made")
     }
 
-    /// `true` if it has no elements.
+    /// `true` if the tensor has no elements.
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
     }
 
-    /// From the first byte that it covers to the last. Empty if it has no elements.
+    /// Returns the range from the first covered byte to the last.
+    ///
+    /// It is empty if the tensor has no elements.
     pub fn reach(&self) -> Range<usize> {
         self.offset..self.checked_end().expect("checked when it was made")
     }
 
-    /// `true` if its elements lie one after another, the last index fastest.
+    /// `true` if the elements lie in order without gaps, the last index fastest.
     pub fn is_contiguous(&self) -> bool {
         let dimensions = self.shape.iter().zip(&self.strides);
         let mut expected = 1;
@@ -256,11 +258,11 @@ impl TensorMeta {
             })
     }
 
-    /// Checks that it stays within a storage of so many bytes.
+    /// Checks that the tensor stays within a storage of this many bytes.
     ///
     /// # Errors
     ///
-    /// [`MetaError::OutOfStorage`] if it does not.
+    /// [`MetaError::OutOfStorage`] if it reaches beyond the storage.
     pub fn fits(&self, storage: usize) -> Result<(), MetaError> {
         let reach = self.reach();
         if reach.end > storage {
@@ -269,11 +271,11 @@ impl TensorMeta {
         Ok(())
     }
 
-    /// Only these indices of a dimension.
+    /// Returns the view of these indices of a dimension.
     ///
     /// # Errors
     ///
-    /// [`MetaError`] if there is no such dimension, or not so many indices.
+    /// [`MetaError`] if the dimension or one of the indices does not exist.
     pub fn slice(&self, dimension: usize, range: Range<usize>) -> Result<Self, MetaError> {
         let size = self.size_of(dimension)?;
         if range.start > range.end || range.end > size {
@@ -291,11 +293,11 @@ impl TensorMeta {
         Ok(view)
     }
 
-    /// One index of a dimension, which goes away.
+    /// Returns the view of one index of a dimension, without that dimension.
     ///
     /// # Errors
     ///
-    /// As [`slice`](Self::slice).
+    /// The errors of [`slice`](Self::slice).
     pub fn select(&self, dimension: usize, index: usize) -> Result<Self, MetaError> {
         let mut view = self.slice(dimension, index..index.saturating_add(1))?;
         view.shape.remove(dimension);
@@ -303,7 +305,7 @@ impl TensorMeta {
         Ok(view)
     }
 
-    /// Two dimensions, one in the place of the other.
+    /// Returns the view with two dimensions exchanged.
     ///
     /// # Errors
     ///
@@ -317,7 +319,7 @@ impl TensorMeta {
         Ok(view)
     }
 
-    /// The same elements in another shape.
+    /// Returns the view of the same elements in another shape.
     ///
     /// # Errors
     ///
@@ -370,13 +372,13 @@ impl TensorMeta {
     }
 }
 
-/// The strides of elements that lie one after another.
+/// Returns the strides of contiguous elements.
 ///
-/// Saturates where no tensor can be.
+/// Saturates for shapes that no tensor can have.
 fn contiguous_strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for dimension in (1..shape.len()).rev() {
-        // As if an empty dimension had one element: the strides of nothing are never used.
+        // An empty dimension counts as one element: the strides of an empty tensor are never used.
         strides[dimension - 1] = shape[dimension].max(1).saturating_mul(strides[dimension]);
     }
     strides

@@ -1,9 +1,9 @@
-//! Tensors without their memory: what their elements are, where they lie, which bytes to send.
+//! Tensors without their memory: element types, layouts, and the bytes to send.
 //!
-//! Reading order: [`data_type`] (what an element is), [`meta`] (where the elements lie in a
-//! storage), [`coverage`] (which bytes of the storage that is), [`transfer`] (how the tensors of
-//! one message are turned into parts). No module here sees a byte except [`Part::write`], which
-//! copies them.
+//! Reading order: [`data_type`] (types of elements), [`meta`] (layout of the elements in a
+//! storage), [`coverage`] (bytes of the storage that the elements cover), [`transfer`] (conversion
+//! of the tensors of one message to parts). No module here reads a byte, except [`Part::write`],
+//! which copies the bytes.
 
 pub mod coverage;
 pub mod data_type;

@@ -1,14 +1,14 @@
-//! How the tensors of one message become parts.
+//! Conversion of the tensors of one message to parts.
 //!
 //! The rules, in this order:
 //!
-//! 1. No byte that no tensor covers is sent.
-//! 2. Tensors whose bytes overlap share a part, and overlap in the same way when they arrive.
-//! 3. Bytes without gaps are sent as they lie, with the strides of their tensors: no copy.
-//! 4. Bytes with gaps are copied together, the gaps left out, if that moves every tensor regularly,
-//!    so that strides can say where its elements are now. This holds for all that slicing makes.
-//! 5. Else a lone tensor becomes a contiguous copy if that is smaller than its reach, and what
-//!    remains is sent with its gaps, zeros in them.
+//! 1. Bytes that no tensor covers are never sent.
+//! 2. Tensors whose bytes overlap share a part, and overlap in the same way at the receiver.
+//! 3. Bytes without gaps are sent without a copy, with the strides of their tensors.
+//! 4. Bytes with gaps are copied without the gaps, if strides can still describe every tensor after
+//!    that. This holds for all tensors that slicing makes.
+//! 5. Otherwise a single tensor becomes a contiguous copy if that is smaller than its reach. All
+//!    other bytes are sent with their gaps, filled with zeros.
 
 mod grouping;
 
@@ -17,62 +17,62 @@ use std::ops::Range;
 use super::{Coverage, TensorMeta};
 use grouping::Member;
 
-/// A tensor to be sent.
+/// Tensor to be sent.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// Which storage it is a view of: equal numbers, one storage.
+    /// Number of the storage; views with equal numbers share a storage.
     pub storage: usize,
-    /// Where in the storage it lies.
+    /// Layout of the tensor in the storage.
     pub meta: &'a TensorMeta,
 }
 
-/// Where a tensor is found by the receiver.
+/// Location of a tensor at the receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// The number of its part; none if it has no elements.
+    /// Number of its part; `None` if the tensor has no elements.
     pub part: Option<usize>,
-    /// Where in the part it lies.
+    /// Layout of the tensor in the part.
     pub meta: TensorMeta,
 }
 
-/// The parts of a message, and where its tensors are in them.
+/// Parts of a message, and the locations of its tensors in them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// What to send. The storage of each part is that of its tensors.
+    /// Parts to send. The storage of each part is that of its tensors.
     pub parts: Vec<Part>,
-    /// One for each tensor, in their order.
+    /// One placement for each tensor, in their order.
     pub placements: Vec<Placement>,
 }
 
-/// Some bytes of a storage.
+/// Bytes of a storage that are sent together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Which storage.
+    /// Number of the storage.
     pub storage: usize,
-    /// Which of its bytes.
+    /// Bytes of the part.
     pub content: Content,
 }
 
-/// Which bytes, and in which order.
+/// Bytes of a part, and their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// These, as they lie: nothing is copied.
+    /// This range without a copy.
     Slice(Range<usize>),
-    /// The blocks of this, one after another.
+    /// The blocks of this coverage, in order.
     Blocks(Coverage),
-    /// These, one after another.
+    /// These ranges, in order.
     Runs(Vec<Range<usize>>),
-    /// All from the first to the last, with zeros where none of these has a byte.
+    /// The whole range, with zeros where no tensor has a byte.
     Masked {
-        /// From the first byte to the last.
+        /// Range from the first byte to the last.
         reach: Range<usize>,
-        /// The bytes that are sent.
+        /// Bytes that are sent unchanged.
         covered: Vec<Coverage>,
     },
 }
 
 impl Part {
-    /// From the first byte of the storage that it needs to the last.
+    /// Returns the range of the storage that the part needs.
     pub fn reach(&self) -> Range<usize> {
         match &self.content {
             Content::Slice(reach) | Content::Masked { reach, .. } => reach.clone(),
@@ -84,7 +84,7 @@ impl Part {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match &self.content {
             Content::Slice(reach) | Content::Masked { reach, .. } => reach.len(),
@@ -93,18 +93,18 @@ impl Part {
         }
     }
 
-    /// `true` if it has no bytes. No plan has such a part.
+    /// `true` if the part has no bytes. No plan has such a part.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Appends the bytes of the part to `out`.
     ///
-    /// `reach` are the bytes of the storage at [`reach`](Self::reach).
+    /// `reach` contains the bytes of the storage at [`reach`](Self::reach).
     ///
     /// # Panics
     ///
-    /// If `reach` is shorter than that.
+    /// If `reach` is shorter than that range.
     pub fn write(&self, reach: &[u8], out: &mut Vec<u8>) {
         let base = self.reach().start;
         out.reserve(self.len());
@@ -137,7 +137,7 @@ impl Part {
     }
 }
 
-/// Plans what to send for these tensors.
+/// Plans the parts for these tensors.
 pub fn plan(views: &[View<'_>]) -> Plan {
     let mut members: Vec<Member<'_>> = views
         .iter()
@@ -159,7 +159,7 @@ pub fn plan(views: &[View<'_>]) -> Plan {
         .iter()
         .map(|view| Placement {
             part: None,
-            meta: view.meta.clone().at(0).expect("an offset that is smaller"),
+            meta: view.meta.clone().at(0).expect("the offset becomes smaller"),
         })
         .collect();
     for chunk in neighbours(&members) {
@@ -176,7 +176,7 @@ pub fn plan(views: &[View<'_>]) -> Plan {
     Plan { parts, placements }
 }
 
-/// Splits sorted members where neither storage nor reach connects them.
+/// Splits sorted members where neither the storage nor the reach connects them.
 fn neighbours<'m, 'a>(members: &'m [Member<'a>]) -> Vec<&'m [Member<'a>]> {
     let mut chunks = Vec::new();
     let mut rest = members;

@@ -1,4 +1,6 @@
-//! The rules of devices beside PyTorch's: its own function is held to the same table in `interop/`.
+//! Comparison of the rules of devices with a table of PyTorch's results.
+//!
+//! A check in `interop/` compares PyTorch's function with the same table.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

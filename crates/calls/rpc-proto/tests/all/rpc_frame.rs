@@ -1,4 +1,6 @@
-//! Frames: whatever is written is read again however it is cut, and hostile bytes cost nothing.
+//! Tests of frames.
+//!
+//! Every written frame is read back, in pieces of any length, and hostile bytes cost little.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +16,7 @@ use rdzv_rpc_proto::frame::{
     encode,
 };
 
-/// The bytes of a frame as they are on the wire.
+/// Returns the bytes of a frame on the wire.
 fn written(frame: &Frame) -> Vec<u8> {
     let heads: Vec<_> = frame.parts.iter().map(head).collect();
     let mut wire = b"before".to_vec();
@@ -35,7 +37,7 @@ fn head(part: &Part) -> PartHead {
     }
 }
 
-/// Gives a decoder bytes, at most `sizes` of them at a time, and returns the frames.
+/// Gives bytes to a decoder in pieces of `sizes`, and returns the frames.
 fn read<S: Supply>(
     decoder: &mut Decoder<S>,
     mut wire: &[u8],
@@ -62,7 +64,7 @@ fn decoder() -> Decoder<FromHeap> {
     Decoder::new(Limits::default(), FromHeap)
 }
 
-/// Lengths around the border between staged and direct, and beyond the staging buffer.
+/// Lengths around the limit of the staging buffer, and beyond its size.
 fn length() -> impl Strategy<Value = usize> {
     prop_oneof![
         4 => 0..200_usize,
@@ -155,7 +157,7 @@ proptest! {
         let mut decoder = Decoder::new(limits, ledger.clone());
         let read = read(&mut decoder, &wire, &[5000]);
         prop_assert!(ledger.largest() <= 2 << 20);
-        // Whatever it is taken for can be written, and reads the same.
+        // Frames that were decoded from the changed bytes can be written, and give the same bytes.
         if let Ok(frames) = read {
             let again: Vec<u8> = frames.iter().flat_map(written).collect();
             prop_assert_eq!(&again[..], &wire[..again.len()]);
@@ -163,7 +165,7 @@ proptest! {
     }
 }
 
-/// Memory from the allocator, and how much of it was reserved each time.
+/// Memory from the allocator, with a record of each reservation.
 #[derive(Debug, Clone, Default)]
 struct Ledger {
     asked: Rc<RefCell<Vec<usize>>>,
@@ -214,8 +216,8 @@ fn announcing_much_reserves_little_until_it_comes() {
     assert!(ledger.asked.borrow().is_empty());
     assert_eq!(read(&mut decoder, &[*last], &[1]), Ok(vec![]));
     assert_eq!(*ledger.asked.borrow(), [AHEAD]);
-    // Each part is read straight to where it stays, and there is never much more room than has
-    // come.
+    // Each part is read directly into its final memory. The reserved memory never exceeds the
+    // received bytes by much.
     let mut received = 0;
     while received < first {
         assert_eq!(
@@ -251,7 +253,7 @@ fn a_long_body_is_reserved_as_it_comes() {
     assert_eq!(decoder.room().len(), AHEAD);
 }
 
-/// A supply that has nothing more to give.
+/// Supply without memory.
 struct Exhausted;
 
 impl Supply for Exhausted {
@@ -321,7 +323,7 @@ fn limits_are_kept_before_anything_is_reserved() {
         assert_eq!(error.to_string(), text);
         assert_eq!(limits.check(body.len(), parts), Err(error.clone()));
         assert_eq!(ledger.largest(), 0);
-        // It stays refused, whatever comes.
+        // Later calls return the same error, whatever bytes arrive.
         let good = request(b"", &[]);
         assert_eq!(read(&mut decoder, &good, &[64]), Err(error));
     }
@@ -341,13 +343,13 @@ fn an_unauthenticated_peer_may_say_little_and_a_known_peer_more() {
 
 #[test]
 fn memory_for_sections_comes_with_the_sections() {
-    // 65535 sections are announced, and none comes.
+    // The header announces 65535 sections, and none arrives.
     let mut wire = request(b"", &[PartHead::inline(0); 1]);
     wire.truncate(HEADER_LENGTH);
     wire[60..62].copy_from_slice(&u16::MAX.to_le_bytes());
     let mut decoder = decoder();
     assert_eq!(read(&mut decoder, &wire, &[64]), Ok(vec![]));
-    // All of them come, one by one.
+    // All sections arrive, one by one.
     let section = &request(b"", &[PartHead::inline(0)])[HEADER_LENGTH..];
     let frames = read(&mut decoder, &section.repeat(65535), &[1000]).unwrap();
     assert_eq!(frames[0].parts.len(), 65535);

@@ -1,4 +1,4 @@
-//! Failures of operations, the end of the group with them, and leaving it.
+//! Failed operations, the end of the group, and leaving the group.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,18 @@ use crate::polling::Polling;
 use crate::running::Running;
 use crate::wire::{Cause, Frame, Refusal};
 
-/// The longest time that a rank that leaves waits for peers that have yet to take what it has sent.
+/// Maximum time that a leaving rank waits for peers to take what it has sent.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Operations with their errors.
 type Failed = Vec<(matching::Operation, CollectiveError)>;
 
 impl Driver {
-    /// Ends the group, here and at the peers: these operations with their errors, all others
-    /// because of them. The reason is the first of them, or this error, or else that for which the
-    /// group is broken already.
+    /// Ends the group here and at the peers.
+    ///
+    /// The failed operations get their errors, and all other operations get the reason. The reason
+    /// is the first of these errors, or else `reason`, or else the error that has already broken
+    /// the group.
     pub(super) fn fail(&mut self, failed: Failed, reason: Option<CollectiveError>) {
         let first = failed.first().map(|(_, error)| error).or(reason.as_ref());
         let own = self.member.rank;
@@ -58,7 +60,7 @@ impl Driver {
         }
     }
 
-    /// The operations to which this applies, each with an error of its own.
+    /// Returns the operations to which this applies, each with a separate error.
     fn failing(
         &self,
         applies: impl Fn(&Transfer) -> bool,
@@ -70,9 +72,9 @@ impl Driver {
             .collect()
     }
 
-    /// A rank is gone: ends the operations that wait for it.
+    /// Ends the operations that wait for a lost rank.
     ///
-    /// If it `died`, also those that wait for any rank.
+    /// If the rank `died`, also those that wait for any rank.
     pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
         let all_gone = self.gone().len() + 1 == self.endpoints.len();
         self.peer(rank).has_died |= died;
@@ -90,7 +92,7 @@ impl Driver {
         }
     }
 
-    /// A peer has given up.
+    /// Ends the group because a peer has failed.
     pub(super) fn end_aborted(&mut self, rank: u32, suspect: u32, cause: Cause) {
         let named @ (_, address) = self.named(rank);
         let error = |one: &Running| one.aborted(named, suspect, cause);
@@ -101,7 +103,7 @@ impl Driver {
         });
     }
 
-    /// A peer does not want this rank.
+    /// Ends the group because a peer refuses this rank.
     pub(super) fn end_refused(&mut self, rank: u32, refusal: Refusal) {
         let named @ (_, address) = self.named(rank);
         let error = |one: &Running| one.refused(named, refusal);
@@ -112,7 +114,7 @@ impl Driver {
         });
     }
 
-    /// A peer does not keep the rules.
+    /// Ends the group because a peer breaks the rules.
     pub(super) fn end_not_a_rank(&mut self, rank: u32, found: &str) {
         let named @ (_, address) = self.named(rank);
         tracing::warn!(rank, %address, found, "a connection does not speak as a rank would");
@@ -126,7 +128,7 @@ impl Driver {
 
     /// Ends all operations with errors of one kind.
     ///
-    /// If there are none, the later ones learn why.
+    /// If there are none, later operations get the reason.
     fn end_all(
         &mut self,
         error: impl Fn(&Running) -> CollectiveError,
@@ -139,7 +141,9 @@ impl Driver {
         self.fail(failed, None);
     }
 
-    /// Another thread has ended all operations. Without any, the next one says so.
+    /// Ends all operations at the request of another thread.
+    ///
+    /// If there are none, the next operation reports it.
     pub(super) fn end_interrupted(&mut self) {
         let rank = self.member.rank;
         let failed = self.failing(|_| true, |one| one.interrupted(rank));
@@ -153,7 +157,7 @@ impl Driver {
         self.fail(failed, None);
     }
 
-    /// Ends the operations whose time is over.
+    /// Ends the operations whose time limit has passed.
     pub(super) fn end_late_transfers(&mut self) {
         let now = Instant::now();
         if self.deadlines.first().is_none_or(|(first, _)| *first > now) {
@@ -179,7 +183,7 @@ impl Driver {
         let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
         let state = match (running.call.operation, transfer.is_matched) {
             (_, false) if !is_there => {
-                "it has not answered yet; it has sent and received nothing so far"
+                "it has not answered yet; it has sent and received nothing until now"
             }
             (Operation::Send { .. }, false) => {
                 "connected; it has posted no receive for the message"
@@ -191,8 +195,9 @@ impl Driver {
         running.timed_out(self.named(rank), state)
     }
 
-    /// Leaves the group: what has been sent arrives, and the peers hear that this rank left in
-    /// order.
+    /// Leaves the group.
+    ///
+    /// Sent messages still arrive, and the peers are notified that this rank left in order.
     pub(super) fn leave(mut self) {
         for (_, transfer) in std::mem::take(&mut self.transfers) {
             transfer.values.end(Err(CollectiveError::broken(LEFT)));
@@ -206,7 +211,7 @@ impl Driver {
                 arriving.answer(&Frame::Leave);
                 arriving.send_answers();
             }
-            // Who has not accepted the connection has got nothing that a send has ended with.
+            // A peer that has not accepted the connection has not received any completed send.
             match &mut peer.leaving {
                 Some(leaving) if leaving.outbound.is_accepted() => {
                     leaving.outbound.post(&Frame::Leave, &[]);
@@ -218,11 +223,12 @@ impl Driver {
         while self.linger(until) {}
     }
 
-    /// Sends what is left to the peers, and waits for the answers that are on their way: a
-    /// connection that is closed with an unread answer would take back what it has sent. False:
-    /// there is nothing left to do.
+    /// Sends the rest to the peers, and waits for their pending answers.
+    ///
+    /// Closing a connection with an unread answer would discard the sent data. `false` if there is
+    /// nothing left to do.
     fn linger(&mut self, until: Instant) -> bool {
-        // Whether each peer that is waited for lets this rank sleep.
+        // One entry per awaited peer: `true` if this rank may sleep.
         let mut waiting = Vec::new();
         for (&rank, peer) in &mut self.peers {
             let Some(leaving) = &mut peer.leaving else {
@@ -236,7 +242,7 @@ impl Driver {
                     Frame::Matched { number } => {
                         self.matching
                             .handle(matching::Input::Matched { by: rank, number });
-                        // It is too late for what that makes room for.
+                        // It is too late to send what the match makes room for.
                         while self.matching.poll_output().is_some() {}
                     }
                     _ => has_ended = true,

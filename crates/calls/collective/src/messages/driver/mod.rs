@@ -1,9 +1,11 @@
-//! The thread that moves messages: carries what happens to `matching`, and does what that says.
+//! Thread that moves messages.
 //!
-//! | file | does |
+//! It passes events to `matching`, and performs the actions that `matching` returns.
+//!
+//! | file | content |
 //! |---|---|
-//! | `wait.rs` | the one place that waits |
-//! | `peers.rs` | reads and writes the connections |
+//! | `wait.rs` | the only wait |
+//! | `peers.rs` | reads and writes of the connections |
 //! | `end.rs` | failures, time limits, and leaving |
 
 mod end;
@@ -35,7 +37,7 @@ use crate::socket::{Endpoint, Setup};
 use crate::wire::Frame;
 
 impl Setup {
-    /// Tells everybody who is waiting the same, and lets nobody in any more.
+    /// Sends this frame to all waiting connections, and accepts no further ones.
     pub(super) fn close(self, member: &Member, frame: &Frame) {
         Acceptor::new(*member, self.listener, false).close(frame);
     }
@@ -45,7 +47,7 @@ pub(super) struct Driver {
     member: Member,
     endpoints: Vec<Endpoint>,
     acceptor: Acceptor,
-    /// Goes with the offer of a ring; it carries nothing.
+    /// Buffer that goes with the offer of a ring; it carries nothing.
     buffer: Option<SharedBuffer>,
     commands: Mailbox<Command>,
     interrupt: Arc<Interrupt>,
@@ -54,42 +56,46 @@ pub(super) struct Driver {
     transfers: BTreeMap<matching::Operation, Transfer>,
     deadlines: BTreeSet<(Instant, matching::Operation)>,
     peers: BTreeMap<u32, Peer>,
-    /// The peers were told that the group is broken: nothing is sent or received any more.
+    /// `true` if the peers were notified that the group is broken.
+    ///
+    /// Nothing is sent or received any more.
     has_ended: bool,
     spin: SpinBudget,
-    /// Number of waits awake since everything was polled.
+    /// Number of spins since everything was polled.
     awake_turns: u32,
-    /// A wait that was not long enough awake, until its end is known.
+    /// Spin that was too short, until the end of the following sleep.
     asleep_since: Option<SpinWait>,
 }
 
-/// The connections to and from a rank.
+/// Connections to and from a rank.
 #[derive(Debug, Default)]
 struct Peer {
     leaving: Option<Leaving>,
     arriving: Option<Arriving>,
-    /// Why nothing can be sent to it any more.
+    /// Reason why the peer receives nothing any more.
     takes_nothing: Option<String>,
-    /// Why nothing more will come from it.
+    /// Reason why the peer sends nothing any more.
     sends_nothing: Option<String>,
-    /// It was there, and went without saying that it leaves.
+    /// `true` if the peer was connected and ended without a leave frame.
     has_died: bool,
 }
 
 impl Peer {
-    /// `true` if values go to it or come from it through shared memory.
+    /// `true` if shared memory carries values to the peer or from it.
     fn has_ring(&self) -> bool {
         let (leaving, arriving) = (self.leaving.as_ref(), self.arriving.as_ref());
         leaving.is_some_and(|one| one.outbound.shares_buffer())
             || arriving.is_some_and(|one| one.inbound.doorbell().is_some())
     }
 
-    /// `true` if values can go on through its ring; for looking again and again.
+    /// `true` if values can be written to its ring.
+    ///
+    /// A spinning caller can repeat this check.
     fn has_space(&mut self) -> bool {
         self.leaving.as_mut().is_some_and(Leaving::has_space)
     }
 
-    /// `true` if there are values in its ring; for looking again and again.
+    /// `true` if its ring has values. A spinning caller can repeat this check.
     fn has_data(&mut self) -> bool {
         let arriving = self.arriving.as_mut();
         arriving.is_some_and(|one| one.is_read() && one.inbound.has_more())
@@ -131,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// Takes what other threads have said. True: the rank leaves the group.
+    /// Executes the commands of other threads; `true` if the rank leaves the group.
     fn take_commands(&mut self) -> bool {
         self.commands.drain();
         loop {
@@ -180,14 +186,14 @@ impl Driver {
         }
     }
 
-    /// Ends the group if nobody is left who could send what a receive waits for.
+    /// Ends the group if no rank is left that could send to a receive.
     fn check_senders(&mut self, operation: matching::Operation) {
         let Some(transfer) = self.transfers.get(&operation) else {
             return;
         };
         let sender = match transfer.peer {
             Some(peer) => Some(peer),
-            // One that died might have been the sender, also if that was before the receive.
+            // A rank that died may have been the sender, even if it died before the receive.
             None => {
                 let gone = self.gone();
                 let died = gone.iter().find(|rank| self.peers[rank].has_died);
@@ -203,7 +209,7 @@ impl Driver {
         }
     }
 
-    /// Tells the machine what happened, and does what it says.
+    /// Passes an event to `matching`, and performs its actions.
     fn handle(&mut self, input: Input) {
         self.matching.handle(input);
         let mut outputs = Vec::new();
@@ -275,7 +281,7 @@ impl Driver {
         }
     }
 
-    /// An operation has succeeded, with this rank at the other end.
+    /// Completes an operation with success, with this rank at the other end.
     fn end(&mut self, operation: matching::Operation, peer: u32) {
         let Some(transfer) = self.transfers.remove(&operation) else {
             return;
@@ -290,7 +296,7 @@ impl Driver {
         self.peers.entry(rank).or_default()
     }
 
-    /// The ranks that send nothing more.
+    /// Returns the ranks that send nothing more.
     fn gone(&self) -> Vec<u32> {
         let gone = |(rank, peer): (&u32, &Peer)| peer.sends_nothing.as_ref().map(|_| *rank);
         self.peers.iter().filter_map(gone).collect()

@@ -1,4 +1,4 @@
-//! The connections of the driver.
+//! Connections of the driver: dialling, sending and receiving.
 
 use super::Driver;
 use crate::call::Call;
@@ -11,14 +11,14 @@ use crate::outbound::Outbound;
 use crate::running::{Named, shown};
 use crate::wire::{Envelope, Frame, Sent};
 
-/// Bytes of a connection that are read before others have their turn.
+/// Bytes to read from a connection before the turn of the next one.
 const TURN: usize = 1024 * 1024;
 
-/// Number of reads of a connection before others have their turn.
+/// Number of reads of a connection before the turn of the next one.
 const READS: usize = 256;
 
 impl Driver {
-    /// Connects to a peer, for messages to it or to see whether it is there.
+    /// Connects to a peer, to send messages or to detect its end.
     pub(super) fn dial(&mut self, rank: u32, call: &Call) -> Result<()> {
         let peer = self.peers.entry(rank).or_default();
         if peer.leaving.is_some() || peer.takes_nothing.is_some() {
@@ -32,7 +32,7 @@ impl Driver {
         Ok(())
     }
 
-    /// A peer as errors name it.
+    /// Returns a peer in the form that errors use.
     pub(super) fn named(&self, rank: u32) -> Named {
         (rank, self.endpoints[rank as usize].address)
     }
@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// Sends what can be sent to a peer, and ends the sends whose values have gone.
+    /// Sends what a peer can take now, and ends the sends whose values were sent.
     pub(super) fn send_to(&mut self, rank: u32) {
         let longest = match &self.endpoints[rank as usize].local {
             Some(_) => LOCAL_MESSAGE,
@@ -78,7 +78,7 @@ impl Driver {
         }
     }
 
-    /// Hears what a peer says on the connection that was dialled to it.
+    /// Reads replies of a peer on the connection that was dialled to it.
     pub(super) fn read_answers(&mut self, rank: u32) {
         while !self.has_ended
             && let Some(leaving) = &mut self.peer(rank).leaving
@@ -86,7 +86,7 @@ impl Driver {
             match leaving.outbound.read_reply() {
                 None => break,
                 Some(Ok(Frame::Matched { number })) => {
-                    // What the peer has matched it has.
+                    // The peer has the values of a message that it has matched.
                     self.end_sent(rank);
                     self.handle(Input::Matched { by: rank, number });
                     self.send_to(rank);
@@ -99,7 +99,7 @@ impl Driver {
                 Some(sent) => return self.end_not_a_rank(rank, &shown(sent)),
             }
         }
-        // An accept frame may have been among the answers.
+        // One of the replies may have been an accept frame.
         self.end_sent(rank);
         if self.has_ended {
             return;
@@ -118,7 +118,7 @@ impl Driver {
         peer.leaving = None;
         peer.takes_nothing = Some(reason.clone());
         if peer.arriving.is_none() {
-            // What it sent before may still be on its way in.
+            // The peer's hello may still be in flight, although the peer has ended.
             self.accept_peers();
         }
         let peer = self.peer(rank);
@@ -128,7 +128,7 @@ impl Driver {
         self.lose(rank, &reason, was_there && !left);
     }
 
-    /// Reads what a peer sends.
+    /// Reads available frames and values of a peer.
     pub(super) fn read_from(&mut self, rank: u32) {
         let mut bytes = 0;
         for _ in 0..READS {
@@ -157,9 +157,9 @@ impl Driver {
         }
     }
 
-    /// Nothing more comes from a peer.
+    /// Records that nothing more arrives from a peer.
     fn end_arriving(&mut self, rank: u32, reason: &str, died: bool) {
-        // A peer that breaks the group says why before it leaves.
+        // A peer that breaks the group sends its reason before it leaves.
         self.read_answers(rank);
         let peer = self.peer(rank);
         peer.arriving = None;
@@ -185,7 +185,7 @@ impl Driver {
                     self.expect(rank, body);
                 }
                 Some(bytes) => {
-                    let found = format!("an eager message of {bytes} bytes; {EAGER} are the most");
+                    let found = format!("an eager message of {bytes} bytes; the limit is {EAGER}");
                     self.end_not_a_rank(rank, &found);
                 }
                 None => self.end_not_a_rank(rank, &format!("{envelope:?}")),
@@ -212,7 +212,7 @@ impl Driver {
         }
     }
 
-    /// Values follow, perhaps none.
+    /// Sets the next part of the stream, which may be empty.
     fn expect(&mut self, rank: u32, body: Body) {
         if let Some(arriving) = &mut self.peer(rank).arriving {
             arriving.body = body;
@@ -220,7 +220,7 @@ impl Driver {
         self.take_values(rank);
     }
 
-    /// Tells the machine of values once all of a frame are there.
+    /// Passes the values to `matching` once all values of a frame have arrived.
     fn take_values(&mut self, rank: u32) {
         let Some(arriving) = &mut self.peer(rank).arriving else {
             return;
@@ -255,5 +255,5 @@ impl Driver {
     }
 }
 
-/// Why nothing more comes from a rank that has said that it leaves.
+/// Reason for an end of data from a rank that has sent a leave frame.
 pub(super) const LEFT_IN_ORDER: &str = "it has left the group";

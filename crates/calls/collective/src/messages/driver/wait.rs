@@ -1,5 +1,6 @@
-//! The one place of the driver that waits: for commands, for data, for space, for peers who come or
-//! go.
+//! The only wait of the driver.
+//!
+//! It waits for commands, for data, for space, and for peers that come or go.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -11,12 +12,13 @@ use super::{Driver, Peer};
 use crate::error::CollectiveError;
 use crate::polling::{Polling, Source};
 
-/// Number of waits awake after which everything is polled once: commands and interruption come with
-/// the next turn anyway, peers that come or go only so.
+/// Number of spins after which everything is polled once.
+///
+/// Every turn checks for commands and interruption, but only a poll detects peers that come or go.
 const AWAKE_TURNS: u32 = 8;
 
 impl Driver {
-    /// Waits until something happens, and deals with everything but commands.
+    /// Waits until something happens, and handles everything but commands.
     pub(super) fn wait(&mut self) {
         self.awake_turns += 1;
         if self.awake_turns < AWAKE_TURNS && !self.has_ended && self.wait_awake() {
@@ -67,9 +69,10 @@ impl Driver {
         }
     }
 
-    /// Waits awake for a moment for values that are on their way through rings, and for space for
-    /// those that are to go. True: some have moved. To be woken up for each half of a ring takes
-    /// longer than the values do.
+    /// Spins for a moment until rings have values or space for values.
+    ///
+    /// `true` if values have moved. A wake-up for each half of a ring would take longer than the
+    /// values.
     fn wait_awake(&mut self) -> bool {
         let matched = self.transfers.values().filter(|one| one.is_matched);
         let due: BTreeSet<u32> = matched.filter_map(|one| one.peer).collect();
@@ -109,7 +112,7 @@ impl Driver {
     fn poll(&mut self) -> std::io::Result<Vec<Source>> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         let mut left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // Those who can go on at once, whatever is polled.
+        // Ranks whose work can continue immediately, whatever is polled.
         let mut ready = Vec::new();
         for (&rank, peer) in self.peers.iter_mut().filter(|_| !self.has_ended) {
             if let Some(leaving) = &mut peer.leaving

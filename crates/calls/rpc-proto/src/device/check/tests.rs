@@ -1,15 +1,19 @@
-//! Each rule alone, which comes first when several apply, and all of them against a model.
+//! Tests of the rules of devices.
+//!
+//! They test each rule alone, the order of the rules, and all rules against a model.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// `cuda:3` for a number, else the text.
+/// Parses a device; a number `3` means `cuda:3`.
 fn device(text: &str) -> Device {
     text.parse().unwrap()
 }
 
-/// A worker: its count of devices, its list, and its maps as `target: source>target …`.
+/// Makes a worker with this number of devices, its list, and its maps.
+///
+/// A map is a target and its pairs `source>target …`.
 fn worker(device_count: u32, devices: &str, maps: &[(&str, &str)]) -> DeviceData {
     let map = |text: &str| {
         // Merged pair by pair, as a user can, so that two devices may be mapped to one.
@@ -39,7 +43,7 @@ fn checked(workers: &[(&str, DeviceData)], kind: GroupKind) -> String {
     check(&nodes, kind).map_or_else(|fault| fault.to_string(), |()| "fine".to_owned())
 }
 
-/// What is said of a static group of `a` and `b`.
+/// Checks a static group of `a` and `b`, and returns the error.
 fn of_two(a: DeviceData, b: DeviceData) -> String {
     checked(&[("a", a), ("b", b)], GroupKind::Static)
 }
@@ -58,7 +62,7 @@ fn what_fits_is_fine() {
         ),
         "fine"
     );
-    // No accelerator anywhere: the CPU may be listed and mapped.
+    // The group has no accelerator: the CPU may be listed and mapped.
     assert_eq!(
         of_two(worker(0, "cpu", &[("b", "cpu>cpu")]), worker(0, "", &[])),
         "fine"
@@ -67,7 +71,7 @@ fn what_fits_is_fine() {
         of_two(worker(1, "", &[("b", "cpu>0 0>cpu")]), plain()),
         "fine"
     );
-    // Maps that say nothing.
+    // Maps without pairs.
     assert_eq!(
         of_two(worker(0, "", &[("b", "")]), worker(0, "", &[])),
         "fine"
@@ -107,7 +111,7 @@ fn v3_a_map_is_for_nobody() {
         "Node a has invalid target node names in its device maps\n\
          device maps = ['b', 'c']\nnode names = ['a', 'b']"
     );
-    // In a dynamic group c may come; what a promises of its own devices is looked at anyway.
+    // In a dynamic group c may join later. The devices of a are checked anyway.
     assert_eq!(
         checked(&[("a", a()), ("b", plain())], GroupKind::Dynamic),
         "Node a has source devices with invalid indices in its device map for c\n\
@@ -133,7 +137,7 @@ fn v5_a_source_is_not_listed() {
         "Node a has unexpected source devices in its device map for b\n\
          device map = {cuda:2: cuda:0}\ndevices = [cuda:1, cuda:0]"
     );
-    // The CPU has to be listed too, if anything is.
+    // If a worker lists devices, it must list the CPU too.
     assert_eq!(
         of_two(worker(4, "0", &[("b", "cpu>0")]), plain()),
         "Node a has unexpected source devices in its device map for b\n\
@@ -234,7 +238,7 @@ fn the_first_rule_that_is_broken_is_named() {
     );
 }
 
-/// The reference's rules once more, as plain loops that give their number.
+/// Returns the number of the first broken rule, found by plain loops.
 fn model(workers: &[(String, DeviceData)], is_static: bool) -> u8 {
     let on = |device: &Device, count: u32| {
         device.is_cpu() || (0..count).any(|index| *device == Device::from(index))
@@ -308,7 +312,7 @@ fn rule(fault: &DeviceFault) -> u8 {
     }
 }
 
-/// Mostly devices that exist, so that the later rules have their turn.
+/// Mostly devices that exist, so that the later rules are reached too.
 fn any_device() -> impl Strategy<Value = Device> {
     prop_oneof![
         12 => (0_u32..3).prop_map(Device::from),
@@ -323,7 +327,7 @@ fn any_map() -> impl Strategy<Value = DeviceMap> {
         let mut map = DeviceMap::default();
         for pair in pairs {
             let one = DeviceMap::new([pair]).unwrap();
-            // A device that is there already keeps its target.
+            // A device that is already in the map keeps its target.
             let _ = map.merge(&one);
         }
         map
@@ -331,7 +335,7 @@ fn any_map() -> impl Strategy<Value = DeviceMap> {
 }
 
 fn any_worker() -> impl Strategy<Value = DeviceData> {
-    let names = proptest::sample::select(vec!["w0", "w0", "w1", "w1", "w2", "w2", "nobody"]);
+    let names = proptest::sample::select(vec!["w0", "w0", "w1", "w1", "w2", "w2", "absent"]);
     (
         prop_oneof![6 => Just(3_u32), 1 => 0_u32..3],
         proptest::collection::btree_map(names.prop_map(str::to_owned), any_map(), 0..3),
@@ -373,8 +377,8 @@ proptest! {
         if verdict.is_err() {
             return Ok(());
         }
-        // A tensor that goes from anybody to anybody comes back to where it was, and both ends are
-        // among the devices that the workers use.
+        // A tensor that goes from any worker to any other returns to the same device. Both devices
+        // are among those that the workers use.
         let used: Vec<_> = workers
             .iter()
             .map(|(name, data)| {

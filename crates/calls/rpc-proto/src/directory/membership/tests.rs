@@ -113,7 +113,7 @@ fn a_map_for_somebody_who_comes_later_is_checked_when_it_comes() {
 fn views_tell_who_came_who_left_and_who_was_lost() {
     let before = of(&[("a", 0), ("b", 1), ("c", 2)]);
     let after = before.leave(1001).unwrap().expire(&[1002]).unwrap();
-    // The same name and id, in another life.
+    // The same name and id, with another incarnation.
     let mut again = member("c", 2);
     again.incarnation = 7;
     let after = after.join(&again).unwrap();
@@ -143,7 +143,7 @@ fn departures_do_not_pile_up() {
     assert_eq!(record.epoch(), 1 + 6 * REMEMBERED as u64);
 }
 
-/// What anybody may do to the record.
+/// Any change of the record by any worker.
 #[derive(Debug, Clone)]
 enum Step {
     Join(u8, u32, u64),
@@ -160,8 +160,10 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens: names and ids are unique, the epoch grows with each change and only then,
-    /// every member has a view, and the written form is read back.
+    /// Checks these properties for any history of changes.
+    ///
+    /// Names and ids are unique, and the epoch grows with each change and only then. Every member
+    /// has a view, and the written form can be read back.
     #[test]
     fn no_history_makes_a_bad_record(steps in proptest::collection::vec(any_step(), 0..60)) {
         let mut record = Membership::default();

@@ -9,41 +9,43 @@ use crate::rref::io::Failure;
 use crate::rref::message::Control;
 use rdzv_core::time::{Mono, Now};
 
-/// Questions about a fork come ever more rarely, but at least this often.
+/// Maximum time between two questions about a fork, which grows up to this.
 const ASK_AT_LEAST_EVERY: Duration = Duration::from_secs(300);
 
-/// And never more often than this.
+/// Minimum time between two questions about a fork.
 const ASK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
-/// A fork that was made here.
+/// Fork that was made here.
 #[derive(Debug)]
 pub(super) struct Child {
     rref: RRefId,
-    /// Who receives it.
+    /// Member that receives the fork.
     pub(super) to: Member,
-    /// The fork that it was made from, which has to live on; `None` if the value is here.
+    /// Fork that it was made from, which must stay alive.
+    ///
+    /// `None` if the value is here.
     parent: Option<ForkId>,
     ask_at: Mono,
     ask_again_after: Duration,
 }
 
 impl Child {
-    /// `true` if it was made of a fork, which has to live on.
+    /// `true` if it was made from another fork, which must stay alive.
     pub(super) fn is_users(&self) -> bool {
         self.parent.is_some()
     }
 }
 
 impl References {
-    /// Makes a fork for whoever receives a message (F3 to F6).
+    /// Makes a fork for the receiver of a message (F3 to F6).
     ///
-    /// It is to be put into that message; what becomes of the message is told with
-    /// [`Input::NotSent`](crate::rref::Input::NotSent) or
-    /// [`Input::Strayed`](crate::rref::Input::Strayed), which save waiting.
+    /// The caller puts the fork into that message. If the message fails, the driver reports this
+    /// with [`Input::NotSent`](crate::rref::Input::NotSent) or
+    /// [`Input::Strayed`](crate::rref::Input::Strayed). This shortens the wait for the fork.
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the reference is of no use any more, or the receiver is lost.
+    /// [`Failure`] if the reference is no longer usable, or its owner is lost.
     pub fn fork(&mut self, now: Now, handle: Handle, to: Member) -> Result<ForkData, Failure> {
         self.outbox.assert_drained();
         let deleted = || Failure::Deleted {
@@ -55,7 +57,7 @@ impl References {
         let (owner, parent, creator) = match handle {
             Handle::Owner(rref) => {
                 let owned = self.owned.get_mut(&rref).ok_or_else(deleted)?;
-                // The forks of a lost member are released at once.
+                // The forks of a lost member are released immediately.
                 if !self.lost.contains(&to) {
                     owned.forks.insert(fork, to);
                 }
@@ -94,14 +96,14 @@ impl References {
         Ok(data)
     }
 
-    /// A fork needs no more attention. Returns it, if it was one.
+    /// Removes a fork that needs no more attention, and returns it.
     pub(super) fn remove_child(&mut self, fork: ForkId) -> Option<Child> {
         let child = self.children.remove(&fork)?;
         self.timers.remove(&(child.ask_at, Timer::Ask(fork)));
         Some(child)
     }
 
-    /// A fork need not be waited for: its parent may go.
+    /// Ends the wait for a fork, so that its parent may be released.
     pub(super) fn child_done(&mut self, now: Now, fork: ForkId) {
         let Some(child) = self.remove_child(fork) else {
             return;
@@ -114,7 +116,7 @@ impl References {
         }
     }
 
-    /// A fork will never arrive.
+    /// Handles a fork that will never arrive.
     pub(super) fn child_failed(&mut self, now: Now, fork: ForkId) {
         let Some(child) = self.children.get(&fork) else {
             return;
@@ -135,7 +137,7 @@ impl References {
         }
     }
 
-    /// Asks about a fork after this time, if nothing is heard of it.
+    /// Asks about a fork after this time, unless its receiver reports first.
     pub(super) fn ask_soon(&mut self, now: Now, fork: ForkId, after: Duration) {
         if let Some(child) = self.children.get_mut(&fork) {
             self.timers.remove(&(child.ask_at, Timer::Ask(fork)));
@@ -167,7 +169,7 @@ impl References {
     }
 
     pub(super) fn fork_present(&mut self, from: Member, fork: ForkId) {
-        // A fork of a user's is waited for until the owner knows of it.
+        // A fork that was made from a fork is in flight until the owner knows it.
         let is_owners = |child: &Child| child.to == from && child.parent.is_none();
         if self.children.get(&fork).is_some_and(is_owners) {
             self.remove_child(fork);
@@ -180,14 +182,14 @@ impl References {
         }
     }
 
-    /// Tells the sender of a reference that it is of no use here.
+    /// Notifies the sender of a reference that the reference is not accepted here.
     pub(super) fn decline(&mut self, now: Now, data: &ForkData) {
         if !self.users.contains_key(&data.fork) {
             self.send(now, data.parent, Control::ForkUnknown { fork: data.fork });
         }
     }
 
-    /// Refuses a fork that was given up, should it still come.
+    /// Refuses a fork that was given up, if it still arrives.
     pub(super) fn refuse(&mut self, now: Now, fork: ForkId) {
         if self.phase != Phase::Ended && self.refused.insert(fork) {
             let at = now.mono + self.settings.refuse_for;

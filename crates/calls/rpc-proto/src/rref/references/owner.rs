@@ -1,4 +1,4 @@
-//! Values here: who uses them, and when they may go.
+//! Values that this member owns: their users, and when they may be freed.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use crate::rref::io::{Failure, Fetch, Output};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
-/// What has become of a value.
+/// State of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
-    /// Others refer to it, but the call that asks for it has not come yet.
+    /// Other members refer to it, but the call that asks for it has not arrived.
     Awaited { creator: Member },
-    /// Its function runs.
+    /// The function runs.
     Running,
-    /// It is there, or the error of its function is.
+    /// The value exists, or the error of its function does.
     Made,
-    /// It will never be there.
+    /// The value will never exist.
     Never(Failure),
 }
 
-/// A value, and who uses it.
+/// Value with its users.
 #[derive(Debug)]
 pub(super) struct Owned {
     value: Value,
-    /// Shares of others, and those in flight to this member itself.
+    /// Forks of other members, and those in flight to this member itself.
     pub(super) forks: BTreeMap<ForkId, Member>,
-    /// How often the driver holds it.
+    /// Number of times that the driver holds the value.
     pub(super) handles: usize,
-    /// Who waits for it.
+    /// Requests that wait for the value.
     waiting: Vec<FetchId>,
-    /// Whom to tell when it is made.
+    /// Member to notify when the value is made, and its fork.
     creator: Option<(Member, ForkId)>,
 }
 
@@ -46,7 +46,7 @@ impl Owned {
         }
     }
 
-    /// `true` if PyTorch would count it among its owners.
+    /// `true` if PyTorch would count the value in `num_owner_rrefs`.
     pub(super) fn is_shared(&self) -> bool {
         !self.forks.is_empty() || self.is_running()
     }
@@ -56,7 +56,7 @@ impl Owned {
         self.value == Value::Made
     }
 
-    /// `true` if its function runs.
+    /// `true` if the function of the value runs.
     pub(super) fn is_running(&self) -> bool {
         self.value == Value::Running
     }
@@ -67,7 +67,7 @@ impl Owned {
 }
 
 impl References {
-    /// Enters a value that exists already. The driver holds it once.
+    /// Enters a value that already exists. The driver holds it once.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl References {
 
     /// F2: enters a value that a function is going to make here.
     ///
-    /// The driver holds it once, and tells [`Input::Made`](crate::rref::Input::Made) later.
+    /// The driver holds the value once, and sends [`Input::Made`](crate::rref::Input::Made) later.
     pub(super) fn create_here(&mut self) -> (RRefId, ForkId) {
         let rref = RRefId(self.id());
         let fork = ForkId(rref.0);
@@ -95,14 +95,14 @@ impl References {
         (rref, fork)
     }
 
-    /// F1, on the owner: another member asks for a value to be made.
+    /// F1, on the owner: handles a call of another member that asks for a value.
     ///
-    /// If this is `Ok`, the function may run and the fork is entered; the answer says so at once,
-    /// not only when the function ends.
+    /// If this is `Ok`, the function may run and the fork is entered. The answer reports this
+    /// immediately, before the function ends.
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the asker has given it up or is lost; after the end.
+    /// [`Failure`] if the creator has given the request up or is lost, or after the end.
     pub fn creation_arrived(
         &mut self,
         from: Member,
@@ -112,7 +112,7 @@ impl References {
         self.outbox.assert_drained();
         self.must_work()?;
         if rref.0.created_on != from.id || from.id == self.me.id {
-            return Err(Failure::Refused(rref, "its id was not given by who asks"));
+            return Err(Failure::Refused(rref, "its id was not assigned by the worker that asks"));
         }
         if self.lost.contains(&from) || self.refused.contains(&fork) {
             return Err(Failure::GivenUp(rref));
@@ -151,7 +151,7 @@ impl References {
         self.release(rref);
     }
 
-    /// Frees a value that nobody uses.
+    /// Frees a value that no member uses.
     pub(super) fn release(&mut self, rref: RRefId) {
         if self.owned.get(&rref).is_some_and(|owned| !owned.is_used())
             && let Some(owned) = self.owned.remove(&rref)
@@ -161,7 +161,7 @@ impl References {
         }
     }
 
-    /// A handle of the driver is gone.
+    /// Handles the drop of a handle of the driver.
     pub(super) fn owner_dropped(&mut self, rref: RRefId) {
         if let Some(owned) = self.owned.get_mut(&rref) {
             owned.handles = owned.handles.saturating_sub(1);
@@ -169,7 +169,7 @@ impl References {
         }
     }
 
-    /// Takes a fork out of the books, if it is this member's.
+    /// Removes the entry of a fork if this member holds it.
     pub(super) fn remove_fork(&mut self, rref: RRefId, fork: ForkId, holder: Member) -> bool {
         let Some(owned) = self.owned.get_mut(&rref) else {
             return false;
@@ -182,7 +182,7 @@ impl References {
         true
     }
 
-    /// The books of a value: also if it is not there yet but may come.
+    /// Returns the entry of a value, which may not exist yet but may still arrive.
     pub(super) fn known_or_awaited(
         &mut self,
         now: Now,
@@ -239,7 +239,7 @@ impl References {
         self.never(rref, from, Failure::Gone(rref));
     }
 
-    /// A value that was awaited from this creator will never be there.
+    /// Records that a value that was awaited from this creator will never exist.
     pub(super) fn never(&mut self, rref: RRefId, creator: Member, failure: Failure) {
         let Some(owned) = self.owned.get_mut(&rref) else {
             return;

@@ -1,4 +1,4 @@
-//! Members that are lost, shutdown, and what is left at the end.
+//! Lost members, shutdown, and forks that are left at the end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::rref::message::{Batch, Control};
 use crate::rref::reliable::Link;
 use rdzv_core::time::Now;
 
-/// How long one waits for the answers about forks in flight, in a shutdown.
+/// Time to wait for the answers about forks in flight, in a shutdown.
 const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
 
 impl References {
@@ -23,7 +23,7 @@ impl References {
         }
     }
 
-    /// `true` if this member's loss would change anything.
+    /// `true` if the loss of this member would change anything.
     fn matters(&self, member: Member) -> bool {
         self.links
             .get(&member)
@@ -31,7 +31,7 @@ impl References {
             || self.others().contains(&member)
     }
 
-    /// All who have a fork of a value here, or a value that is used here.
+    /// Returns the members that hold, own or receive a fork that this member knows.
     fn others(&self) -> BTreeSet<Member> {
         let holders = self.owned.values().flat_map(|owned| owned.forks.values());
         let owners = self.users.values().map(|user| &user.owner);
@@ -40,7 +40,7 @@ impl References {
         all.filter(|member| *member != self.me).collect()
     }
 
-    /// Asks those that matter and were silent for so long whether they are there.
+    /// Probes these members if they were silent for this long.
     pub(super) fn renew_leases(&mut self, now: Now, silent_for: Duration) {
         for member in self.others() {
             let link = self.links.entry(member).or_default();
@@ -56,7 +56,7 @@ impl References {
         }
         let silent = |link: &Link| link.in_flight() == 0;
         if self.links.get(&member).is_none_or(silent) {
-            // Something has to be sent, or nobody would notice that it is back.
+            // Without a message in flight, its return would not be noticed.
             self.send(now, member, Control::Probe);
         }
         if let Some(link) = self.links.get_mut(&member) {
@@ -81,7 +81,7 @@ impl References {
         }
     }
 
-    /// Tells a member that it was taken for lost.
+    /// Notifies a member that it is regarded as lost.
     pub(super) fn disown(&mut self, member: Member) {
         self.outbox.push(Output::Send(Batch {
             from: self.me,
@@ -94,7 +94,7 @@ impl References {
         }));
     }
 
-    /// A member is gone for good: so are its forks, its values and whatever was in flight there.
+    /// Removes a lost member, its forks, its values and everything in flight.
     pub(super) fn lose(&mut self, now: Now, member: Member) {
         if member == self.me || !self.lost.insert(member) {
             return;
@@ -158,7 +158,7 @@ impl References {
         }
     }
 
-    /// Has everything that is in flight come to its end soon.
+    /// Hastens the end of everything that is in flight.
     fn expedite(&mut self, now: Now) {
         let in_flight_forks: Vec<ForkId> = self.children.keys().copied().collect();
         for fork in in_flight_forks {
@@ -186,8 +186,10 @@ impl References {
         }
     }
 
-    /// `true` if nobody is waited for: no function that makes a value, no owner that has to hear of
-    /// a fork's end, no child that has to become known. Who cannot be reached is not waited for.
+    /// `true` if this member waits for nothing.
+    ///
+    /// It waits for functions that make values, for acknowledgements by reachable members, and for
+    /// forks of forks that the owner does not know yet.
     fn is_idle(&self) -> bool {
         !self.children.values().any(Child::is_users)
             && !self.owned.values().any(Owned::is_running)

@@ -1,4 +1,4 @@
-//! Forks here: asked for, confirmed, dropped.
+//! Forks that this member holds: requested, confirmed, dropped.
 
 use super::References;
 use crate::rref::ident::{ForkData, ForkId, Handle, Member, RRefId};
@@ -6,35 +6,35 @@ use crate::rref::io::{Adopted, Failure, Fetch, Output, UserInfo};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
-/// How far a fork is.
+/// State of a fork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// F1: the owner has been asked to make the value.
+    /// F1: this member has asked the owner to make the value.
     Creating,
-    /// F4: the owner has been asked to enter the fork.
+    /// F4: this member has asked the owner to enter the fork.
     Requested { parent: Member },
-    /// The owner knows of it.
+    /// The owner knows the fork.
     Confirmed,
-    /// It cannot be used any more.
+    /// The fork cannot be used any more.
     Broken(Failure),
 }
 
-/// One fork.
+/// Fork that this member holds.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) rref: RRefId,
     pub(super) owner: Member,
     pub(super) state: State,
-    /// The driver holds it.
+    /// `true` if the driver holds the fork.
     pub(super) retained: bool,
-    /// Forks of it that the owner may not know of.
+    /// Number of forks made from it that the owner may not know.
     pub(super) children: usize,
-    /// Who asked for the value, if the owner may not have heard of that yet.
+    /// Member that asked for the value, if the owner may not know this yet.
     creator: Option<Member>,
 }
 
 impl User {
-    /// A fork that the driver holds from now on.
+    /// Makes a fork that the driver holds from now on.
     fn new(rref: RRefId, owner: Member, state: State, creator: Option<Member>) -> Self {
         Self {
             rref,
@@ -46,19 +46,19 @@ impl User {
         }
     }
 
-    /// `true` if the owner has not confirmed it yet.
+    /// `true` if the owner has not confirmed the fork yet.
     pub(super) fn is_pending(&self) -> bool {
         matches!(self.state, State::Creating | State::Requested { .. })
     }
 }
 
 impl References {
-    /// F1, F2: ids for a value that `owner` is to make.
+    /// F1, F2: returns ids for a value that `owner` is to make.
     ///
-    /// The driver holds the fork, or the value, once. It sends the call, and tells
+    /// The driver holds the fork, or the value, once. It sends the call, and then
     /// [`Input::Accepted`](crate::rref::Input::Accepted) or
-    /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed); on the owner itself it runs
-    /// the function, and tells [`Input::Made`](crate::rref::Input::Made).
+    /// [`Input::CreationFailed`](crate::rref::Input::CreationFailed). If this member is the owner,
+    /// the driver runs the function, and then sends [`Input::Made`](crate::rref::Input::Made).
     ///
     /// # Errors
     ///
@@ -80,14 +80,14 @@ impl References {
         Ok((rref, fork))
     }
 
-    /// A reference has come inside of a call or a result.
+    /// Takes a reference that has arrived inside a call or a result.
     ///
-    /// If it is a fork of a value elsewhere, the shell holds it from now on; if the value is here,
-    /// the driver holds that once more.
+    /// If it is a fork of a value elsewhere, the driver holds it from now on. If the value is here,
+    /// the driver holds it once more.
     ///
     /// # Errors
     ///
-    /// [`Failure`] if it is of no use any more. Its sender is told so.
+    /// [`Failure`] if the reference is no longer usable. Its sender is notified.
     pub fn adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, Failure> {
         self.outbox.assert_drained();
         let adopted = self.try_adopt(now, data);
@@ -157,11 +157,11 @@ impl References {
         Ok(Adopted::Owner(rref))
     }
 
-    /// What is to be asked of the owner for the value of a fork; the same for a call on the value.
+    /// Returns the request for the value of a fork, or for a call on it.
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the fork is of no use any more; `operation` is named in it.
+    /// [`Failure`] if the fork is no longer usable. The error names `operation`.
     pub fn question(&self, handle: Handle, operation: &'static str) -> Result<Fetch, Failure> {
         let deleted = Failure::Deleted { handle, operation };
         if self.must_work().is_err() {
@@ -188,7 +188,7 @@ impl References {
         }
     }
 
-    /// What can be said of a fork; `None` if there is no such fork here.
+    /// Returns the state of a fork; `None` if this member has no such fork.
     pub fn user(&self, fork: ForkId) -> Option<UserInfo> {
         self.users.get(&fork).map(|user| UserInfo {
             owner: user.owner,
@@ -212,7 +212,7 @@ impl References {
         }
     }
 
-    /// F7: gives up a fork that nobody holds and nothing depends on.
+    /// F7: releases a fork that neither the driver nor another fork needs.
     pub(super) fn release_fork(&mut self, now: Now, fork: ForkId) {
         let Some(user) = self.users.get(&fork) else {
             return;
@@ -257,7 +257,7 @@ impl References {
         self.release_fork(now, fork);
     }
 
-    /// A fork cannot be used any more.
+    /// Marks a fork as no longer usable.
     pub(super) fn break_fork(&mut self, now: Now, fork: ForkId, failure: Failure) {
         let Some(user) = self.users.get_mut(&fork) else {
             return;
@@ -268,7 +268,7 @@ impl References {
             State::Creating => {
                 self.creations.remove(&rref);
             }
-            // Whatever becomes of it, its parent need not wait.
+            // The parent need not wait any longer, whatever becomes of the fork.
             State::Requested { parent } => {
                 self.send_later(now, parent, Control::ChildAccept { fork });
             }

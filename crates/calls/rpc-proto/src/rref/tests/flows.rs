@@ -1,4 +1,4 @@
-//! F1 to F9: what is said, and in which order.
+//! Tests of F1 to F9: the messages and their order.
 
 use super::*;
 
@@ -75,7 +75,7 @@ fn f4_a_user_gives_a_fork_and_holds_on_until_the_owner_knows() {
     else {
         panic!("{adopted:?}")
     };
-    // F9: a function with it as an argument has to wait.
+    // F9: a function that has the reference as an argument must wait.
     assert!(!confirmed);
     assert_eq!(town.members[2].counters().num_pending_users, 1);
     assert!(!town.has(2, &Output::Confirmed(fork)));
@@ -178,7 +178,7 @@ fn what_is_made_of_a_creation_that_is_on_its_way_waits_for_it() {
     let owner = town.me(0);
     let (rref, fork) = town.members[1].create_on(owner).unwrap();
     let first = Handle::User(rref, fork);
-    // Its creator passes it on to 2 and back to the owner; both are faster than the call.
+    // The creator passes it on to 2 and back to the owner; both arrive before the call.
     let (second, _) = town.pass_on(1, first, 2);
     let (back, _) = town.pass_on(1, first, 0);
     town.send(1, Input::Dropped(first));

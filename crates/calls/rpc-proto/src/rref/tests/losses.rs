@@ -1,4 +1,4 @@
-//! Messages that fail, members that die, leave and come back, and the end.
+//! Failed messages, members that die, leave and return, and the end.
 
 use super::*;
 
@@ -207,7 +207,7 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
     town.send(0, Input::Reachable(again));
     assert!(town.has(0, &Output::Free(rref)));
     assert!(town.members[0].is_empty());
-    // What its former life has sent comes late.
+    // A message of the former life arrives late.
     let request = Control::ForkRequest {
         rref,
         fork: fork_of(user),
@@ -216,7 +216,7 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
     let late = batch(former, town.me(0), vec![request]);
     town.send(0, Input::Received(&late));
     assert!(town.members[0].is_empty());
-    // And values of that life are asked for.
+    // Then a worker requests values of that life.
     town.fetch(1, former, rref, None);
     let lost = Failure::OwnerLost {
         rref,
@@ -297,7 +297,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
     for who in 0..3 {
         town.send(who, Input::Shutdown);
     }
-    // Not even the acknowledgements are waited for.
+    // Draining waits not even for the acknowledgements.
     town.pass(Duration::from_millis(2));
     for who in 0..3 {
         assert!(town.has(who, &Output::Drained), "worker {who}");
@@ -326,9 +326,9 @@ fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
     for who in [0, 2] {
         assert!(town.has(who, &Output::Drained), "worker {who}");
     }
-    // A function that makes a value is waited for.
+    // Draining waits for a function that makes a value.
     assert!(!town.has(1, &Output::Drained));
-    // A function is called that passes on what 1 has, although 1 is only waiting for the end.
+    // A called function passes on a value of 1, although 1 only waits for the end.
     let (passed, _) = town.pass_on(1, user, 2);
     assert!(town.members[2].question(passed, "to_here()").is_ok());
     assert!(!town.has(0, &Output::Free(rref)));
@@ -348,7 +348,7 @@ fn what_is_left_at_the_end_is_listed() {
     let (rref, user) = town.value_used_by_1();
     town.send(0, Input::Shutdown);
     town.soon();
-    // It waits for nobody else, and goes on to serve others.
+    // It waits for no other member, and continues to serve them.
     assert!(town.has(0, &Output::Drained));
     assert!(!town.has(0, &Output::Free(rref)));
     town.send(0, Input::End);

@@ -1,4 +1,4 @@
-//! A few members on a network that does what it is told.
+//! Tests of references: a few members on a network that the test controls.
 
 mod flows;
 mod losses;
@@ -11,18 +11,18 @@ use crate::worker::WorkerId;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 
-/// Members 0, 1, …, their network, and all that was said.
+/// Members 0, 1, …, their network, and a record of all messages.
 struct Town {
     members: Vec<References>,
     now: Now,
-    /// What was sent and has not arrived.
+    /// Batches that were sent and have not arrived.
     network: Vec<Batch>,
-    /// Who gets nothing.
+    /// Members that receive nothing.
     cut: BTreeSet<Member>,
-    /// The messages, once each, as `1→0 ForkRequest`.
+    /// Messages, once each, as `1→0 ForkRequest`.
     said: Vec<String>,
     seen: BTreeSet<(Member, Member, u64)>,
-    /// What the machines want done, without sending.
+    /// Outputs other than sends, with the number of the member.
     outputs: Vec<(usize, Output)>,
 }
 
@@ -37,7 +37,7 @@ fn fork_of(handle: Handle) -> ForkId {
     }
 }
 
-/// The first batch from one member to another.
+/// Makes the first batch from one member to another.
 fn batch(from: Member, to: Member, messages: Vec<Control>) -> Batch {
     Batch {
         from,
@@ -94,13 +94,13 @@ impl Town {
         self.collect(who);
     }
 
-    /// The function that makes a value has ended well.
+    /// Reports the success of the function that makes a value.
     fn made(&mut self, owner: usize, rref: RRefId) {
         let failed = false;
         self.send(owner, Input::Made { rref, failed });
     }
 
-    /// Somebody asks `who` for a value, as number 1.
+    /// Sends `who` a request for a value, as number 1.
     fn fetch(&mut self, who: usize, owner: Member, rref: RRefId, creator: Option<Member>) {
         let question = Fetch {
             owner,
@@ -123,7 +123,7 @@ impl Town {
         adopted
     }
 
-    /// A fork arrives where it should: the handle, and whether it is confirmed.
+    /// Delivers a fork, and returns the handle and `true` if it is confirmed.
     fn pass_on(&mut self, from: usize, handle: Handle, to: usize) -> (Handle, bool) {
         let data = self.fork(from, handle, to);
         match self.adopt(to, &data).unwrap() {
@@ -136,7 +136,7 @@ impl Town {
         }
     }
 
-    /// F1 as far as the owner's answer.
+    /// Runs F1 up to the owner's answer.
     fn create_on(&mut self, caller: usize, owner: usize) -> (RRefId, ForkId) {
         let (to, from) = (self.me(owner), self.me(caller));
         let (rref, fork) = self.members[caller].create_on(to).unwrap();
@@ -147,7 +147,7 @@ impl Town {
         (rref, fork)
     }
 
-    /// A value on worker 0 that worker 1 has a fork of, and nobody else holds.
+    /// Makes a value on worker 0, with a single fork on worker 1.
     fn value_used_by_1(&mut self) -> (RRefId, Handle) {
         let rref = self.members[0].create().unwrap();
         let (user, _) = self.pass_on(0, Handle::Owner(rref), 1);
@@ -155,7 +155,7 @@ impl Town {
         (rref, user)
     }
 
-    /// Lets time pass; whatever is sent arrives at once.
+    /// Lets time pass; every batch arrives immediately.
     fn pass(&mut self, time: Duration) {
         let end = self.now.mono + time;
         loop {
@@ -196,7 +196,7 @@ impl Town {
         self.outputs.contains(&(who, output.clone()))
     }
 
-    /// Within a second nothing is left.
+    /// Checks that nothing is left within a second.
     fn is_empty_soon(&mut self) {
         self.pass(Duration::from_secs(1));
         for machine in &self.members {
@@ -263,7 +263,7 @@ fn a_batch_of_another_life_or_with_impossible_numbers_is_ignored() {
 fn what_overtakes_is_put_in_order_and_what_comes_twice_counts_once() {
     let mut town = Town::of(3);
     let (rref, user) = town.value_used_by_1();
-    // Worker 2 asks for its fork and deletes it again; the messages come in the wrong order.
+    // Worker 2 requests its fork and deletes it; the messages arrive in the wrong order.
     let (second, _) = town.pass_on(1, user, 2);
     let request = town.network.pop().unwrap();
     town.send(2, Input::Dropped(second));

@@ -83,7 +83,7 @@ fn what_no_memory_can_hold_is_refused() {
         new(&[huge, 4], &[4, 1], 0),
         Err(MetaError::TooLarge(_))
     ));
-    // A small memory may be seen very often, but not more often than can be counted.
+    // A small memory may be repeated very often, but only while the bytes can be counted.
     assert!(new(&[1 << 27], &[0], 0).is_ok());
     assert!(new(&[huge], &[0], 0).is_err());
     assert!(new(&[2], &[usize::MAX], 0).is_err());

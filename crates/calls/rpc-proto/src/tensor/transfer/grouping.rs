@@ -1,4 +1,4 @@
-//! Tensors of one storage whose reaches overlap: into which parts they go.
+//! Parts for tensors of one storage whose reaches overlap.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,31 +6,31 @@ use std::ops::Range;
 use super::{Content, Part};
 use crate::tensor::{Coverage, TensorMeta};
 
-/// Blocks are looked at one by one up to this many; beyond, gaps are sent as zeros.
+/// Maximum number of blocks to process. Beyond it, gaps are sent as zeros.
 const BLOCK_LIMIT: usize = 1 << 20;
 
-/// A tensor that has elements.
+/// Tensor that has elements.
 #[derive(Debug, Clone)]
 pub(super) struct Member<'a> {
-    /// Its place in the message.
+    /// Index of the tensor in the message.
     pub(super) number: usize,
-    /// Its storage.
+    /// Number of its storage.
     pub(super) storage: usize,
-    /// The tensor.
+    /// Layout of the tensor.
     pub(super) meta: &'a TensorMeta,
-    /// The bytes it covers.
+    /// Bytes that the tensor covers.
     pub(super) coverage: Coverage,
 }
 
-/// A part, and where the tensors lie in it.
+/// Part, and the layouts of the tensors in it.
 #[derive(Debug)]
 pub(super) struct Packed {
     pub(super) part: Part,
-    /// The place of each in the message, and where it is now.
+    /// Index of each tensor in the message, and its layout in the part.
     pub(super) metas: Vec<(usize, TensorMeta)>,
 }
 
-/// Makes the parts for tensors of one storage, at least one, sorted by where they begin.
+/// Makes the parts for at least one tensor of one storage, sorted by start.
 pub(super) fn pack(members: &[Member<'_>]) -> Vec<Packed> {
     let members: Vec<&Member<'_>> = members.iter().collect();
     if let Some(packed) = regular(&members) {
@@ -56,7 +56,7 @@ pub(super) fn pack(members: &[Member<'_>]) -> Vec<Packed> {
         .collect()
 }
 
-/// The part for tensors that have no gaps together, or all the same ones.
+/// Returns the part for tensors without gaps, or with all the same gaps.
 fn regular(members: &[&Member<'_>]) -> Option<Packed> {
     if is_covered_densely(members) {
         return Some(slice(members));
@@ -65,7 +65,7 @@ fn regular(members: &[&Member<'_>]) -> Option<Packed> {
     is_nested.then(|| nested(members))
 }
 
-/// `true` if the tensors that have no gaps cover all that there is.
+/// `true` if the tensors without gaps cover the whole reach.
 fn is_covered_densely(members: &[&Member<'_>]) -> bool {
     let whole = reach_of(members);
     let dense = members.iter().filter(|member| member.coverage.is_dense());
@@ -93,7 +93,7 @@ fn reach_of(members: &[&Member<'_>]) -> Range<usize> {
         .expect("a group has members")
 }
 
-/// The storage as it lies: tensors keep their strides.
+/// Makes a part of the unchanged storage: tensors keep their strides.
 fn slice(members: &[&Member<'_>]) -> Packed {
     let reach = reach_of(members);
     Packed {
@@ -105,7 +105,7 @@ fn slice(members: &[&Member<'_>]) -> Packed {
     }
 }
 
-/// Tensors with equal bytes, in blocks that lie apart: the gaps are left out.
+/// Makes a part without gaps for tensors with the same separate blocks.
 fn nested(members: &[&Member<'_>]) -> Packed {
     let coverage = &members[0].coverage;
     let mut steps = BTreeMap::new();
@@ -130,7 +130,7 @@ fn nested(members: &[&Member<'_>]) -> Packed {
     }
 }
 
-/// Leaves the gaps between runs out, if each tensor can still be described by strides.
+/// Leaves out the gaps between runs, if strides can still describe each tensor.
 fn without_gaps(members: &[&Member<'_>], runs: Vec<Range<usize>>) -> Option<Packed> {
     let mut before = Vec::with_capacity(runs.len());
     let mut total = 0;
@@ -172,7 +172,7 @@ fn without_gaps(members: &[&Member<'_>], runs: Vec<Range<usize>>) -> Option<Pack
     })
 }
 
-/// What strides cannot describe without its gaps.
+/// Makes the part for tensors that strides cannot describe without the gaps.
 fn irregular(members: &[&Member<'_>]) -> Packed {
     let reach = reach_of(members);
     let storage = members[0].storage;
@@ -180,8 +180,8 @@ fn irregular(members: &[&Member<'_>]) -> Packed {
         && alone.meta.byte_len() < reach.len()
     {
         let (data_type, shape) = (alone.meta.data_type(), alone.meta.shape().to_vec());
-        let meta = TensorMeta::contiguous(data_type, shape).expect("no larger than it was");
-        let content = Content::Blocks(Coverage::in_order(alone.meta).expect("it has elements"));
+        let meta = TensorMeta::contiguous(data_type, shape).expect("the copy is not larger");
+        let content = Content::Blocks(Coverage::in_order(alone.meta).expect("the tensor has elements"));
         return Packed {
             part: Part { storage, content },
             metas: vec![(alone.number, meta)],
@@ -202,21 +202,21 @@ fn irregular(members: &[&Member<'_>]) -> Packed {
     }
 }
 
-/// The tensors of a part that begins with byte `start` of the storage.
+/// Returns the layouts in a part that begins at byte `start` of the storage.
 fn moved(members: &[&Member<'_>], start: usize) -> Vec<(usize, TensorMeta)> {
     members
         .iter()
         .map(|member| {
             let offset = member.meta.offset() - start;
             let meta = member.meta.clone().at(offset);
-            (member.number, meta.expect("an offset that is smaller"))
+            (member.number, meta.expect("the offset becomes smaller"))
         })
         .collect()
 }
 
-/// The tensor with other distances between its blocks (bytes).
+/// Returns the tensor with other distances between its blocks (bytes).
 ///
-/// What lies in a block stays as it is.
+/// The layout inside a block does not change.
 fn restrided(
     member: &Member<'_>,
     offset: usize,
@@ -227,7 +227,7 @@ fn restrided(
     let mut strides = Vec::with_capacity(meta.strides().len());
     for (&count, &stride) in meta.shape().iter().zip(meta.strides()) {
         let step = match steps.get(&stride.saturating_mul(size)) {
-            // The stride of a single index is never used, and may be anything.
+            // The stride of a single index is never used, and may have any value.
             _ if count == 1 => 0,
             Some(step) => *step,
             None => stride * size,
@@ -241,7 +241,7 @@ fn restrided(
     TensorMeta::new(meta.data_type(), shape, strides, offset).ok()
 }
 
-/// A block of a member.
+/// Block of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Block {
     start: usize,
@@ -263,7 +263,7 @@ fn sorted_blocks(members: &[&Member<'_>]) -> Vec<Block> {
     blocks
 }
 
-/// Which members share bytes, directly or through others.
+/// Groups the members that share bytes, directly or through other members.
 fn components(sorted: &[Block], members: usize) -> Vec<Vec<usize>> {
     let mut label: Vec<usize> = (0..members).collect();
     let mut end = 0;
@@ -291,7 +291,7 @@ fn components(sorted: &[Block], members: usize) -> Vec<Vec<usize>> {
     components.into_values().collect()
 }
 
-/// Blocks that overlap or touch, as one.
+/// Merges blocks that overlap or touch.
 fn merge<'a>(sorted: impl Iterator<Item = &'a Block>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for block in sorted {

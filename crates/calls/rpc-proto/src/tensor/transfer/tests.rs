@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::tensor::DataType;
 
-/// Where each byte of each element lies, in the order of the indices.
+/// Returns the offsets of all bytes, in the order of the indices.
 fn bytes_of(meta: &TensorMeta) -> Vec<usize> {
     let Some(coverage) = Coverage::in_order(meta) else {
         return Vec::new();
@@ -177,7 +177,7 @@ fn any_slices() -> impl Strategy<Value = Vec<TensorMeta>> {
 fn holds(metas: &[TensorMeta]) -> Result<(), TestCaseError> {
     let planned = plan_of(&metas.iter().collect::<Vec<_>>());
     let size = metas.iter().map(|meta| meta.reach().end).max().unwrap_or(0);
-    // Bytes that nobody covers are marked, others never are.
+    // Bytes that no tensor covers are marked with 0xee, and other bytes have smaller values.
     let mut storage = vec![0xee_u8; size];
     for byte in metas.iter().flat_map(bytes_of) {
         storage[byte] = u8::try_from(byte % 191).unwrap();
