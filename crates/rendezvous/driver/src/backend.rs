@@ -1,4 +1,4 @@
-//! What every way of finding one another offers to an agent.
+//! Interface of a rendezvous backend to its agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,181 +11,222 @@ use rdzv_store::{Pinger, Store, TcpStoreServer};
 use crate::RendezvousError;
 use crate::event::Recorder;
 
-/// A rendezvous as an agent sees it.
+/// Rendezvous backend, as an agent uses it.
 ///
-/// Used by one thread, except for what [`RendezvousBackend::interrupter`] returns. To be one's own
-/// backend, implement this and register a constructor in a
+/// One thread uses a backend, except for the closure that [`RendezvousBackend::interrupter`]
+/// returns. To add a backend, implement this trait and register a constructor in a
 /// [`BackendRegistry`](crate::BackendRegistry).
 pub trait RendezvousBackend: Send {
-    /// The name that it is registered under.
+    /// Returns the name under which the backend is registered.
     fn name(&self) -> &str;
 
-    /// The run that it belongs to.
+    /// Returns the run of this rendezvous.
     fn run_id(&self) -> &RunId;
 
-    /// Takes part in the next round; returns when the nodes have found one another, when that has
-    /// failed, or soon after an interruption ([`RendezvousError::Interrupted`]), with this node no
-    /// longer taking part. A node that is in a round leaves it first.
+    /// Joins the next round and returns when the round is complete.
+    ///
+    /// A node that is in a round leaves that round first.
+    ///
+    /// # Errors
+    ///
+    /// The reason why this node could not join, or [`RendezvousError::Interrupted`] soon after an
+    /// interruption. After an error, this node no longer participates.
     fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError>;
 
-    /// Ends a [`RendezvousBackend::join`] that is under way in another thread, and all later ones.
-    /// `None` if it cannot be ended.
+    /// Returns a closure that ends [`RendezvousBackend::join`], also in later calls.
+    ///
+    /// Another thread calls the closure. `None` if a join cannot be interrupted.
     fn interrupter(&self) -> Option<Interrupter> {
         None
     }
 
-    /// Who is told what becomes of a round after [`RendezvousBackend::join`] has returned it, from
-    /// some thread. Set once, before the first join. A backend whose membership never changes does
-    /// not call it.
+    /// Sets the receiver of all later changes to rounds.
+    ///
+    /// The agent calls this once, before its first [`RendezvousBackend::join`]. The backend calls
+    /// the observer from any thread. A backend whose membership never changes does not call it.
     fn set_observer(&mut self, observer: Observer) {
         let _ = observer;
     }
 
-    /// The recorder of what only this backend knows: that this process hosts the store. Set once,
-    /// before the first join; everything else is recorded by
+    /// Sets the recorder of events that only this backend knows.
+    ///
+    /// An example of such an event: this process hosts the store. The agent calls this once, before
+    /// its first join. All other events come from
     /// [`BackendRegistry::create_recorded`](crate::BackendRegistry::create_recorded).
     fn set_recorder(&mut self, recorder: Recorder) {
         let _ = recorder;
     }
 
-    /// How long after a node has vanished the others are told, at the latest, if that is longer than
-    /// it takes to notice a broken connection. Workers that fail in between may do so because of it.
+    /// Longest time until the other nodes are notified of a lost node.
+    ///
+    /// The time in which TCP reports a broken connection is not included. A worker that fails
+    /// within this time may have failed because of the lost node.
     fn losses_known_within(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// The threads that this rendezvous keeps, by name, and how to find out whether they are alive.
-    /// Asked for after each [`RendezvousBackend::join`].
+    /// Returns the name of each thread of this rendezvous, with a liveness check.
+    ///
+    /// The agent calls this after each [`RendezvousBackend::join`].
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         Vec::new()
     }
 
-    /// The exit barrier of the round that the last [`RendezvousBackend::join`] returned, if this backend has one
-    /// of its own, which then has it on all nodes of the round. Without one, agents meet in the store
-    /// of the round.
+    /// Returns the exit barrier of the last round, if this backend implements one.
+    ///
+    /// The round is the one that the last [`RendezvousBackend::join`] returned. All nodes of a
+    /// round have the same kind of barrier: with `None`, agents use the store of the round.
     fn exit_barrier(&self) -> Option<ExitBarrier> {
         None
     }
 
-    /// Whether the workers meet at the very store that the agents meet at.
+    /// `true` if the workers use the same store as the agents.
     fn shares_store_with_workers(&self) -> bool {
         false
     }
 
-    /// Whether nobody can join any more.
+    /// `true` if the run is closed, so that no node can join.
     fn is_closed(&self) -> Result<bool, RendezvousError>;
 
-    /// Ends it for everybody.
+    /// Closes the run for all nodes.
     fn set_closed(&mut self) -> Result<(), RendezvousError>;
 
-    /// How many nodes wait for the next round.
+    /// Returns the number of nodes that wait for the next round.
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError>;
 
-    /// Tells the others that this node has failed for good, and why (one line), so that they end at
-    /// once ([`Change::PeerFailed`]). Where nobody can be told, nothing happens.
+    /// Reports the final failure of this node, so that the others stop immediately.
+    ///
+    /// They receive `reason`, which is one line, with [`Change::PeerFailed`]. A backend that cannot
+    /// notify other nodes does nothing.
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         let _ = reason;
         Ok(())
     }
 
-    /// Leaves without ending it for the others, who are told at once where that is possible.
+    /// Leaves the run without closing it.
+    ///
+    /// The other nodes are notified immediately if possible.
     fn leave(&mut self) -> Result<(), RendezvousError> {
         Ok(())
     }
 
-    /// The same because a process around this one was killed, so that nobody starts another one here by itself. What this
-    /// node hosts for the others ends with the process, as if that had been killed too: they wait for a successor
-    /// at its address.
+    /// Leaves the run because a parent process of this agent was killed.
+    ///
+    /// No process on this node restarts the agent then. Everything that this node hosts for other
+    /// nodes ends with the agent, as if the agent had been killed. The other nodes then wait for a
+    /// successor at its address.
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
         self.leave()
     }
 
-    /// Ends it for everybody and frees what it holds; true if that went well. The stores that it has
-    /// returned cannot be used any more. Whoever hosts the store waits a while for the others.
+    /// Closes the run for all nodes and frees the resources of this backend.
+    ///
+    /// Returns `true` on success. The stores that this backend has returned become unusable. A node
+    /// that hosts the store waits for a short time for the other nodes.
     fn shutdown(&mut self) -> bool;
 }
 
-/// What ends a join from another thread; may be called more than once.
+/// Closure that ends a join from another thread.
+///
+/// It can be called several times.
 pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
 
-/// Says that all workers of this node have succeeded, and waits until those of all nodes of the round have, for
-/// so long at most. Called on a thread of its own.
+/// Barrier at the end of a round, for the workers of all its nodes.
+///
+/// A call reports that all workers of this node have succeeded.
+///
+/// The call then waits, at most for the given time, until the workers of all nodes have succeeded.
+/// The agent calls it on a separate thread.
 pub type ExitBarrier = Arc<dyn Fn(Duration) -> Result<(), RendezvousError> + Send + Sync>;
 
-/// Who is told of [`Change`]s.
+/// Receiver of [`Change`]s.
 pub type Observer = Box<dyn Fn(Change) + Send + Sync>;
 
-/// What an agent brings to a round.
+/// Properties of an agent that joins a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The role of its workers.
+    /// Role of the workers of this agent.
     pub role: String,
-    /// The number of workers that it starts. 0: not known here, so the agents of the round exchange their ranks in its store.
+    /// Number of workers that this agent starts.
+    ///
+    /// 0: the number is not known here, and the agents exchange their ranks in the round's store.
     pub local_world_size: u32,
-    /// Whether an agent hosts the store that the workers meet at; if not, the worker with rank 0
-    /// does, at a port that is free now.
+    /// `true` if an agent hosts the store of the workers.
+    ///
+    /// `false`: the worker with rank 0 hosts it, at a port that is free when the round completes.
     pub share_store: bool,
-    /// The port that the workers meet at if this node has rank 0; `None` is one that is free.
+    /// Port of the workers' store if this node has rank 0; `None`: a free port.
     pub master_port: Option<u16>,
 }
 
-/// What became of a round after it was complete. The texts are one sentence for people.
+/// Change to a round after its completion.
+///
+/// Each text is one sentence for the user.
 #[derive(Debug)]
 pub enum Change {
-    /// Nodes wait for the next round, or participants are gone: whoever wants to go on joins again.
-    Membership {
-        /// The round that does not hold any more ([`RendezvousInfo::round`]). A change may be told
-        /// before the join that brought the round has returned, or after a later one has begun.
-        round: u64,
-        /// Which nodes, and how that was noticed.
-        reason: String,
-    },
-    /// A participant has failed for good.
-    PeerFailed {
-        /// Which node.
-        node: String,
-        /// What it said.
-        reason: String,
-    },
-    /// The run was ended.
-    Closed,
-    /// A lease of the workers of a round, which may run until its end.
+    /// Nodes wait for the next round, or members are lost.
     ///
-    /// They are to be suspended then, until another such change ([`fence`](crate::fence)). The
-    /// first comes before the join returns. Only from an agent that accepts a fence.
-    Lease {
-        /// The round.
-        round: u64,
-        /// The end of the lease, on the clock of [`fence::now`](crate::fence::now).
+    /// Every node that wants to continue must join again.
+    Membership {
+        /// Round that has ended ([`RendezvousInfo::round`]).
         ///
-        /// `None`: the round has no fence, or none any more.
+        /// This change can arrive before the join of that round has returned, or after a later join
+        /// has begun.
+        round: u64,
+        /// Nodes that caused the change, and how the backend noticed it.
+        reason: String,
+    },
+    /// A member has failed permanently.
+    PeerFailed {
+        /// Failed node.
+        node: String,
+        /// Reason that the node reported.
+        reason: String,
+    },
+    /// A node has closed the run.
+    Closed,
+    /// New lease of the workers of a round.
+    ///
+    /// The agent suspends the workers at the end of the lease, until the next such change
+    /// ([`fence`](crate::fence)). The first lease arrives before the join returns. Leases come only
+    /// to an agent that accepts a fence.
+    Lease {
+        /// Round of the lease.
+        round: u64,
+        /// End of the lease, on the clock of [`fence::now`](crate::fence::now).
+        ///
+        /// `None` if the round has no fence, or no longer has one.
         ends: Option<Mono>,
     },
-    /// What the rendezvous stands on is gone, so that no round can ever be formed again.
+    /// The store of the rendezvous is lost, so no further round can form.
     Lost(RendezvousError),
 }
 
-/// The result of a round.
+/// Result of a join.
 #[derive(Debug, Clone)]
 pub struct RendezvousInfo {
     /// Number of the round, from 0.
     pub round: u64,
-    /// Shared by the agents of the round; keys of different runs and rounds do not meet.
+    /// Store that the agents of this round share.
+    ///
+    /// Keys of different runs and rounds are separate.
     pub store: Arc<dyn Store>,
-    /// This agent's rank.
+    /// Rank of this agent.
     pub rank: GroupRank,
-    /// The number of agents.
+    /// Number of agents.
     pub world_size: u32,
-    /// The ranks of this agent's workers, where the rendezvous knows them; else the agents exchange
-    /// them through the store.
+    /// Ranks of the workers of this agent, if the rendezvous knows them.
+    ///
+    /// `None`: the agents exchange the ranks through the store.
     pub assignment: Option<Assignment>,
-    /// Host of the store that workers shall meet at.
+    /// Host of the store that the workers use.
     pub master_addr: String,
-    /// Its port.
+    /// Port of the store that the workers use.
     pub master_port: u16,
-    /// The server of that store, if this agent hosts it, with nothing in it. It ends when the last
-    /// holder drops it.
+    /// Server of that store, still empty, if this agent hosts it.
+    ///
+    /// The server ends when its last holder drops it.
     pub server: Option<Arc<TcpStoreServer>>,
-    /// Keeps the port free until the worker that hosts the store is being started.
+    /// Reservation of the port until the worker that hosts the store starts.
     pub reserved_port: Option<Arc<std::net::TcpListener>>,
 }

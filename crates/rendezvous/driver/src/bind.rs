@@ -1,10 +1,12 @@
-//! Where a store server listens, given how others will call its host.
+//! Choice of the address on which a store server listens.
 
 use std::net::IpAddr;
 
-/// The address to listen on if `host` is a name of this machine that only it can use: `localhost`
-/// or a loopback address. `None`: every address, as in torchelastic, because from here nobody can
-/// tell by which of them the others get here.
+/// Returns the loopback address that `host` names, for a server to listen on.
+///
+/// `host` is `localhost` or a loopback address. `None` for every other name: the server then
+/// listens on all addresses, as in torchelastic. This machine cannot tell which of its addresses
+/// the other machines use.
 pub(crate) fn loopback(host: &str) -> Option<String> {
     if host.eq_ignore_ascii_case("localhost") {
         return Some("127.0.0.1".to_owned());

@@ -1,4 +1,6 @@
-//! The environment as a value, so that nothing below depends on, or changes, that of the process.
+//! Environment variables as a value.
+//!
+//! The modules below neither read nor change the environment of the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,20 +14,23 @@ use crate::RendezvousError;
 
 type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// Where environment variables are looked up.
+/// Source of environment variables.
 #[derive(Clone)]
 pub struct Environment {
     lookup: Arc<Lookup>,
 }
 
 impl Environment {
-    /// The environment of this process, read when a variable is asked for. A value that is not
-    /// Unicode counts as not set.
+    /// Returns the environment of this process.
+    ///
+    /// Each [`Environment::get`] reads the variable again.
+    ///
+    /// A value that is not Unicode counts as not set.
     pub fn of_process() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// These variables and no others.
+    /// Returns an environment with exactly these variables.
     pub fn of<K: Into<String>, V: Into<String>>(
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
@@ -36,19 +41,21 @@ impl Environment {
         Self::from_lookup(move |name| variables.get(name).cloned())
     }
 
-    /// Whatever the closure says.
+    /// Returns an environment that takes each value from a closure.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
         Self {
             lookup: Arc::new(lookup),
         }
     }
 
-    /// The value of a variable; an empty one counts as not set.
+    /// Returns the value of a variable; an empty value counts as not set.
     pub fn get(&self, name: &str) -> Option<String> {
         (self.lookup)(name).filter(|value| !value.is_empty())
     }
 
-    /// The credentials that the agent has given this worker, in files that variables name.
+    /// Reads the credentials of this worker from files that variables name.
+    ///
+    /// The agent has set these variables for the worker.
     ///
     /// # Errors
     ///
@@ -68,7 +75,7 @@ impl Environment {
         Ok(credentials)
     }
 
-    /// Whether a variable is one of the words for yes: `y`, `yes`, `t`, `true`, `1`, in any case.
+    /// `true` if the variable is `y`, `yes`, `t`, `true` or `1`, in any case.
     pub fn is_true(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| {
             ["y", "yes", "t", "true", "1"].contains(&value.to_lowercase().as_str())

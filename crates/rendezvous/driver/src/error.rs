@@ -1,32 +1,34 @@
-//! Why a rendezvous failed. The texts are PyTorch's where it has one.
+//! Errors of a rendezvous.
+//!
+//! If PyTorch has a text for an error, the text is the same.
 
 use std::time::Duration;
 
 use rdzv_store::StoreError;
 use thiserror::Error;
 
-/// Why a rendezvous failed.
+/// Reason why a rendezvous failed.
 #[derive(Debug, Error)]
 pub enum RendezvousError {
-    /// A URL, option or parameter is not usable; the text says which and why.
+    /// A URL, option or parameter is unusable; the text names it and the reason.
     #[error("{0}")]
     Argument(String),
-    /// The address of the store is taken, most likely by another agent with the same rank.
+    /// The store's address is taken, often by another agent with the same rank.
     #[error(
         "[Errno 98] Address already in use: node {rank} has to host the store at {address} \
          ({source}). Is another agent running with --node-rank {rank}, or is the port taken by \
          something else? Give each node its own --node-rank, or choose another --master-port"
     )]
     AddressInUse {
-        /// Where it should listen.
+        /// Address on which the store should listen.
         address: String,
-        /// The rank of this node.
+        /// Rank of this node.
         rank: u32,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: Box<StoreError>,
     },
-    /// Not all nodes came.
+    /// Some nodes did not join in time.
     #[error(
         "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined. Node 0 \
          waits at {address} for {} more: check that they run with the same --nnodes and \
@@ -35,58 +37,60 @@ pub enum RendezvousError {
         .expected - .joined
     )]
     NodesMissing {
-        /// Where node 0 listens.
+        /// Address on which node 0 listens.
         address: String,
-        /// How many nodes have come, node 0 among them.
+        /// Number of nodes that have joined, including node 0.
         joined: i64,
-        /// How many were expected.
+        /// Number of nodes that must join.
         expected: i64,
-        /// How long was waited.
+        /// Time for which node 0 waited.
         elapsed: Duration,
     },
-    /// Node 0 could not be reached.
+    /// The connection to node 0 failed.
     #[error(
         "node {rank} of {nodes} could not join node 0: failed to {source}. Start the agent with \
          --node-rank 0 on {host}, and give all nodes the same address and port"
     )]
     NoNodeZero {
-        /// The rank of this node.
+        /// Rank of this node.
         rank: u32,
         /// Number of nodes.
         nodes: u32,
-        /// The host that node 0 should be on.
+        /// Host on which node 0 should run.
         host: String,
-        /// What happened.
+        /// Error of the connection.
         #[source]
         source: Box<StoreError>,
     },
-    /// The run is over: somebody has closed it.
+    /// The run has ended: a node has closed it.
     #[error(
         "the rendezvous of run '{run_id}' at {place} is closed: the job has ended. To start a new \
          one, use another --rdzv-id or a new store"
     )]
     Closed {
-        /// The run.
+        /// Closed run.
         run_id: String,
-        /// Kind and address of what the nodes meet at.
+        /// Kind and address of the rendezvous endpoint.
         place: String,
     },
-    /// The run ended while this node waited as a surplus one. Nothing is wrong.
+    /// The run ended while this node waited as a surplus node. This is no fault.
     #[error("the job of run '{run_id}' has ended without needing this node")]
     NotNeeded {
-        /// The run.
+        /// Run that has ended.
         run_id: String,
     },
-    /// The run ended without this node, which its own job needs: it is the run of another job.
+    /// The run ended without a node that its job needs.
+    ///
+    /// The run therefore belongs to another job with the same run id.
     #[error(
         "the job of run '{run_id}' has ended without this node, which its own job needs: another job has the same \
          run id. Give each job its own --rdzv-id"
     )]
     OtherJob {
-        /// The run.
+        /// Run that has ended.
         run_id: String,
     },
-    /// Too few nodes came in time.
+    /// Too few nodes joined in time.
     #[error(
         "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {place} \
          (joined: {}). Check that the other agents run with the same --rdzv-id and --rdzv-endpoint \
@@ -96,18 +100,18 @@ pub enum RendezvousError {
         if .joined.is_empty() { "none".to_owned() } else { .joined.join(", ") }
     )]
     JoinTimeout {
-        /// The run.
+        /// Run that this node tried to join.
         run_id: String,
-        /// Kind and address of what the nodes meet at.
+        /// Kind and address of the rendezvous endpoint.
         place: String,
-        /// The nodes that had come.
+        /// Nodes that had joined.
         joined: Vec<String>,
-        /// How many were needed.
+        /// Number of nodes that a round needs.
         min_nodes: u32,
-        /// How long was waited.
+        /// Time for which this node waited.
         elapsed: Duration,
     },
-    /// A round is complete, but its node with rank 0 has not told the others what they need.
+    /// A round is complete, but rank 0 has not sent the endpoint of the workers.
     #[error(
         "round {round} of run '{run_id}' at {place} is complete, but the agent with rank 0 \
          ({leader}) did not say within {:.1} s where the workers meet: see what happened to that \
@@ -115,49 +119,49 @@ pub enum RendezvousError {
         .elapsed.as_secs_f64()
     )]
     SilentLeader {
-        /// The run.
+        /// Run of the round.
         run_id: String,
-        /// Kind and address of what the nodes meet at.
+        /// Kind and address of the rendezvous endpoint.
         place: String,
-        /// The round.
+        /// Completed round.
         round: u64,
-        /// The node with rank 0.
+        /// Node with rank 0.
         leader: String,
-        /// How long was waited.
+        /// Time for which this node waited.
         elapsed: Duration,
     },
-    /// Another node is gone, and none can take its place.
+    /// Another node has failed permanently, and no node can replace it.
     #[error("node {node} has failed for good: {reason}")]
     PeerFailed {
-        /// Which.
+        /// Failed node.
         node: String,
-        /// The evidence for it.
+        /// Evidence of the failure.
         reason: String,
     },
-    /// A join was interrupted on purpose; this node does not take part.
+    /// The caller interrupted the join; this node does not participate.
     #[error("the rendezvous was interrupted")]
     Interrupted,
-    /// What the nodes meet at cannot be reached, or is not what it should be.
+    /// The rendezvous endpoint is unreachable, or speaks another protocol.
     #[error("{what} at {place}{}: {remedy}", after(.elapsed))]
     Unreachable {
-        /// What was found there.
+        /// Finding at the endpoint.
         what: String,
-        /// Kind and numeric address.
+        /// Kind and numeric address of the endpoint.
         place: String,
-        /// How long was tried.
+        /// Time for which this node tried to reach the endpoint.
         elapsed: Option<Duration>,
-        /// What to try.
+        /// Advice for the user.
         remedy: &'static str,
     },
-    /// The state that the nodes share is none; something else has written there.
+    /// The shared state is invalid, because another program has written to its key.
     #[error("{what} at {place}: use another --rdzv-id, or a new store")]
     Corrupt {
-        /// Which state, and the reason.
+        /// State that is invalid, and the reason.
         what: String,
-        /// Kind and numeric address.
+        /// Kind and numeric address of the store.
         place: String,
     },
-    /// The store behind the rendezvous failed.
+    /// The store of the rendezvous failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -169,12 +173,12 @@ fn after(elapsed: &Option<Duration>) -> String {
 }
 
 impl RendezvousError {
-    /// A URL, option or parameter is not usable.
+    /// Returns the error for an unusable URL, option or parameter.
     pub(crate) fn argument(what: impl Into<String>) -> Self {
         Self::Argument(what.into())
     }
 
-    /// The name of torchelastic's exception for it.
+    /// Returns the name of torchelastic's exception for this error.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Argument(_) => "ValueError",
@@ -192,8 +196,7 @@ impl RendezvousError {
         }
     }
 
-    /// The error of an operation on the c10d store at `place`: what was found, where, how long it was
-    /// tried, and what to do.
+    /// Converts an error of the c10d store at `place` into an error with advice.
     pub(crate) fn of_c10d_store(error: StoreError, place: &str) -> Self {
         let place = place.to_owned();
         match error {
@@ -249,7 +252,7 @@ impl RendezvousError {
                 what: format!("the connection to the store was lost ({source})"),
                 place,
                 elapsed: Some(elapsed),
-                remedy: "the agent that hosts it has ended, or its host is gone: see its log",
+                remedy: "the agent that hosts it has ended, or its host is down: see its log",
             },
             StoreError::NoAnswer {
                 operation,

@@ -1,4 +1,4 @@
-//! The events of a rendezvous, as torchelastic has them.
+//! Events of a rendezvous, as torchelastic records them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use crate::RendezvousError;
 /// State of a node in its rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
-    /// It looks for the others, or hosts what they meet at.
+    /// The node tries to join a round, or hosts the rendezvous endpoint.
     Init,
-    /// It takes part.
+    /// The node participates in a round.
     Running,
-    /// It has left in order.
+    /// The node has left the run in order.
     Succeeded,
-    /// It could not take part, or has lost what the nodes meet at.
+    /// The node could not participate, or has lost the rendezvous endpoint.
     Failed,
 }
 
 impl NodeState {
-    /// Its name in torchelastic's events.
+    /// Returns the name of the state in torchelastic's events.
     pub fn name(self) -> &'static str {
         match self {
             Self::Init => "INIT",
@@ -32,74 +32,74 @@ impl NodeState {
     }
 }
 
-/// Something that a rendezvous records about its node or another.
+/// Event about this node or about another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousEvent {
     /// State of this node.
     pub state: NodeState,
-    /// One sentence.
+    /// Description in one sentence.
     pub message: String,
-    /// This node's rank, if it has one.
+    /// Rank of this node, if it has one.
     pub rank: Option<GroupRank>,
-    /// The error, if this is about one.
+    /// Text of the error, if the event reports one.
     pub error: Option<String>,
-    /// The same for programs, if it is about the coordinator, its voters or the fence of this node.
+    /// Machine-readable form, if the event is a [`GroupEvent`].
     pub group: Option<GroupEvent>,
 }
 
-/// Something about the coordinator, its voters or the fence of this node.
+/// Event about the coordinator, its voters or the fence of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// This agent has another coordinator than before.
+    /// This agent has changed its coordinator.
     CoordinatorChanged {
-        /// Its endpoint.
+        /// Endpoint of the new coordinator.
         coordinator: String,
-        /// The endpoint of the one before, if there was one.
+        /// Endpoint of the previous coordinator, if there was one.
         before: Option<String>,
-        /// Its number.
+        /// Epoch of the new coordinator.
         epoch: u32,
     },
-    /// Other processes vote than before; this one is among the members of the group.
+    /// The set of voters has changed; this process is a member of the group.
     VotersChanged {
-        /// The endpoints of those that vote now.
+        /// Endpoints of the current voters.
         voters: Vec<String>,
     },
-    /// This agent has a connection to a coordinator again.
+    /// This agent has reconnected to a coordinator.
     Reattached {
-        /// Its endpoint.
+        /// Endpoint of the coordinator.
         coordinator: String,
-        /// The time without one.
+        /// Time without a connection.
         took: Duration,
     },
-    /// The coordinator, which is in this process, knows again who was in the last round.
+    /// The coordinator in this process has recovered the members of the last round.
     Recovered {
-        /// The run.
+        /// Run of the round.
         run: String,
-        /// The round.
+        /// Number of the last round.
         round: u64,
-        /// The number of its nodes.
+        /// Number of nodes of the round.
         nodes: u32,
-        /// The time since the coordinator began.
+        /// Time since the start of the coordinator.
         took: Duration,
     },
-    /// Rounds of this node have a fence from here on, or have none.
+    /// The fence of this node is on or off from now on.
     Fence {
-        /// `true` if it has one.
+        /// `true` if the fence is on.
         acts: bool,
     },
-    /// The workers of this node stand still.
+    /// The agent has suspended the workers of this node.
     Fenced,
-    /// They do not any more.
+    /// The workers of this node are no longer suspended.
     Unfenced {
-        /// For how long they stood still.
+        /// Time for which the workers were suspended.
         stood: Duration,
-        /// They were killed, and did not go on.
+        /// `true` if the fence killed the workers instead of resuming them.
         killed: bool,
     },
 }
 
 impl GroupEvent {
-    /// Its name in events for programs.
+    /// Returns the name of this event in machine-readable output.
     pub fn name(&self) -> &'static str {
         match self {
             Self::CoordinatorChanged { .. } => "coordinator_changed",
@@ -115,7 +115,7 @@ impl GroupEvent {
 }
 
 impl RendezvousEvent {
-    /// An event without rank and error.
+    /// Returns an event without a rank and without an error.
     pub fn new(state: NodeState, message: impl Into<String>) -> Self {
         Self {
             state,
@@ -126,7 +126,7 @@ impl RendezvousEvent {
         }
     }
 
-    /// The same with its form for programs.
+    /// Adds the machine-readable form to an event.
     pub fn about(self, group: GroupEvent) -> Self {
         Self {
             group: Some(group),
@@ -134,7 +134,7 @@ impl RendezvousEvent {
         }
     }
 
-    /// The failure of something, with torchelastic's name for the error.
+    /// Returns the event of a failure, with torchelastic's name for the error.
     pub fn failed(error: &RendezvousError) -> Self {
         let text = error.to_string();
         Self {
@@ -144,5 +144,5 @@ impl RendezvousEvent {
     }
 }
 
-/// Takes events, from any thread.
+/// Receiver of events, from any thread.
 pub type Recorder = Arc<dyn Fn(RendezvousEvent) + Send + Sync>;

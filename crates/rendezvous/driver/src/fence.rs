@@ -1,4 +1,4 @@
-//! The fence of a node: its machine, and the clock on which leases end.
+//! Fence of a node: its state machine, and the clock of its leases.
 
 use std::time::Duration;
 
@@ -7,7 +7,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use rdzv_rendezvous_proto::fence::{Fence, Input, Output};
 
-/// The time since the machine was started. It goes on while the machine is suspended, as that of the others does.
+/// Returns the time since the boot of this machine.
+///
+/// This clock also runs while the machine is suspended, like the clocks of the other machines.
 pub fn now() -> Now {
     let since = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(since.tv_sec).unwrap_or(0);

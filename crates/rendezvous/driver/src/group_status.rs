@@ -1,13 +1,13 @@
-//! The group of voters and its coordinator as this process knows them, for the status of an agent or a store.
+//! Status of the voter group and its coordinator, as this process knows it.
 //!
 //! ```text
-//!   who asks ──► GroupStatus::look ── ping ──► thread of the store server, which writes down what it sees
-//!                       ▲                        └─ the voter, or the only coordinator
-//!                       └── agent: its coordinator, what it waits for, its lease; written down when it changes
+//!   caller ──► GroupStatus::look ── ping ──► thread of the store server, which stores its view
+//!                      ▲                       └─ the voter, or the only coordinator
+//!                      └── agent: coordinator, current wait, lease; stored at each change
 //! ```
 //!
-//! A server is asked when somebody looks, so that an idle one does nothing for it. An agent may be
-//! about to connect for seconds just then, and writes down what it knows beforehand.
+//! A server updates its view only on request, so that an idle server does no work for it. An agent
+//! may be busy with a connection attempt for seconds, so it stores its view in advance.
 
 use std::fmt;
 use std::sync::{Arc, mpsc};
@@ -22,15 +22,17 @@ use serde::Serialize;
 use crate::event::{Recorder, RendezvousEvent};
 use crate::fence;
 
-/// Time that a look waits for the server's thread, which answers at once if it runs.
+/// Time limit for a reply of the server's thread.
+///
+/// A running server replies immediately.
 const ANSWERING: Duration = Duration::from_millis(100);
 
-/// Those who look on at a rendezvous.
+/// Receivers of information about a rendezvous.
 #[derive(Clone, Default)]
 pub struct Onlookers {
-    /// The receiver of its events.
+    /// Receiver of events.
     pub recorder: Option<Recorder>,
-    /// The place to write down how its group stands, if anybody may ask.
+    /// Storage for the status of the group, if a status endpoint reports it.
     pub group: Option<GroupStatus>,
 }
 
@@ -47,7 +49,7 @@ impl Onlookers {
         }
     }
 
-    /// This agent waits for something, or does not any more.
+    /// Sets the current wait of this agent; `None` if the agent no longer waits.
     pub(crate) fn wait_for(&self, wait: Option<Waits>) {
         if let Some(group) = &self.group {
             group.0.lock().wait = wait;
@@ -55,68 +57,70 @@ impl Onlookers {
     }
 }
 
-/// The wait, at the moment of the call.
+/// Closure that describes the wait at the moment of the call.
 pub(crate) type Waits = Arc<dyn Fn() -> Wait + Send + Sync>;
 
-/// The knowledge that this process has of its group. Clones are the same.
+/// Knowledge of this process about its group. Clones share one state.
 #[derive(Clone, Default)]
 pub struct GroupStatus(Arc<Mutex<Known>>);
 
 #[derive(Default)]
 struct Known {
-    /// The store server of this process, if it is a voter or has the coordinator.
+    /// Store server of this process, if it is a voter or has the coordinator.
     server: Option<Pinger>,
-    /// As that has seen the group last.
+    /// Latest view of that server.
     view: Option<GroupView>,
-    /// The coordinator of this agent.
+    /// Coordinator of this agent.
     agent: Option<Attached>,
     wait: Option<Waits>,
-    /// The end of the lease of this node's workers; `None` without a fence.
+    /// End of the lease of this node's workers; `None` without a fence.
     ///
-    /// `true` beside it if they are suspended.
+    /// The second value is `true` if the workers are suspended.
     lease: Option<(Option<Mono>, bool)>,
 }
 
-/// The coordinator of an agent.
+/// Coordinator of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Attached {
-    /// Its cluster and epoch, if another coordinator follows it when it dies.
+    /// Cluster and epoch, if another coordinator follows this one when it dies.
     pub(crate) authority: Option<(u64, u32)>,
-    /// Whether it is one of several voters.
+    /// `true` if the coordinator is one of several voters.
     pub(crate) has_voters: bool,
-    /// Its endpoint.
+    /// Endpoint of the coordinator.
     pub(crate) coordinator: String,
 }
 
-/// The answer to the question how the group stands. What this process cannot know is `None`.
+/// Status of the group. A field is `None` if this process cannot know it.
 #[derive(Debug, Clone, PartialEq, Serialize, Default)]
 pub struct GroupReport {
-    /// The group.
+    /// Identifier of the group.
     #[serde(serialize_with = "group::hexadecimal")]
     pub cluster: Option<u64>,
-    /// The number of the coordinator.
+    /// Epoch of the coordinator.
     pub epoch: Option<u64>,
-    /// The term; there is none without several voters.
+    /// Raft term; `None` without several voters.
     pub term: Option<u64>,
-    /// The part of this process.
+    /// Role of this process.
     pub role: Option<Role>,
-    /// The members of the group.
+    /// Members of the group.
     pub voters: Option<Vec<VoterView>>,
-    /// The number of voters that it should have.
+    /// Number of voters that the group should have.
     pub target: Option<usize>,
-    /// The endpoint of the coordinator.
+    /// Endpoint of the coordinator.
     pub coordinator: Option<String>,
-    /// For how long the workers of this node may run without another answer.
+    /// Time for which this node's workers may run without a new lease.
     #[serde(rename = "lease_left_s", serialize_with = "group::seconds")]
     pub lease_left: Option<Duration>,
     /// `true` if the workers of this node are suspended; `None` without a fence.
     pub fenced: Option<bool>,
-    /// For what this process waits.
+    /// Current wait of this process.
     pub waiting: Option<Wait>,
-    /// The number of elections that it has seen. Not in the status: a metric.
+    /// Number of elections that this process has seen.
+    ///
+    /// A metric, not part of the status.
     #[serde(skip)]
     pub elections: u64,
-    /// The number of times that the group has begun anew without its log. The same.
+    /// Number of times that the group restarted without its log. A metric too.
     #[serde(skip)]
     pub takeovers: u64,
 }
@@ -127,7 +131,7 @@ impl fmt::Debug for GroupStatus {
     }
 }
 
-/// Two are equal if they are the same.
+/// Two values are equal if they share one state.
 impl PartialEq for GroupStatus {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -137,33 +141,37 @@ impl PartialEq for GroupStatus {
 impl Eq for GroupStatus {}
 
 impl GroupStatus {
-    /// The server of this process is asked from here on.
+    /// Sets the server that [`GroupStatus::look`] asks.
     pub fn ask(&self, server: Pinger) {
         self.0.lock().server = Some(server);
     }
 
-    /// The server sees this.
+    /// Stores the view of the server.
     pub(crate) fn see(&self, view: GroupView) {
         self.0.lock().view = Some(view);
     }
 
-    /// The coordinator of this agent is another one.
+    /// Stores the new coordinator of this agent.
     pub(crate) fn attach(&self, attached: Attached) {
         self.0.lock().agent = Some(attached);
     }
 
-    /// The end of the lease of this node's workers, on the clock of [`fence::now`], and whether they stand still.
+    /// Stores the end of the workers' lease on the clock of [`fence::now`].
+    ///
+    /// `stands` is `true` if the workers are suspended.
     pub fn lease(&self, until: Option<Mono>, stands: bool) {
         self.0.lock().lease = Some((until, stands));
     }
 
-    /// The group as it stands. Waits up to a tenth of a second for the thread of the server. `None` where there is no group.
+    /// Returns the status of the group, or `None` if there is no group.
+    ///
+    /// Waits at most 0.1 s for the thread of the server.
     pub fn look(&self) -> Option<GroupReport> {
         let server = self.0.lock().server.clone();
         if let Some(server) = server {
             let (alive, answer) = mpsc::channel();
             server(alive);
-            // What it has seen last is shown if it does not answer.
+            // Without a reply, the previous view is shown.
             let _ = answer.recv_timeout(ANSWERING);
         }
         let (wait, mut report) = {
@@ -200,7 +208,7 @@ impl Known {
             report.role = view.role.or(report.role);
             report.voters = Some(view.voters);
             report.target = Some(view.target);
-            // An agent that was at a coordinator which is gone has no other one.
+            // An agent that has lost its coordinator has no other one.
             report.coordinator = view.coordinator;
             report.waiting = view.waiting;
             (report.elections, report.takeovers) = (view.elections, view.takeovers);

@@ -1,14 +1,14 @@
-//! Listening sockets and notes, which outlive the agent that has made them.
+//! Listening sockets and notes that outlive the agent which created them.
 //!
 //! ```text
 //!   guard ── descriptors, inherited by number ──► agent ── killed ──► the next agent
-//!            two ends of a socket pair: listening sockets lie in it
+//!            the two ends of a socket pair, which hold listening sockets
 //!            two slots: note of the coordinator
 //!            two slots: note of the agent
 //! ```
 //!
-//! A descriptor that lies in a socket pair is open, so the kernel goes on queueing connections
-//! while no agent runs. A process that reads it without taking it out gets a duplicate of it.
+//! A descriptor inside a socket pair stays open, so the kernel keeps queueing connections while no
+//! agent runs. A process that reads the pair with `MSG_PEEK` gets a duplicate of the descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,25 +28,27 @@ use rustix::net::{
 
 use crate::slots::Slots;
 
-/// Most listening sockets of one store: one for each version of IP.
+/// Maximum number of listening sockets of a store: one per version of IP.
 const MOST_LISTENERS: usize = 2;
 
-/// The sockets and notes that the process around an agent keeps for the next one if it is killed. Clones are the same.
+/// Sockets and notes that a parent process keeps for the next agent.
+///
+/// The next agent uses them if this agent is killed. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Kept(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Both ends of the socket pair: to put in, to take out.
+    /// Both ends of the socket pair: the first for writing, the second for reading.
     deposit: [OwnedFd; 2],
     of_coordinator: Slots,
     of_agent: Mutex<(Slots, AgentNote)>,
-    /// Of this agent, and of those before it.
+    /// Random identifier of this agent.
     instance: u64,
     predecessors: Vec<u64>,
 }
 
-/// The same if they are clones of one another.
+/// Two values are equal if they are clones of one another.
 impl PartialEq for Kept {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -56,14 +58,16 @@ impl PartialEq for Kept {
 impl Eq for Kept {}
 
 impl Kept {
-    /// The number of its descriptors.
+    /// Number of descriptors of a value.
     pub const DESCRIPTORS: usize = 6;
 
-    /// With nothing in it. Its descriptors are inherited by every program that this process starts.
+    /// Returns an empty value.
+    ///
+    /// Every program that this process starts inherits its descriptors.
     ///
     /// # Errors
     ///
-    /// If the system has no memory or no descriptors for it.
+    /// The system has no memory or no descriptors left.
     pub fn new() -> io::Result<Self> {
         let (kind, flags) = (SocketType::DGRAM, SocketFlags::NONBLOCK);
         let (put, take) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
@@ -71,11 +75,13 @@ impl Kept {
         Self::over([put, take], slots()?, slots()?)
     }
 
-    /// The sockets and notes of another process, by its descriptors; this one is the next agent.
+    /// Opens the sockets and notes of another process by its descriptors.
+    ///
+    /// The calling process is the next agent.
     ///
     /// # Errors
     ///
-    /// If they are no such descriptors.
+    /// The descriptors are of another kind.
     pub fn inherited(descriptors: [OwnedFd; Self::DESCRIPTORS]) -> io::Result<Self> {
         let [put, take, first, second, third, fourth] = descriptors;
         let of_agent = Slots::of([third, fourth]);
@@ -93,7 +99,7 @@ impl Kept {
         })))
     }
 
-    /// The numbers of its descriptors, for [`Kept::inherited`] in a program that inherits them.
+    /// Returns the descriptor numbers for [`Kept::inherited`] in a child program.
     pub fn numbers(&self) -> [RawFd; Self::DESCRIPTORS] {
         let [put, take] = self.0.deposit.each_ref().map(AsRawFd::as_raw_fd);
         let [first, second] = self.0.of_coordinator.descriptors();
@@ -104,26 +110,26 @@ impl Kept {
         [put, take, first, second, third, fourth]
     }
 
-    /// The number by which the other nodes tell this agent from others.
+    /// Returns the number that identifies this agent to the other nodes.
     pub fn instance(&self) -> u64 {
         self.0.instance
     }
 
-    /// The numbers of the agents in whose place this one was started.
+    /// Returns the numbers of the previous agents that this agent replaces.
     pub fn predecessors(&self) -> &[u64] {
         &self.0.predecessors
     }
 
-    /// The note of the agent, as of this process.
+    /// Returns the agent's note, as this process knows it.
     pub fn note(&self) -> AgentNote {
         self.0.of_agent.lock().1.clone()
     }
 
-    /// The note of the agent, as another process has left it.
+    /// Reads the agent's note that another process has written.
     ///
     /// # Errors
     ///
-    /// If the memory cannot be read.
+    /// The memory cannot be read.
     pub fn read_note(&self) -> io::Result<AgentNote> {
         let mut agent = self.0.of_agent.lock();
         if let Some(note) = agent.0.read(AgentNote::newest)? {
@@ -132,7 +138,7 @@ impl Kept {
         Ok(agent.1.clone())
     }
 
-    /// Changes the note of the agent. If the memory cannot be written, the next agent knows less.
+    /// Changes the agent's note. If the write fails, the next agent knows less.
     pub fn update_note(&self, change: impl FnOnce(&mut AgentNote)) {
         let (slots, note) = &mut *self.0.of_agent.lock();
         change(note);
@@ -141,7 +147,7 @@ impl Kept {
         }
     }
 
-    /// This agent is about to take part in the rendezvous.
+    /// Adds this agent to the note, before it joins the rendezvous.
     pub(crate) fn take_part(&self) {
         let instance = self.0.instance;
         self.update_note(|note| {
@@ -151,19 +157,21 @@ impl Kept {
         });
     }
 
-    /// The memory for the note of the coordinator, which is this agent's own from here on.
+    /// Returns the memory for the coordinator's note.
+    ///
+    /// Only this agent writes it from now on.
     pub(crate) fn coordinator_slots(&self) -> io::Result<Slots> {
         let [first, second] = self.0.of_coordinator.descriptors();
         let slots = [first.try_clone_to_owned()?, second.try_clone_to_owned()?];
         Ok(Slots::of(slots))
     }
 
-    /// Duplicates of the listening sockets that are kept.
+    /// Returns duplicates of the listening sockets in the socket pair.
     pub(crate) fn listeners(&self) -> io::Result<Vec<TcpListener>> {
         self.receive(RecvFlags::PEEK)
     }
 
-    /// Keeps duplicates of these sockets, and of no others.
+    /// Replaces the kept sockets by duplicates of `listeners`.
     pub(crate) fn keep_listeners(&self, listeners: &[TcpListener]) -> io::Result<()> {
         self.release_listeners();
         let descriptors: Vec<BorrowedFd<'_>> = listeners.iter().map(AsFd::as_fd).collect();
@@ -177,7 +185,9 @@ impl Kept {
         Ok(())
     }
 
-    /// Keeps no sockets any more: a client that connects is refused once this process has closed them too.
+    /// Drops all kept sockets.
+    ///
+    /// Once this process has closed its sockets too, the kernel refuses new connections.
     pub(crate) fn release_listeners(&self) {
         while self
             .receive(RecvFlags::empty())

@@ -1,10 +1,12 @@
-//! Rendezvous: agreeing on who takes part and in which order.
+//! Rendezvous: an agreement on the members of a job and on their ranks.
 //!
-//! Two doors. **Workers** come with an init-method URL and leave with a store, a rank and a world
-//! size ([`url`]). **Agents** come with the parameters of a backend and leave with a
-//! [`RendezvousInfo`], round after round ([`RendezvousBackend`]); the backends are in a
-//! [`BackendRegistry`]: [`StaticRendezvous`], where everybody's rank is given, and those of
-//! [`dynamic`] and [`etcd`], where nodes come and go.
+//! There are two entry points.
+//!
+//! **Workers** pass an init-method URL and get a store, a rank and a
+//! world size ([`url`]). **Agents** pass the parameters of a backend and get a [`RendezvousInfo`]
+//! for each round ([`RendezvousBackend`]). A [`BackendRegistry`] holds the backends:
+//! [`StaticRendezvous`], which uses fixed ranks, and those of [`dynamic`] and [`etcd`], which allow
+//! nodes to join and leave.
 
 mod backend;
 mod bind;

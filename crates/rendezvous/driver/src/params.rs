@@ -1,44 +1,56 @@
-//! What a rendezvous backend is configured with.
+//! Configuration of a rendezvous backend.
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store::{Credentials, StorePolicy, TorchClients};
 
 use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError};
 
-/// Backend, endpoint, run and number of nodes, and the backend's own options.
+/// Backend, endpoint, run, number of nodes, and options of the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousParameters {
     /// Name of the backend (`--rdzv-backend`).
     pub backend: String,
-    /// `host:port`, as typed (`--rdzv-endpoint`).
+    /// Endpoint `host:port` as typed (`--rdzv-endpoint`).
     pub endpoint: String,
-    /// The run's name (`--rdzv-id`).
+    /// Name of the run (`--rdzv-id`).
     pub run_id: String,
-    /// Fewest nodes.
+    /// Minimum number of nodes.
     pub min_nodes: u32,
-    /// Most nodes.
+    /// Maximum number of nodes.
     pub max_nodes: u32,
-    /// The address of this node that others should use; `None` = found out.
+    /// Address of this node for other nodes; `None` detects it.
     pub local_addr: Option<String>,
-    /// The program of the workers, if agents of another program shall be told apart (`c10d` with a
-    /// store server of ours).
+    /// Program of the workers, to keep agents of other programs out.
+    ///
+    /// Only `c10d` with a store server of rdzv checks it.
     pub program: Option<Program>,
-    /// The credentials that this node shows to the others, and demands of them. Default: none.
+    /// Credentials that this node presents, and demands from other nodes.
+    ///
+    /// Default: none.
     pub credentials: Credentials,
-    /// The clients of the workers' store that need not prove it. Default [`TorchClients::Job`].
+    /// Clients of the workers' store that need no credentials.
+    ///
+    /// Default [`TorchClients::Job`].
     pub torch_clients: TorchClients,
-    /// Further processes that are asked for the coordinator, where the endpoint is one and another machine's (`c10d`):
-    /// voters of a job that goes on without that machine. Default: none.
+    /// Other voters to ask for the coordinator of the job (`c10d`).
+    ///
+    /// This node asks them if the endpoint is on another machine, because the job may have
+    /// continued without that machine. Default: none.
     pub known_voters: Vec<Endpoint>,
-    /// The sockets and notes that outlive this agent, where another one is started in place of it then (`c10d`).
-    /// Default: nothing.
+    /// Sockets and notes for the agent that replaces this one (`c10d`).
+    ///
+    /// Default: none.
     pub kept: Option<Kept>,
-    /// The status of the coordinator's group, if anybody may ask for it (`c10d`). Default: none.
+    /// Storage for the status of the group (`c10d`), if anything reports it.
+    ///
+    /// Default: none.
     pub group: Option<GroupStatus>,
-    /// Whether the kernel kills the workers of this node when its agent has ended (`c10d`): the coordinator then knows by the
-    /// end of its connection that both have. Default: no.
+    /// `true` if the kernel kills this node's workers when the agent ends (`c10d`).
+    ///
+    /// The end of the agent's connection then proves to the coordinator that both have ended.
+    /// Default: `false`.
     pub ends_workers: bool,
-    /// The backend's options (`--rdzv-conf`).
+    /// Options of the backend (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
 
@@ -87,7 +99,7 @@ impl RendezvousParameters {
         })
     }
 
-    /// The policy of the stores that this node hosts, and reaches.
+    /// Returns the policy of the stores that this node hosts or connects to.
     pub fn store_policy(&self) -> Result<StorePolicy, RendezvousError> {
         Ok(StorePolicy {
             limits: self.config.store_limits()?,

@@ -1,17 +1,17 @@
-//! The options of `--rdzv-conf`: parsed once, and checked with torchelastic's texts.
+//! Options of `--rdzv-conf`, parsed once and checked with torchelastic's texts.
 //!
-//! These are of every dynamic rendezvous; a backend may have more.
+//! Every dynamic rendezvous has these options; a backend may have more.
 //!
-//! | option | default | what |
+//! | option | default | meaning |
 //! |---|---|---|
-//! | `join_timeout` | 600 s | how long to try to get into a round |
-//! | `last_call_timeout` | 30 s | how long to wait for more nodes once there are enough; 0 is allowed here |
-//! | `close_timeout` | 30 s | how long to try to close |
-//! | `heartbeat_timeout` | 5 s | how long to try one heartbeat |
+//! | `join_timeout` | 600 s | time limit to join a round |
+//! | `last_call_timeout` | 30 s | time to wait for more nodes once there are enough; 0 is allowed |
+//! | `close_timeout` | 30 s | time limit to close the run |
+//! | `heartbeat_timeout` | 5 s | time limit of one heartbeat |
 //! | `keep_alive_interval` | 5 s | time between heartbeats |
 //! | `keep_alive_max_attempt` | 3 | missed heartbeats after which a node is lost |
-//! | `store_max_memory` | 4GiB | the memory of each store that this agent hosts |
-//! | `cas_backoff_max_seconds` | 0 s | most that is slept after a lost write |
+//! | `store_max_memory` | 4GiB | memory limit of each store that this agent hosts |
+//! | `cas_backoff_max_seconds` | 0 s | longest sleep after a lost write |
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use rdzv_store::{Limits, parse_size};
 
 use crate::RendezvousError;
 
-/// The names of the options above.
+/// Names of the options above.
 pub(crate) const NAMES: [&str; 8] = [
     "join_timeout",
     "last_call_timeout",
@@ -36,8 +36,9 @@ pub(crate) const NAMES: [&str; 8] = [
 /// Options that launchers add for all backends.
 pub(crate) const OF_LAUNCHER: [&str; 2] = ["timeout", "rank"];
 
-/// The options of a rendezvous, as `--rdzv-conf` gives them. Which of them there are, and what they
-/// may be, is the business of the backend.
+/// Options of a rendezvous, as in `--rdzv-conf`.
+///
+/// The backend defines their names and values.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RendezvousConfig {
     options: BTreeMap<String, String>,
@@ -50,8 +51,9 @@ impl From<BTreeMap<String, String>> for RendezvousConfig {
 }
 
 impl RendezvousConfig {
-    /// Reads options written as `key=value,key=value`. Blank text is no options; a trailing comma is
-    /// an error.
+    /// Parses options written as `key=value,key=value`.
+    ///
+    /// A blank text means no options. A trailing comma is an error.
     pub fn parse(text: &str) -> Result<Self, RendezvousError> {
         if text.trim().is_empty() {
             return Ok(Self::default());
@@ -77,23 +79,25 @@ impl RendezvousConfig {
             .map(Self::from)
     }
 
-    /// Whether there are none.
+    /// `true` if there are no options.
     pub fn is_empty(&self) -> bool {
         self.options.is_empty()
     }
 
-    /// The options as `key=value`, in the order of their keys.
+    /// Returns the options as `key=value`, in the order of their keys.
     pub fn pairs(&self) -> Vec<String> {
         let pairs = self.options.iter();
         pairs.map(|(key, value)| format!("{key}={value}")).collect()
     }
 
-    /// An option as it was given.
+    /// Returns the text of an option.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.options.get(key).map(String::as_str)
     }
 
-    /// An option as yes or no; the words are `1 true t yes y` and `0 false f no n`, in any case.
+    /// Returns an option as a boolean.
+    ///
+    /// The accepted words are `1 true t yes y` and `0 false f no n`, in any case.
     pub fn get_as_bool(&self, key: &str) -> Result<Option<bool>, RendezvousError> {
         let Some(text) = self.get(key) else {
             return Ok(None);
@@ -108,7 +112,7 @@ impl RendezvousConfig {
         }
     }
 
-    /// An option as a whole number.
+    /// Returns an option as an integer.
     pub fn get_as_int(&self, key: &str) -> Result<Option<i64>, RendezvousError> {
         let Some(text) = self.get(key) else {
             return Ok(None);
@@ -121,8 +125,9 @@ impl RendezvousConfig {
         })
     }
 
-    /// Reads the options of a dynamic rendezvous. Those that nobody knows are passed over, as
-    /// torchelastic does; [`Self::unknown`] finds them.
+    /// Reads the options of a dynamic rendezvous.
+    ///
+    /// Unknown options are ignored, as in torchelastic; [`Self::unknown`] finds them.
     pub fn settings(&self, min_nodes: u32, max_nodes: u32) -> Result<Settings, RendezvousError> {
         let defaults = Settings::new(min_nodes, max_nodes);
         let timeout = |name: &str, least: i64, default: Duration| {
@@ -161,7 +166,7 @@ impl RendezvousConfig {
         })
     }
 
-    /// The bounds of the stores that this agent hosts.
+    /// Returns the limits of the stores that this agent hosts.
     pub fn store_limits(&self) -> Result<Limits, RendezvousError> {
         let (option, mut limits) = ("store_max_memory", Limits::default());
         if let Some(text) = self.get(option) {
@@ -172,7 +177,7 @@ impl RendezvousConfig {
         Ok(limits)
     }
 
-    /// The options of which none of these names is one. They have no effect.
+    /// Returns the options whose names are not in `known`. They have no effect.
     pub fn unknown(&self, known: &[&str]) -> Vec<&str> {
         let names = self.options.keys().map(String::as_str);
         names.filter(|name| !known.contains(name)).collect()
@@ -194,7 +199,7 @@ impl RendezvousConfig {
     }
 }
 
-/// Seconds as days and hours, minutes, seconds, the way its messages show them.
+/// Formats seconds as days, hours, minutes and seconds, as torchelastic does.
 fn as_shown_by_torchelastic(seconds: i64) -> String {
     const DAY: i64 = 24 * 60 * 60;
     let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
@@ -349,7 +354,7 @@ mod tests {
                 "cas_backoff_max_seconds=-1.0",
                 "cas_backoff_max_seconds (-1.0) must be finite and non-negative.",
             ),
-            // Nonsense that torchelastic lets pass: with it, every node is lost at once.
+            // torchelastic accepts this value, and then loses every node immediately.
             (
                 "keep_alive_interval=0",
                 "The rendezvous configuration option 'keep_alive_interval' must be greater than \

@@ -1,4 +1,4 @@
-//! A backend whose events are recorded, as torchelastic does.
+//! Backend that records its events, as torchelastic does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +13,13 @@ use crate::{
     RendezvousInfo,
 };
 
-/// A backend that records what happens to its node.
+/// Wrapper that records the events of a node.
 pub(crate) struct Recorded {
     backend: Box<dyn RendezvousBackend>,
     recorder: Recorder,
-    /// Whether the node is in a round that it could leave.
+    /// `true` while the node is in a round that it can leave.
     takes_part: Arc<AtomicBool>,
-    /// Whether the backend has its observer, which some take once only.
+    /// `true` if the backend has its observer. Some backends accept only one.
     is_observed: bool,
 }
 
@@ -38,7 +38,7 @@ impl Recorded {
         (self.recorder)(RendezvousEvent::new(state, message));
     }
 
-    /// The node does not take part any more, if that went well.
+    /// Records that the node has left, if `left` is a success.
     fn has_left(&self, left: Result<(), RendezvousError>) -> Result<(), RendezvousError> {
         self.checked(left)?;
         if self.takes_part.swap(false, Ordering::SeqCst) {
@@ -72,7 +72,7 @@ impl RendezvousBackend for Recorded {
             NodeState::Init,
             format!("The node joins the next round of the rendezvous '{run_id}'."),
         );
-        // From here on: the loss of the store may be told before the join has returned.
+        // Set before the join, because the loss of the store can arrive before the join returns.
         self.takes_part.store(true, Ordering::SeqCst);
         let joined = self.backend.join(member);
         match &joined {
@@ -115,7 +115,7 @@ impl RendezvousBackend for Recorded {
                 Change::Membership { reason, .. } => {
                     recorder(RendezvousEvent::new(NodeState::Running, reason));
                 }
-                // Its reason is in the words of the agents, so they record it.
+                // The agents word the reason of a failure, so they record it.
                 Change::PeerFailed { .. } | Change::Lease { .. } => {}
                 Change::Closed => recorder(RendezvousEvent::new(
                     NodeState::Running,
@@ -180,7 +180,7 @@ impl RendezvousBackend for Recorded {
         let closed = self.backend.shutdown();
         let run_id = self.run_id();
         match (self.takes_part.swap(false, Ordering::SeqCst), closed) {
-            // A node that was in no round has closed nothing, and has said that it failed.
+            // A node that was in no round has closed nothing, and its failure is recorded already.
             (false, _) => {}
             (true, true) => self.record(
                 NodeState::Succeeded,

@@ -1,4 +1,6 @@
-//! Which backend has which name. To add one: a file with its constructor, and a line in
+//! Names of the backends.
+//!
+//! To add a backend, write a file with its constructor and add a line to
 //! [`BackendRegistry::with_defaults`].
 
 use std::collections::BTreeMap;
@@ -14,14 +16,14 @@ use crate::{
     StaticRendezvous,
 };
 
-/// Makes a backend from its parameters.
+/// Constructor that makes a backend from its parameters.
 pub type BackendConstructor = Arc<
     dyn Fn(&RendezvousParameters) -> Result<Box<dyn RendezvousBackend>, RendezvousError>
         + Send
         + Sync,
 >;
 
-/// The known backends.
+/// Backends by name.
 #[derive(Default, Clone)]
 pub struct BackendRegistry {
     constructors: BTreeMap<String, BackendConstructor>,
@@ -35,7 +37,7 @@ impl fmt::Debug for BackendRegistry {
 }
 
 impl BackendRegistry {
-    /// The built-in backends: `static`, `c10d`, `etcd` and `etcd-v2`.
+    /// Returns the built-in backends: `static`, `c10d`, `etcd` and `etcd-v2`.
     pub fn with_defaults() -> Self {
         let new_static: BackendConstructor =
             Arc::new(|parameters| Ok(Box::new(StaticRendezvous::from_parameters(parameters)?)));
@@ -54,8 +56,11 @@ impl BackendRegistry {
         }
     }
 
-    /// Adds a backend; the same constructor may be added again, another one under the same name
-    /// may not.
+    /// Adds a backend.
+    ///
+    /// The same constructor can be added twice.
+    ///
+    /// A second constructor under the same name is an error.
     pub fn register(
         &mut self,
         name: &str,
@@ -68,8 +73,8 @@ impl BackendRegistry {
         match self.constructors.get(name) {
             Some(known) if !Arc::ptr_eq(known, &constructor) => {
                 Err(RendezvousError::Argument(format!(
-                    "The rendezvous backend '{name}' cannot be registered again as it is already \
-                     registered with another constructor."
+                    "The rendezvous backend '{name}' cannot be registered again as it \
+                     is already registered with another constructor."
                 )))
             }
             _ => {
@@ -79,13 +84,14 @@ impl BackendRegistry {
         }
     }
 
-    /// Whether there is a backend of that name.
+    /// `true` if a backend of that name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.constructors.contains_key(name)
     }
 
-    /// The options of `--rdzv-conf` that a built-in backend reads, and those that launchers add for all; none
-    /// for a backend that was registered, whose options nobody knows.
+    /// Returns the `--rdzv-conf` options of a built-in backend and of launchers.
+    ///
+    /// `None` for a backend that the user registered, because its options are not known here.
     pub fn options(&self, name: &str) -> Option<Vec<&'static str>> {
         let dynamic = |own: &[&'static str]| [&NAMES, &OF_LAUNCHER[..], own].concat();
         match name {
@@ -118,7 +124,9 @@ impl BackendRegistry {
         Ok(backend)
     }
 
-    /// The same, and records its events as torchelastic does; also that it could not be made.
+    /// Makes a backend that records its events as torchelastic does.
+    ///
+    /// The recorder also receives the error if the backend cannot be made.
     pub fn create_recorded(
         &self,
         parameters: &RendezvousParameters,

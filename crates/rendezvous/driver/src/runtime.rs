@@ -81,7 +81,7 @@ pub(crate) struct Task {
 ///
 /// # Errors
 ///
-/// The system's, if it has no thread or descriptors for the runtime.
+/// The system has no thread or descriptors for the runtime.
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> io::Result<Task> {
     let runtime = runtime()?;
     let handle = runtime.handle.clone();
@@ -103,7 +103,7 @@ impl Task {
         self.ended.into_inner().recv().is_ok()
     }
 
-    /// Has the task end soon, at a wait.
+    /// Ends the task at its next wait.
     pub(crate) fn cancel(&self) {
         self.handle.abort();
     }
@@ -117,7 +117,7 @@ pub(crate) struct Call(Mutex<mpsc::Receiver<Infallible>>);
 ///
 /// # Errors
 ///
-/// The system's, if it has no thread or descriptors.
+/// The system has no thread or descriptors.
 pub(crate) fn beside(call: impl FnOnce() + Send + 'static) -> io::Result<Call> {
     let runtime = runtime()?;
     let handle = runtime.handle.clone();
@@ -126,7 +126,7 @@ pub(crate) fn beside(call: impl FnOnce() + Send + 'static) -> io::Result<Call> {
         let _held = (runtime, end);
         call();
     };
-    // tokio has no other answer to a system that has no thread left.
+    // tokio panics if the system has no thread left.
     let spawned = catch_unwind(AssertUnwindSafe(|| handle.spawn_blocking(call)));
     spawned.map_err(|_| io::Error::other("there are too many threads"))?;
     Ok(Call(Mutex::new(ended)))
@@ -140,7 +140,7 @@ impl Call {
     }
 }
 
-/// The error of a caller that gets no thread for a purpose.
+/// Returns the error for a caller that cannot start a thread for `purpose`.
 pub(crate) fn no_thread(error: &io::Error, purpose: &str, place: String) -> RendezvousError {
     RendezvousError::Unreachable {
         what: format!("cannot start a thread ({error}) {purpose}"),
@@ -152,7 +152,7 @@ pub(crate) fn no_thread(error: &io::Error, purpose: &str, place: String) -> Rend
 
 /// Runs a call that can block, for a task of the runtime.
 ///
-/// A panic of the call is one of the task.
+/// If the call panics, the task panics.
 pub(crate) async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     returned(&mut spawn_blocking(call)).await
 }
@@ -168,9 +168,9 @@ async fn returned<T>(call: &mut JoinHandle<T>) -> T {
     }
 }
 
-/// Calls that can block, in their order on one value, for a task.
+/// Queue of blocking calls on one value, in order, for a task.
 pub(crate) struct Calls<T, R> {
-    /// Away while a call runs.
+    /// `None` while a call runs.
     value: Option<T>,
     waiting: VecDeque<BlockingCall<T, R>>,
     running: Option<JoinHandle<(T, R)>>,
@@ -187,12 +187,12 @@ impl<T: Send + 'static, R: Send + 'static> Calls<T, R> {
         }
     }
 
-    /// Adds a call, which begins with the next [`Calls::next`].
+    /// Adds a call, which starts at the next [`Calls::next`].
     pub(crate) fn push(&mut self, call: impl FnOnce(&mut T) -> R + Send + 'static) {
         self.waiting.push_back(Box::new(call));
     }
 
-    /// The result of the next call. A wait for it may be abandoned.
+    /// Returns the result of the next call. The caller may abandon the wait.
     pub(crate) async fn next(&mut self) -> R {
         if let Some(mut value) = self.value.take_if(|_| !self.waiting.is_empty())
             && let Some(call) = self.waiting.pop_front()

@@ -1,4 +1,4 @@
-//! Memory that outlives the process which writes it.
+//! Memory that outlives the process that writes it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use rustix::io::{pread, pwrite};
 
-/// Most bytes that are read. The note of a round of a million nodes is 8 MB.
+/// Maximum number of bytes to read.
+///
+/// The note of a round of a million nodes is 8 MB.
 const LONGEST: usize = 64 << 20;
 
-/// Two slots in memory, which are written in turn, because a writer may die at any byte. They live as long as a process
-/// has them open.
+/// Two slots of memory, written in turn, because a writer may die at any byte.
+///
+/// The memory lives as long as any process has the slots open.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: [OwnedFd; 2],
@@ -18,7 +21,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Slots in which nothing stands; `flags` are those of their descriptors.
+    /// Returns empty slots; `flags` are the flags of their descriptors.
     pub(crate) fn new(flags: MemfdFlags) -> io::Result<Self> {
         let slot = || memfd_create(c"rdzv-note", flags);
         Ok(Self {
@@ -27,7 +30,7 @@ impl Slots {
         })
     }
 
-    /// Slots of an earlier process.
+    /// Opens the slots of an earlier process.
     pub(crate) fn of(slots: [OwnedFd; 2]) -> Self {
         Self { slots, sequence: 0 }
     }
@@ -36,7 +39,7 @@ impl Slots {
         self.slots.each_ref().map(AsFd::as_fd)
     }
 
-    /// Reads what stands in them, as `newest` finds it with its sequence number.
+    /// Reads the newest slot; `newest` picks it and returns its sequence number.
     pub(crate) fn read<T>(
         &mut self,
         newest: impl Fn([&[u8]; 2]) -> Option<(u64, T)>,
@@ -48,7 +51,7 @@ impl Slots {
         }))
     }
 
-    /// Writes the slot that `encode` makes, in place of the older one.
+    /// Overwrites the older slot with the bytes from `encode`.
     pub(crate) fn write(&mut self, encode: impl Fn(u64) -> Vec<u8>) -> io::Result<()> {
         self.sequence += 1;
         let bytes = encode(self.sequence);

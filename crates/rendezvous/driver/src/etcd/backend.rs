@@ -1,6 +1,8 @@
-//! The backends `etcd` and `etcd-v2`: the machine of a dynamic rendezvous over a state in etcd.
+//! Backends `etcd` and `etcd-v2`: a dynamic rendezvous whose state is in etcd.
 //!
-//! Both use the v3 API. `etcd-v2` is the name of torchrun's backend, and warns that agents of
+//! Both use the v3 API.
+//!
+//! `etcd-v2` has the name of torchrun's backend, and warns that agents of
 //! torchrun cannot join.
 
 use rdzv_core::escape::escape;
@@ -11,7 +13,7 @@ use super::state::EtcdState;
 use crate::dynamic::{Driver, DriverOptions, SharedState as _, node};
 use crate::{RendezvousBackend, RendezvousError, RendezvousParameters};
 
-/// The options that are not those of every dynamic rendezvous.
+/// Options in addition to those of every dynamic rendezvous.
 pub(crate) const OPTIONS: [&str; 10] = [
     "protocol",
     "cert",
@@ -25,7 +27,9 @@ pub(crate) const OPTIONS: [&str; 10] = [
     "lease_ttl",
 ];
 
-/// One node's rendezvous over etcd. The server is first asked when the node joins.
+/// Makes one node's rendezvous over etcd.
+///
+/// The first request to the server comes with the join.
 pub(crate) fn from_parameters(
     parameters: &RendezvousParameters,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
@@ -37,7 +41,7 @@ pub(crate) fn from_parameters(
     let settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
     let mut options = EtcdOptions::from_parameters(parameters)?;
     if config.get("lease_ttl").is_none() {
-        // Who asks for quick heartbeats does not want to wait for the lease.
+        // A user who sets short heartbeats does not want to wait longer for the lease.
         options.shorten_lease(settings.lost_after());
     }
     let run_id = RunId::new(&parameters.run_id);

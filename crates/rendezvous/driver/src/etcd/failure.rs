@@ -1,4 +1,4 @@
-//! Why a request to etcd failed, in words for people, and how long to repeat one.
+//! Failures of requests to etcd, with texts for users, and limits of retries.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,26 +13,26 @@ use crate::RendezvousError;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A request that has failed for good.
+/// Failure of a request, after its last attempt.
 #[derive(Debug, Error)]
 #[error("{operation} key '{key}': {cause} at {place} after {:.1} s", .elapsed.as_secs_f64())]
 pub(crate) struct Failure {
-    /// `read`, `write`, ...
+    /// Name of the request: `read`, `write`, ...
     pub(crate) operation: &'static str,
-    /// The key; empty if the request was about none.
+    /// Key of the request; empty if the request has none.
     pub(crate) key: String,
     /// Kind and address of the server.
     pub(crate) place: String,
-    /// How long it was tried.
+    /// Time from the first attempt to the failure.
     pub(crate) elapsed: Duration,
-    /// What was wrong.
+    /// Cause of the last failed attempt.
     pub(crate) cause: Cause,
 }
 
-/// Most of a text of the server that is shown.
+/// Maximum number of bytes of a server text in a message.
 const SHOWN: usize = 512;
 
-/// A text of the server as messages show it: its beginning, escaped.
+/// Shortens and escapes a text of the server for a message.
 pub(crate) fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN);
     let start = escape(&text[..end]);
@@ -42,41 +42,45 @@ pub(crate) fn shown(text: &str) -> String {
     }
 }
 
-/// What was wrong with one attempt.
+/// Cause of one failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Cause {
-    /// Nobody answered, or the server cannot answer at present. To be repeated.
+    /// No server answers, or the server cannot serve requests now.
+    ///
+    /// A retry may help.
     #[error("no answer ({reason})")]
     Away {
-        /// What the last attempt met.
+        /// Error of the last attempt.
         reason: String,
-        /// Whether the server may have carried the request out all the same.
+        /// `true` if the server may nevertheless have executed the request.
         maybe_done: bool,
     },
-    /// Something else answered.
+    /// The endpoint belongs to another kind of server.
     #[error("what answers is not an etcd server ({0})")]
     NotEtcd(String),
-    /// The answer is longer than any that is meant to come.
+    /// The answer exceeds the size limit.
     #[error("the answer is longer than {0}, the most that is accepted")]
     TooLong(String),
-    /// The server understood and said no.
+    /// The server rejected a valid request.
     #[error("etcd refuses: {message}")]
     Refused {
-        /// The number that gRPC gives this kind of error.
+        /// gRPC status code.
         code: i64,
-        /// What the server says.
+        /// Message of the server.
         message: String,
     },
 }
 
 impl Cause {
-    /// A cause that may pass; `maybe_done` if the server may have carried the request out.
+    /// Returns a cause that a retry may remove.
+    ///
+    /// `maybe_done` is `true` if the server may have executed the request.
     pub(crate) fn away(reason: impl Into<String>, maybe_done: bool) -> Self {
         let reason = reason.into();
         Self::Away { reason, maybe_done }
     }
 
-    /// Whether the same request may succeed a little later.
+    /// `true` if the same request may succeed later.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Away { .. })
     }
@@ -137,7 +141,7 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// How long a request is repeated while the server is away, and how long to pause in between.
+/// Timer for the retries of a request: time limit and pauses.
 #[derive(Debug)]
 pub(crate) struct Retry {
     started: Instant,
@@ -146,7 +150,7 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// Retries that begin now.
+    /// Starts a timer with the given limit.
     pub(crate) fn within(limit: Duration) -> Self {
         Self {
             started: Instant::now(),
@@ -155,17 +159,17 @@ impl Retry {
         }
     }
 
-    /// How long it has lasted.
+    /// Returns the time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// What is left of it.
+    /// Returns the remaining time.
     pub(crate) fn left(&self) -> Duration {
         self.limit.saturating_sub(self.elapsed())
     }
 
-    /// How long to pause before the next attempt; `None` if there shall be none.
+    /// Returns the pause before the next attempt; `None` after the time limit.
     pub(crate) fn pause(&mut self) -> Option<Duration> {
         let pause = backoff(self.attempt, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         self.attempt = self.attempt.saturating_add(1);
@@ -173,7 +177,7 @@ impl Retry {
         (!left.is_zero()).then(|| pause.min(left))
     }
 
-    /// The end of it.
+    /// Returns the failure of the request after its last attempt.
     pub(crate) fn failure(
         &self,
         operation: &'static str,

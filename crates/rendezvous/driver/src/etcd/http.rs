@@ -1,9 +1,9 @@
-//! HTTP to one etcd server: a request and its answer, or an answer that does not end.
+//! HTTP client for one etcd server, with complete answers and endless ones.
 //!
-//! [`Client::repeat`] repeats a request while the server is away. Connections are kept and shared
-//! by the clones of a [`Client`]; an unending answer has one of its own. Proxies named in the
-//! environment are not used: etcd is a matter of the cluster. The calls of the API are in
-//! `v3.rs`.
+//! [`Client::repeat`] repeats a request while the server is away. The clones of a [`Client`] keep
+//! and share its connections. An endless answer has a separate connection. The client ignores the
+//! proxies that the environment names, because etcd is inside the cluster. The calls of the API are
+//! in `v3.rs`.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -25,48 +25,53 @@ use super::failure::{Cause, Failure, Retry};
 use super::options::{EtcdOptions, TlsFiles};
 use crate::RendezvousError;
 
-/// The most that is read of one answer, or of one line of an unending one.
+/// Maximum number of bytes of one answer, or of one line of an endless one.
 const LONGEST_ANSWER: u64 = MAX_REPLY_BYTES as u64;
 
-/// The most objects, lists and their parts in one answer: in memory, each is far longer than the two
-/// characters that it may have in JSON.
+/// Maximum number of objects, lists and their parts in one answer.
+///
+/// In JSON, each may have only two characters. In memory, each is much larger.
 const MOST_PARTS: usize = 1 << 20;
 
-/// How long one connection may take to be made.
+/// Time limit to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long one attempt may take. etcd itself stops after 7 s when it has no leader.
+/// Time limit of one attempt.
+///
+/// etcd itself stops after 7 s when it has no leader.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// A connection on which nothing has come for so long is replaced, because it may be a dead one.
+/// Time without data after which a connection counts as dead and is replaced.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
-/// Who has hung up so often, and never answered, does not speak HTTP.
+/// Number of disconnections without an answer that prove a foreign protocol.
 const HANG_UPS: u32 = 5;
 
-/// A client of one server. Clones share its connections, and its end.
+/// Client of one server.
+///
+/// Clones share connections, and [`Client::close`] ends all.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     agent: Agent,
     /// Scheme, host and port.
     base: String,
     place: String,
-    /// How long the server may be away.
+    /// Time for which requests are retried while the server is away.
     limit: Duration,
     addresses: Vec<SocketAddr>,
     closed: Arc<Closed>,
     met: Arc<Met>,
 }
 
-/// What has been met at the address so far.
+/// Answers and disconnections of the server until now.
 #[derive(Debug, Default)]
 struct Met {
     answered: AtomicBool,
-    /// How often it has hung up without an answer.
+    /// Number of times that the server has disconnected without an answer.
     hung_up: AtomicU32,
 }
 
-/// Whether the client has been closed, and who waits for that.
+/// Flag for a closed client, with the signal for waiting threads.
 #[derive(Debug, Default)]
 struct Closed {
     closed: Mutex<bool>,
@@ -74,7 +79,9 @@ struct Closed {
 }
 
 impl Client {
-    /// A client; nothing is connected yet. Looks the host's name up, for messages only.
+    /// Creates a client without connecting.
+    ///
+    /// Resolves the host's name, for messages only.
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
         let mut config = Agent::config_builder()
             .proxy(None)
@@ -107,7 +114,7 @@ impl Client {
         })
     }
 
-    /// A client of the same server that shares neither connections nor end.
+    /// Returns a client of the same server with separate connections and end.
     pub(crate) fn separate(&self) -> Self {
         Self {
             agent: self.agent.config().clone().into(),
@@ -116,7 +123,7 @@ impl Client {
         }
     }
 
-    /// A separate client that stops waiting after `limit`.
+    /// Returns a separate client that stops retrying after `limit`.
     pub(crate) fn with_limit(&self, limit: Duration) -> Self {
         Self {
             limit,
@@ -124,17 +131,17 @@ impl Client {
         }
     }
 
-    /// How long the server may be away.
+    /// Returns the time for which requests are retried.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// What errors call the server: its name, and its numeric address as far as known.
+    /// Returns the server's name for errors, with its numeric address if known.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
-    /// The address of this machine from which the server is reached.
+    /// Returns the local address of a connection to the server.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         let addresses = self.addresses.iter();
         addresses
@@ -142,8 +149,10 @@ impl Client {
             .find_map(|address| local_address(address).ok())
     }
 
-    /// Repeats `attempt` until there is an answer, or the server has been away for too long. Also
-    /// returns whether an attempt whose answer was lost may have been carried out.
+    /// Repeats `attempt` until it returns an answer, or the time limit has passed.
+    ///
+    /// The `bool` is `true` if the server may have executed an earlier attempt whose answer was
+    /// lost.
     pub(crate) fn repeat<T>(
         &self,
         operation: &'static str,
@@ -153,7 +162,7 @@ impl Client {
         let mut retry = Retry::within(self.limit);
         let mut repeated = false;
         loop {
-            // The first attempt is made however little time there is.
+            // The first attempt happens even if almost no time is left.
             let limit = retry.left().clamp(Duration::from_millis(100), ATTEMPT);
             let cause = match attempt(limit) {
                 Ok(answer) => return Ok((answer, repeated)),
@@ -170,10 +179,12 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads the whole answer, all within `limit`.
+    /// Sends a request and reads the complete answer, all within `limit`.
     ///
-    /// `path` includes the query and is escaped. A request with a `body` of JSON is a POST; one
-    /// without is a GET.
+    /// `path` includes the escaped query.
+    ///
+    /// A request with a `body`, which is JSON, is a POST. A
+    /// request without a body is a GET.
     pub(crate) fn send(
         &self,
         path: &str,
@@ -203,9 +214,9 @@ impl Client {
         Ok(response.map(|_| body))
     }
 
-    /// Sends a body of JSON and leaves the answer to be read line by line as it comes.
+    /// Sends a JSON body and returns the lines of the answer as they arrive.
     ///
-    /// A read fails when nothing has come for [`SILENCE`]; the whole may take `limit` at most.
+    /// A read fails after [`SILENCE`] without data. The whole exchange lasts at most `limit`.
     pub(crate) fn stream(
         &self,
         path: &str,
@@ -225,15 +236,17 @@ impl Client {
         Ok(Lines { status, reader })
     }
 
-    /// Ends whatever is under way on this client and its clones, in any thread, and all later
-    /// requests. A connection being made is not interrupted, but bounded.
+    /// Ends all running requests of this client and its clones, and later ones.
+    ///
+    /// The requests may run in any thread. A connection attempt is not interrupted, but it has a
+    /// time limit.
     pub(crate) fn close(&self) {
         *self.closed.closed.lock() = true;
         self.closed.changed.notify_all();
         self.agent.clone().shutdown();
     }
 
-    /// Lets time pass before the next attempt; true, at once, if the client has been closed.
+    /// Sleeps before the next attempt; `true` immediately on a closed client.
     pub(crate) fn pause(&self, pause: Duration) -> bool {
         let closed = self.closed.closed.lock();
         let changed = &self.closed.changed;
@@ -250,7 +263,7 @@ impl Client {
             Err(error) => error,
         };
         let hung_up = matches!(&error, Error::Io(io) if io.kind() == io::ErrorKind::UnexpectedEof);
-        // A server that is being stopped does that, too; but not one that has never answered.
+        // A server that is shutting down also does this, but such a server has answered before.
         if hung_up
             && !self.met.answered.load(Ordering::Relaxed)
             && self.met.hung_up.fetch_add(1, Ordering::Relaxed) + 1 >= HANG_UPS
@@ -275,15 +288,15 @@ impl Client {
     }
 }
 
-/// An answer that comes line by line.
+/// Answer that the caller reads line by line.
 pub(crate) struct Lines {
-    /// The HTTP status.
+    /// HTTP status.
     pub(crate) status: u16,
     reader: BufReader<BodyReader<'static>>,
 }
 
 impl Lines {
-    /// The next line, without its end; `None` at the end of the answer.
+    /// Reads the next line, without its end; `None` at the end of the answer.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let read = self
@@ -300,7 +313,7 @@ impl Lines {
     }
 }
 
-/// Reads JSON. The error says why an answer cannot be read.
+/// Parses JSON; on failure, the error is the reason.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Cause> {
     let parts = body
         .iter()
@@ -311,12 +324,12 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Cause> {
     serde_json::from_slice(body).map_err(|error| Cause::NotEtcd(error.to_string()))
 }
 
-/// The cause that an answer is too long for.
+/// Returns the cause of an answer that exceeds [`LONGEST_ANSWER`].
 pub(super) fn too_long() -> Cause {
     Cause::TooLong(format!("{LONGEST_ANSWER} bytes"))
 }
 
-/// Whether a read of [`Lines`] failed only because nothing has come for a while.
+/// `true` if a read of [`Lines`] failed only because no data arrived in time.
 pub(crate) fn is_silence(error: &io::Error) -> bool {
     match error
         .get_ref()
@@ -327,7 +340,7 @@ pub(crate) fn is_silence(error: &io::Error) -> bool {
     }
 }
 
-/// What an error of the client means.
+/// Converts an error of the HTTP client into a cause.
 fn cause(error: &Error) -> Cause {
     let away = |maybe_done| Cause::away(error.to_string(), maybe_done);
     match error {
@@ -343,7 +356,7 @@ fn cause(error: &Error) -> Cause {
     }
 }
 
-/// Reads the files.
+/// Reads the certificate files.
 fn tls_config(files: &TlsFiles) -> Result<TlsConfig, RendezvousError> {
     let mut config = TlsConfig::builder();
     if let Some(authority) = &files.authority {

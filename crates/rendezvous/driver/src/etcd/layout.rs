@@ -1,25 +1,25 @@
-//! Which keys a run has.
+//! Keys of a run in etcd.
 //!
 //! ```text
 //! <etcd_prefix>/run_<run id>/
 //!     state               the state, as plain pickle
-//!     changes             written after a change that the others wait for, so this is what is watched
-//!     members/<node>      there as long as the node's lease lives: its deletion is the node's end;
-//!                         before a node that has left deletes it, it writes "left"
+//!     changes             written after each change that other nodes wait for; the nodes watch it
+//!     members/<node>      exists while the node's lease lives; a deletion means that the node has
+//!                         ended; a node that leaves writes "left" before it deletes the key
 //!     rounds/<number>/    one folder per round, numbered with 20 digits
 //!         keys/<key>      the agents' store of that round: plain values under plain keys
-//!         applied/<id>    the last counting operation of one client, so that a repeated one counts once
+//!         applied/<id>    last counted operation of a client, so that a repeated one counts once
 //! ```
 //!
-//! `/` and `%` in a run id are escaped as in URLs, so that no run's keys lie within another's.
-//! Everything but the members is attached to a lease of two hours, which its writer renews as long
-//! as it lives: what nobody has written or kept for so long is cleared by etcd. A node that enters
-//! round N deletes the rounds before N - 1; the one just left may still have a straggler in it.
+//! `/` and `%` in a run id are escaped as in URLs, so that the keys of different runs stay
+//! separate. Everything except the members is attached to a lease of two hours. Its writer renews
+//! the lease while it lives, and etcd deletes the keys of a lease that no process renews. A node
+//! that enters round N deletes the rounds before N - 1. A slow node may still use round N - 1.
 
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous_proto::NodeDesc;
 
-/// The keys of one run.
+/// Names of the keys of one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     base: String,
@@ -55,7 +55,7 @@ impl Layout {
         format!("{}{addr}_{pid}_{local_id}", self.members())
     }
 
-    /// The node that a key below [`Layout::members`] is about.
+    /// Returns the node of a key below [`Layout::members`].
     pub(crate) fn node(&self, key: &[u8]) -> Option<NodeDesc> {
         let name = std::str::from_utf8(key).ok()?;
         let name = name.strip_prefix(&self.members())?;
@@ -70,7 +70,7 @@ impl Layout {
         })
     }
 
-    /// The folder of a round; with number 0, where all of them begin.
+    /// Returns the folder of a round. No folder sorts before the one of round 0.
     pub(crate) fn round(&self, round: u64) -> String {
         format!("{}/rounds/{round:020}/", self.base)
     }

@@ -1,7 +1,9 @@
-//! Leases: what a node has in etcd lasts as long as the node does.
+//! Leases: the entries of a node in etcd last as long as the node.
 //!
-//! One call beside the runtime renews them. It shares nothing with user code, waits for nothing but
-//! its clock and the server, and ends with the [`Leases`].
+//! A separate thread renews the leases.
+//!
+//! It shares nothing with user code, waits only for its clock and the server, and ends with the
+//! [`Leases`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,30 +17,32 @@ use super::wire::write;
 use crate::RendezvousError;
 use crate::runtime::{Call, beside};
 
-/// For how long things outlive the one who wrote them last.
+/// Time for which entries outlive their last writer.
 const LASTING: Duration = Duration::from_secs(7200);
 
-/// How long ending a lease is tried when the owner goes. If that fails, it runs out.
+/// Time limit to revoke a lease when its owner ends.
+///
+/// Without success, the lease expires.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What is under the key of a member that has left; otherwise nothing is.
+/// Value under the key of a member that has left; the value is empty otherwise.
 pub(super) const LEFT: &[u8] = b"left";
 
-/// How often a request is repeated because its lease has vanished in the meantime.
+/// Number of attempts of a request whose lease has expired.
 const LEASE_ATTEMPTS: usize = 3;
 
-/// The leases of one node.
+/// Leases of one node.
 #[derive(Debug)]
 pub(crate) struct Leases {
     shared: Arc<Shared>,
-    /// For the requests of whoever calls.
+    /// Client for the requests of the callers.
     client: Client,
     renewals: Option<Call>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// For the renewals.
+    /// Client for the renewals.
     client: Client,
     member_life: Duration,
     wanted: Mutex<Wanted>,
@@ -51,7 +55,7 @@ struct Wanted {
     lasting: Option<i64>,
     lasting_renewed: Option<Instant>,
     member: Option<Member>,
-    /// The last member key that was ours, also when it is no more.
+    /// Last member key of this node, even if it no longer exists.
     own_key: Option<String>,
 }
 
@@ -62,8 +66,9 @@ struct Member {
 }
 
 impl Leases {
-    /// No lease yet, but the call that will renew them. A member is gone when it has not been
-    /// heard of for `member_life`.
+    /// Starts the thread that renews leases; there is no lease yet.
+    ///
+    /// A member is lost after `member_life` without a renewal.
     pub(crate) fn new(client: Client, member_life: Duration) -> Result<Self, RendezvousError> {
         let renewal = member_life / 4;
         let shared = Arc::new(Shared {
@@ -83,7 +88,7 @@ impl Leases {
         })
     }
 
-    /// Carries `act`, which is about `key`, out with the lease of what may outlive this node.
+    /// Runs `act`, a request about `key`, with a lease that outlives this node.
     pub(crate) fn with_lasting<T>(
         &self,
         key: &[u8],
@@ -99,7 +104,9 @@ impl Leases {
         })
     }
 
-    /// Announces this node, if that has not been done, in place of whom was announced before.
+    /// Announces this node under `key`, and retracts a previous announcement.
+    ///
+    /// If `key` is announced already, this does nothing.
     pub(crate) fn announce(&self, key: &str) -> Result<(), Failure> {
         let known = self.shared.wanted.lock().member.clone();
         if known.is_some_and(|known| known.key == key) {
@@ -114,8 +121,10 @@ impl Leases {
         Ok(())
     }
 
-    /// Takes the announcement back: this node has left, and has said so in the state. Nobody is told
-    /// of its end, because it may be back before that is heard.
+    /// Retracts the announcement of a node that has left according to the state.
+    ///
+    /// The others receive no notice of its end, because the node may join again before the notice
+    /// arrives.
     pub(crate) fn retract(&self) {
         self.end_member(|client, member| {
             let left = [write(member.key.as_bytes(), LEFT, member.lease)];
@@ -124,7 +133,7 @@ impl Leases {
         });
     }
 
-    /// This node ends, whatever the state says of it; the others are told.
+    /// Ends the announcement of this node, so that the others receive a notice.
     pub(crate) fn end(&self) {
         self.end_member(|client, member| client.revoke(member.lease));
     }
@@ -134,11 +143,11 @@ impl Leases {
             return;
         };
         if let Err(failure) = end(&self.client.with_limit(FAREWELL), &member) {
-            tracing::debug!(%failure, "the lease of this node will run out by itself");
+            tracing::debug!(%failure, "the lease of this node will expire later");
         }
     }
 
-    /// Whether a key is the one that this node announces or has announced.
+    /// `true` if this node announces `key` now or has announced it before.
     pub(crate) fn is_own(&self, key: &[u8]) -> bool {
         let wanted = self.shared.wanted.lock();
         let own = wanted.own_key.as_deref();
@@ -149,7 +158,7 @@ impl Leases {
         if let Some(lease) = self.shared.wanted.lock().lasting {
             return Ok(lease);
         }
-        // Two threads may both come here; then one lease is renewed in vain.
+        // If two threads arrive here at the same time, one lease is renewed in vain.
         let lease = self.client.grant(LASTING, key)?;
         let mut wanted = self.shared.wanted.lock();
         wanted.lasting_renewed = Some(Instant::now());
@@ -169,8 +178,9 @@ impl Drop for Leases {
     }
 }
 
-/// Makes a request, again if its lease has vanished in the meantime: the server may have been away
-/// for longer than the lease lives.
+/// Makes a request, and repeats it if its lease has expired.
+///
+/// The server may have been away for longer than the lease lives.
 fn with_living_lease<T>(mut request: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     for _ in 1..LEASE_ATTEMPTS {
         match request() {
@@ -181,7 +191,7 @@ fn with_living_lease<T>(mut request: impl FnMut() -> Result<T, Failure>) -> Resu
     request()
 }
 
-/// A member key with a lease of its own.
+/// Creates a member key with a separate lease.
 fn create(client: &Client, key: &str, life: Duration) -> Result<Member, Failure> {
     let name = key.as_bytes();
     let lease = with_living_lease(|| {
@@ -207,7 +217,7 @@ impl Shared {
     fn renew_until_the_end(&self, renewal: Duration) {
         loop {
             let wanted = self.wanted.lock();
-            // An announcement wakes this call, so that it may wait long without one.
+            // An announcement wakes this thread, so a long wait without a member is safe.
             let pause = match &wanted.member {
                 Some(_) => renewal,
                 None => LASTING / 4,
@@ -257,7 +267,7 @@ impl Shared {
                 drop(wanted);
                 let _ = self.client.revoke(again.lease);
             }
-            // The next turn tries again; leases do not run out while etcd is away.
+            // The next iteration tries again; leases do not expire while etcd is away.
             Err(failure) => tracing::debug!(%failure, "the lease of this node was not renewed"),
         }
     }

@@ -1,23 +1,25 @@
-//! Rendezvous over etcd: the state outlives every agent, and nobody has to host it.
+//! Rendezvous over etcd: the state outlives every agent, and no agent hosts it.
 //!
-//! The backend `etcd` speaks the v3 API through the JSON gateway that an etcd server has beside its
-//! gRPC port (etcd 3.4 and later, on by default). What it gains over a store that an agent hosts:
-//! a lease per node, so that a node's end is noticed by the server's clock alone; a watch, so that
-//! nobody asks again and again; and a state that survives the loss of any agent and a restart of
-//! the server in the middle of a round.
+//! The backend `etcd` speaks the v3 API through the JSON gateway of an etcd server. The gateway is
+//! beside the gRPC port (etcd 3.4 and later, on by default). etcd has three advantages over a store
+//! that an agent hosts:
 //!
-//! | module | what it is |
+//! * A lease per node: the server's clock alone decides when a node has ended.
+//! * A watch, so that no node polls.
+//! * A state that survives the loss of any agent, and a restart of the server during a round.
+//!
+//! | module | contents |
 //! |---|---|
-//! | `backend` | the backends: all of the below for one node |
-//! | `options` | what `--rdzv-endpoint` and `--rdzv-conf` say about the server |
-//! | `layout` | which keys a run has, and how they go away |
-//! | `state`, `leases` | the state of a run, and who is alive |
-//! | `watch` | the call that follows the changes of a run |
+//! | `backend` | the two backends: they combine the modules below for one node |
+//! | `options` | options about the server in `--rdzv-endpoint` and `--rdzv-conf` |
+//! | `layout` | the keys of a run, and when etcd deletes them |
+//! | `state`, `leases` | the state of a run, and its live nodes |
+//! | `watch` | the thread that follows the changes of a run |
 //! | `store` | the agents' store of one round: a folder of keys |
-//! | `v3`, `wire` | the v3 API: requests that are repeated, and their JSON |
+//! | `v3`, `wire` | the v3 API: requests with retries, and their JSON |
 //! | `torchrun` | the refusal of a run that agents of torchrun use through the v2 API |
-//! | `failure` | why a request failed, and how long to repeat one |
-//! | `http` | one request, one answer; or an answer that does not end |
+//! | `failure` | the causes of a failed request, and the limits of retries |
+//! | `http` | one request with one answer, or with an endless answer |
 
 mod backend;
 pub(crate) mod failure;

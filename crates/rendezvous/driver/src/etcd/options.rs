@@ -1,4 +1,4 @@
-//! What `--rdzv-endpoint` and `--rdzv-conf` say about an etcd server.
+//! Options of an etcd server in `--rdzv-endpoint` and `--rdzv-conf`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,60 +7,65 @@ use rdzv_core::endpoint::{Endpoint, EndpointError};
 
 use crate::{RendezvousConfig, RendezvousError, RendezvousParameters};
 
-/// Where etcd listens for clients unless told otherwise.
+/// Default client port of etcd.
 const DEFAULT_PORT: u16 = 2379;
 
-/// How long the server may be away, if nothing is configured.
+/// Default time for which the server may be away.
 const DEFAULT_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Under which keys the runs are, if nothing is configured; the same as in torchelastic, whose
-/// keys are in the key space of the v2 API.
+/// Default prefix of the keys of all runs.
+///
+/// torchelastic uses the same prefix, but its keys are in the key space of the v2 API.
 const DEFAULT_PREFIX: &str = "/torchelastic/p2p";
 
-/// Short enough for the others to go on soon after a node was killed, long enough for a node that
-/// is only busy, or whose machine stalls for a moment.
+/// Default time to live of a node's lease.
+///
+/// It is short, so that the others continue soon after a node was killed. It is long enough for a
+/// node that is only busy, or whose machine stalls for a moment.
 const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(5);
 
-/// etcd grants no shorter ones.
+/// Minimum time to live that etcd grants.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 
-/// Where an etcd server is and how to talk to it.
+/// Endpoint of an etcd server and properties of the connection.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
-/// | `protocol` | `http` | or `https` |
-/// | `cert`, `key` (`ssl_cert`, `ssl_cert_key`) | none | PEM files by which the server knows us |
-/// | `cacert` (`ca_cert`) | the usual authorities | PEM file by which we know the server |
-/// | `read_timeout` | 60 s | how long the server may be away before an operation fails |
-/// | `etcd_prefix` | `/torchelastic/p2p` | under which keys the runs are |
-/// | `lease_ttl` | 5 s, or as long as the heartbeats allow if that is less | how long after its last sign of life a node counts as gone; at least 2 s |
+/// | `protocol` | `http` | `http` or `https` |
+/// | `cert`, `key` (`ssl_cert`, `ssl_cert_key`) | none | PEM files that identify this client |
+/// | `cacert` (`ca_cert`) | the usual authorities | PEM file to verify the server |
+/// | `read_timeout` | 60 s | time for which the server may be away before an operation fails |
+/// | `etcd_prefix` | `/torchelastic/p2p` | prefix of the keys of all runs |
+/// | `lease_ttl` | 5 s, or the heartbeat limit if shorter | time without a renewal until a node is lost; at least 2 s |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdOptions {
     /// Host and port.
     pub endpoint: Endpoint,
-    /// How the connection is protected; `None`: not at all.
+    /// Certificates of a TLS connection; `None` uses plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// How long the server may be away before an operation fails.
+    /// Time for which the server may be away before an operation fails.
     pub read_timeout: Duration,
-    /// Under which keys the runs are.
+    /// Prefix of the keys of all runs.
     pub prefix: String,
-    /// How long after its last sign of life a node counts as gone. It gives one four times as
-    /// often, from a thread that does nothing else; etcd looks twice a second whose time has come,
-    /// and grants at least 2 s. While etcd is away, nobody's time runs.
+    /// Time after its last renewal after which a node counts as lost.
+    ///
+    /// The node renews its lease four times as often, from a separate thread. etcd checks for
+    /// expired leases twice a second, and grants at least 2 s. While etcd is away, no lease
+    /// expires.
     pub lease_time_to_live: Duration,
 }
 
-/// The PEM files of a protected connection.
+/// PEM files of a TLS connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsFiles {
-    /// Our certificate and its private key, if the server wants to know us.
+    /// Certificate of this client and its private key, if the server requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The authority that the server's certificate is signed by; `None`: one of the usual ones.
+    /// Authority of the server's certificate; `None` accepts the usual ones.
     pub authority: Option<PathBuf>,
 }
 
 impl EtcdOptions {
-    /// A server without protection, and default times.
+    /// Returns the options of a server without TLS, with default times.
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
@@ -71,7 +76,7 @@ impl EtcdOptions {
         }
     }
 
-    /// Reads endpoint and options. The names of either of torchelastic's etcd backends will do.
+    /// Reads the endpoint and the options of either torchelastic backend.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let endpoint = Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
             .map_err(|error: EndpointError| RendezvousError::Argument(error.to_string()))?;
@@ -93,14 +98,14 @@ impl EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Has the lease live no longer than `most`, as far as etcd grants that.
+    /// Limits the time to live to `most`, but at least to what etcd grants.
     pub(crate) fn shorten_lease(&mut self, most: Duration) {
         let life = self.lease_time_to_live.min(most);
         self.lease_time_to_live = life.max(SHORTEST_LEASE);
     }
 }
 
-/// A number of seconds that must not be zero.
+/// Converts a positive number of seconds; any other number is an error.
 pub(crate) fn positive_seconds(name: &str, seconds: i64) -> Result<Duration, RendezvousError> {
     match u64::try_from(seconds) {
         Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),

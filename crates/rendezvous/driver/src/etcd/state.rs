@@ -1,4 +1,4 @@
-//! The state of a run in etcd.
+//! State of a run in etcd.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,36 +20,40 @@ use super::wire::{KeyValue, read, unchanged_since, write};
 use crate::RendezvousError;
 use crate::dynamic::shared::{SharedState, Token, Written};
 
-/// The state of one run, shared through etcd's v3 API.
+/// State of one run, shared through etcd's v3 API.
 ///
-/// Ends its watch and its leases when it is dropped; the agents' stores that it has handed out live
-/// on.
+/// A drop ends its watch and its leases.
+///
+/// The agents' stores that it has returned live on.
 #[derive(Debug)]
 pub struct EtcdState {
     client: Client,
     layout: Layout,
-    /// First to go, because it uses the leases.
+    /// Watch of the run.
+    ///
+    /// It is the first field to be dropped, because it uses the leases.
     watch: Option<Watch>,
     leases: Arc<Leases>,
-    /// For how long the lease of a node lives on after the node.
+    /// Time to live of a node's lease.
     life: Duration,
-    /// What the others are told by is who tells it.
+    /// Random identifier of this node, written to notify the others.
     writer: String,
-    /// The name of the backend.
+    /// Name of the backend.
     name: &'static str,
-    /// The run if agents of torchrun may use it, until that has been checked.
+    /// Run whose use by torchrun agents is still unchecked (`etcd-v2` only).
     unchecked: Option<RunId>,
 }
 
 impl EtcdState {
-    /// The name of the backend.
+    /// Name of the backend.
     pub const NAME: &'static str = "etcd";
 
-    /// The name of torchrun's backend for etcd's v2 API; here it uses the v3 API, too.
+    /// Name of torchrun's backend for the v2 API; here it uses the v3 API, too.
     pub const V2_NAME: &'static str = "etcd-v2";
 
-    /// The state of a run on that server. Nothing is asked of the server before the first call, but
-    /// its name is looked up.
+    /// Opens the state of a run on a server.
+    ///
+    /// This resolves the name of the server. The first request follows with the first call.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let layout = Layout::new(&options.prefix, run_id);
@@ -66,7 +70,7 @@ impl EtcdState {
         })
     }
 
-    /// The same state for the backend `etcd-v2`: this node does not join a run of torchrun.
+    /// Turns this into the state of `etcd-v2`: the node refuses a run of torchrun.
     pub(super) fn in_place_of_v2(mut self, run_id: &RunId) -> Self {
         self.name = Self::V2_NAME;
         self.unchecked = Some(run_id.clone());
@@ -78,7 +82,7 @@ fn token_of(revision: i64) -> Token {
     Token(revision.to_be_bytes().to_vec())
 }
 
-/// The revision that a token stands for. One that is not ours matches no revision.
+/// Returns the revision in a token. A foreign token matches no revision.
 fn revision_of(token: &Token) -> i64 {
     let bytes = token.0.as_slice().try_into();
     bytes.map_or(-1, i64::from_be_bytes)
@@ -117,8 +121,8 @@ impl SharedState for EtcdState {
             });
         }
         let now = answered.all_held().pop().flatten();
-        // An earlier attempt may have been carried out and its answer lost. Then what is there is
-        // what was to be written, heartbeat and all, and nobody else writes that.
+        // The server may have executed an earlier attempt whose answer was lost. Then the present
+        // state equals the new one, heartbeats included, and no other node writes that state.
         let won = answered.repeated && now.as_ref().is_some_and(|now| now.value == state);
         Ok(Written {
             now: now.map(pair),
@@ -127,7 +131,7 @@ impl SharedState for EtcdState {
     }
 
     fn watch(&mut self, observer: Observer) -> Result<bool, RendezvousError> {
-        // The one before ends first, so that nobody is notified twice.
+        // The previous watch ends first, so that the observer gets no duplicate notices.
         self.watch = None;
         let leases = Arc::clone(&self.leases);
         self.watch = Some(Watch::start(
@@ -140,8 +144,8 @@ impl SharedState for EtcdState {
     }
 
     fn notify(&mut self) -> Result<(), RendezvousError> {
-        // Not written together with the state, as most writes are heartbeats. If the writer dies in
-        // between, the end of its lease is what the others hear.
+        // The state is written separately, because most writes are only heartbeats. If the writer
+        // dies between the two writes, the others notice the end of its lease.
         let key = self.layout.changes();
         self.leases.with_lasting(key.as_bytes(), |lease| {
             let put = [write(key.as_bytes(), self.writer.as_bytes(), lease)];
@@ -164,7 +168,7 @@ impl SharedState for EtcdState {
     }
 
     fn losses_known_within(&self) -> Duration {
-        // etcd looks every half second whose time has come; the rest is for a busy machine.
+        // etcd checks for expired leases every half second; the rest allows for a busy machine.
         self.life + Duration::from_secs(2)
     }
 

@@ -1,11 +1,11 @@
-//! A store in etcd: the keys of a folder, with values as they are under keys as they are.
+//! Store in etcd: a folder of keys, with unchanged keys and values.
 //!
-//! An operation that changes a value by its old one (`add`, `append`, `compare_set`) reads the
-//! value and writes if no other client has written since. The same transaction records the number
-//! of the operation. So an operation that is sent again because its answer was lost counts once.
+//! An operation that computes a value from the old one (`add`, `append`, `compare_set`) reads the
+//! value, and writes if no other client has written in between. The same transaction records the
+//! number of the operation. An operation that is repeated because its answer was lost therefore
+//! counts once.
 //!
-//! etcd takes 1.5 MiB in one request unless its server is configured otherwise. Queues are not
-//! offered.
+//! etcd accepts 1.5 MiB in one request by default. Queues are not supported.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,31 +25,34 @@ use super::watch::{End, next_answer};
 use super::wire::{Int, count, read, text, unchanged_since, write};
 use crate::RendezvousError;
 
-/// etcd takes 128 operations in one transaction.
+/// Number of operations in one transaction, below etcd's limit of 128.
 const OPERATIONS: usize = 100;
 
-/// How long waiting operations wait unless told otherwise.
+/// Default timeout of operations that wait.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How much of a value an error shows.
+/// Maximum number of bytes of a value in an error.
 const SHOWN: usize = 32;
 
-/// A folder of keys with leases on an etcd server.
+/// Folder of keys with leases on an etcd server.
 pub struct EtcdStore {
     client: Client,
     leases: Arc<Leases>,
-    /// Ends with a slash.
+    /// Name of the folder, with a slash at the end.
     folder: String,
-    /// Where the last operation of this handle is noted.
+    /// Key that records the last operation of this handle.
     applied: String,
-    /// The number of that operation. Locked during an operation, as there is one note only.
+    /// Number of the last operation.
+    ///
+    /// An operation holds the lock, because there is only one record.
     operation: Mutex<u64>,
     timeout: Mutex<Duration>,
 }
 
 impl EtcdStore {
-    /// The keys in a folder of that name on that server, which need not be up yet; names are joined
-    /// to the options' prefix with a slash.
+    /// Opens the store in `folder` on a server, which need not run yet.
+    ///
+    /// A slash joins the prefix of the options and `folder`.
     pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let leases = Leases::new(client.clone(), options.lease_time_to_live)?;
@@ -58,7 +61,9 @@ impl EtcdStore {
         Ok(Self::new(&client, Arc::new(leases), &folder))
     }
 
-    /// The keys in `folder`, which ends with a slash, through connections of its own.
+    /// Opens the store in `folder`, which ends with a slash.
+    ///
+    /// The store uses separate connections.
     pub(super) fn new(client: &Client, leases: Arc<Leases>, folder: &str) -> Self {
         Self {
             client: client.separate(),
@@ -80,8 +85,10 @@ impl EtcdStore {
 
     /// Changes the value under `key`.
     ///
-    /// `change` takes the present value. It returns the new value, `None` if the value stays, and
-    /// the result of the operation. It is called again if another client has written since.
+    /// `change` takes the present value.
+    ///
+    /// It returns the new value and the result of the operation. A new value of `None` keeps the
+    /// present one. If another client writes in between, `change` is called again.
     fn update<T>(
         &self,
         operation: &'static str,
@@ -144,7 +151,7 @@ impl EtcdStore {
                     elapsed: started.elapsed(),
                 });
             }
-            // One key after the other; when it is there, so are most of the others.
+            // Waits for one key at a time; when it exists, most of the others exist too.
             let slice = interrupt::slice(Some(left)).unwrap_or(left);
             match self.wait_for_write(first, revision, slice) {
                 Ok(()) if interrupt::is_wanted() => {
@@ -155,7 +162,7 @@ impl EtcdStore {
                     });
                 }
                 Ok(()) => {}
-                // The next read says whether the server is really away.
+                // The next read finds out whether the server is really away.
                 Err(cause) if cause.is_passing() => {
                     if let Some(pause) = retry.pause() {
                         self.client.pause(pause);
@@ -169,7 +176,7 @@ impl EtcdStore {
         }
     }
 
-    /// The values of the keys.
+    /// Returns the values of the keys.
     fn values(&self, keys: &[&str]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let mut values = Vec::with_capacity(keys.len());
         for part in keys.chunks(OPERATIONS) {
@@ -181,7 +188,7 @@ impl EtcdStore {
         Ok(values)
     }
 
-    /// Returns the absent keys, and the revision as of which they are absent.
+    /// Returns the absent keys, and the revision at which they are absent.
     fn missing<'a>(&self, keys: &[&'a str]) -> Result<(Vec<&'a str>, i64), StoreError> {
         let mut missing = Vec::new();
         let mut revision = i64::MAX;
@@ -201,7 +208,9 @@ impl EtcdStore {
         Ok((missing, revision))
     }
 
-    /// Waits until `key` is written after `revision`, the connection ends, or `limit` has passed.
+    /// Waits until `key` is written after `revision`, or until `limit` has passed.
+    ///
+    /// It also returns if the connection ends.
     fn wait_for_write(&self, key: &str, revision: i64, limit: Duration) -> Result<(), Cause> {
         let creation = json!({
             "key": text(&self.full(key)),
@@ -223,7 +232,7 @@ impl EtcdStore {
         }
     }
 
-    /// Writes values under keys that all differ.
+    /// Writes values under keys that must all be different.
     fn write(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
         for part in pairs.chunks(OPERATIONS) {
             let first = self.full(part[0].0);
@@ -323,7 +332,7 @@ impl Store for EtcdStore {
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
-        // One transaction may write a key once only: the last value counts.
+        // A transaction can write a key only once: the last value counts.
         let last = |at: usize| !pairs[at + 1..].iter().any(|later| later.0 == pairs[at].0);
         let pairs: Vec<(&str, &[u8])> = (0..pairs.len())
             .filter(|&at| last(at))

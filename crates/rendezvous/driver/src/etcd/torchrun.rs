@@ -1,4 +1,4 @@
-//! Agents of torchrun that use a run through etcd's v2 API.
+//! Detection of torchrun agents that use a run through etcd's v2 API.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rdzv_core::ident::RunId;
@@ -12,9 +12,9 @@ use crate::RendezvousError;
 /// The folder of the v2 API in which torchrun keeps the states of all runs.
 const FOLDER: &str = "/torch/elastic/rendezvous/";
 
-/// Fails if agents of torchrun have a state of the run, because they cannot join it here.
+/// Fails if torchrun agents use the run, because they cannot join it here.
 ///
-/// A server that does not serve the v2 API answers 404, as does one without that key.
+/// A server answers 404 if the key does not exist, or if it does not serve the v2 API.
 pub(super) fn refuse_run_of_torchrun(
     client: &Client,
     run_id: &RunId,

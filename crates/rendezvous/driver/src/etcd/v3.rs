@@ -1,8 +1,10 @@
-//! etcd's v3 API, spoken through its JSON gateway: requests that are repeated while the server is
-//! away, and watches.
+//! Requests and watches of etcd's v3 API, through its JSON gateway.
 //!
-//! A request may be carried out although its answer is lost. Who sends one that is not the same
-//! when done twice learns from [`Answer::repeated`] that this may have happened.
+//! The client repeats requests while the server is away.
+//!
+//! The server may execute a request although its answer is lost.
+//!
+//! [`Answer::repeated`] reports this possibility to callers for which a second execution matters.
 
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use super::failure::{Cause, Failure, shown};
 use super::http::{Client, Lines, parse};
 use super::wire::{Answer, Int, KeyValue, Refusal, text};
 
-/// Numbers of errors, as gRPC has them.
+/// gRPC status codes.
 mod code {
     pub(super) const CANCELLED: i64 = 1;
     pub(super) const DEADLINE_EXCEEDED: i64 = 4;
@@ -22,16 +24,16 @@ mod code {
     pub(super) const UNAVAILABLE: i64 = 14;
 }
 
-/// The calls of the v3 API.
+/// Calls of the v3 API.
 impl Client {
-    /// Reads one key, and tells the revision of the store.
+    /// Reads one key, and returns the revision of the store with it.
     pub(crate) fn read(&self, key: &[u8]) -> Result<(Option<KeyValue>, i64), Failure> {
         let body = json!({ "key": text(key) });
         let answer = self.ask("read", key, "/v3/kv/range", &body)?;
         Ok((answer.held(), answer.header.revision.0))
     }
 
-    /// The keys that begin with `prefix`, with or without their values.
+    /// Lists the keys that begin with `prefix`, with or without their values.
     pub(crate) fn range(&self, prefix: &[u8], keys_only: bool) -> Result<Answer, Failure> {
         let body = json!({
             "key": text(prefix), "range_end": text(&after(prefix)), "keys_only": keys_only
@@ -39,7 +41,7 @@ impl Client {
         self.ask("list", prefix, "/v3/kv/range", &body)
     }
 
-    /// How many keys begin with `prefix`.
+    /// Returns the number of keys that begin with `prefix`.
     pub(crate) fn count(&self, prefix: &[u8]) -> Result<i64, Failure> {
         let body = json!({
             "key": text(prefix), "range_end": text(&after(prefix)), "count_only": true
@@ -48,7 +50,9 @@ impl Client {
         Ok(answer.count.0)
     }
 
-    /// Removes the keys from `first` up to, not including, `end`; tells how many there were.
+    /// Deletes the keys from `first` to before `end` and returns their number.
+    ///
+    /// Without an `end`, it deletes only `first`.
     pub(crate) fn remove(&self, first: &[u8], end: Option<&[u8]>) -> Result<i64, Failure> {
         let mut body = json!({ "key": text(first) });
         if let Some(end) = end {
@@ -58,7 +62,7 @@ impl Client {
         Ok(answer.deleted.0)
     }
 
-    /// All of `success` if every one of `compare` holds, else all of `failure`.
+    /// Executes all of `success` if every `compare` holds, or all of `failure`.
     pub(crate) fn transact(
         &self,
         operation: &'static str,
@@ -71,7 +75,7 @@ impl Client {
         self.ask(operation, key, "/v3/kv/txn", &body)
     }
 
-    /// A new lease; `key` is what it is for.
+    /// Creates a lease; `key` appears only in errors.
     pub(crate) fn grant(&self, time_to_live: Duration, key: &[u8]) -> Result<i64, Failure> {
         let seconds = i64::try_from(time_to_live.as_secs()).unwrap_or(i64::MAX);
         let body = json!({ "TTL": Int(seconds) });
@@ -79,7 +83,7 @@ impl Client {
         Ok(answer.id.0)
     }
 
-    /// Gives a lease its whole time again; false if there is no such lease.
+    /// Renews a lease; `false` if the lease does not exist.
     pub(crate) fn keep_alive(&self, lease: i64) -> Result<bool, Failure> {
         let body = json!({ "ID": Int(lease) });
         let answer = self.ask("keep the lease of", b"", "/v3/lease/keepalive", &body)?;
@@ -88,7 +92,7 @@ impl Client {
             .is_some_and(|result| result.time_to_live.0 > 0))
     }
 
-    /// Ends a lease, and with it the keys attached to it.
+    /// Ends a lease, which deletes the keys attached to it.
     pub(crate) fn revoke(&self, lease: i64) -> Result<(), Failure> {
         let body = json!({ "ID": Int(lease) });
         match self.ask("end the lease of", b"", "/v3/lease/revoke", &body) {
@@ -97,8 +101,10 @@ impl Client {
         }
     }
 
-    /// Watches what the creations say, until the answer ends or nothing has come for long.
-    /// Watches are numbered from 0 in the order of `creations`.
+    /// Starts the watches in `creations` and returns the lines of the answer.
+    ///
+    /// The server numbers the watches from 0 in the order of `creations`. A read fails after
+    /// [`SILENCE`](super::http::SILENCE) without data.
     pub(crate) fn watch(
         &self,
         creations: &[Value],
@@ -139,7 +145,7 @@ impl Client {
     }
 }
 
-/// What a status other than 200 means.
+/// Converts an HTTP status other than 200 into a cause.
 pub(super) fn refusal(status: u16, body: &[u8]) -> Cause {
     let Ok(said) = parse::<Refusal>(body) else {
         return match status {
@@ -165,7 +171,7 @@ pub(super) fn refusal(status: u16, body: &[u8]) -> Cause {
     }
 }
 
-/// Whether a request was refused because a lease in it does not exist.
+/// `true` if the server refused a request because a lease in it does not exist.
 pub(crate) fn is_no_lease(failure: &Failure) -> bool {
     matches!(
         &failure.cause,
@@ -173,7 +179,7 @@ pub(crate) fn is_no_lease(failure: &Failure) -> bool {
     )
 }
 
-/// The first key after all that begin with `prefix`.
+/// Returns the first key after all keys that begin with `prefix`.
 pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -182,7 +188,7 @@ pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
             return end;
         }
     }
-    // etcd's word for "to the end".
+    // etcd's notation for "to the end".
     vec![0]
 }
 

@@ -1,10 +1,9 @@
-//! Watch of a run: every change, in order, and the end of every node.
+//! Watch of a run: all changes in order, and the end of each node.
 //!
-//! A call beside the runtime follows the changes until the watch is dropped or the server is away
-//! for too long. The watch names the revision from which it continues, so it misses nothing while
-//! the server or the connection is away; the notices only come late. If the server has compacted
-//! that revision away, or has lost its memory, the call reads the members and announces the
-//! difference.
+//! A separate thread follows the changes until the watch is dropped, or until the server has been
+//! away for too long. Each watch continues at a fixed revision. It therefore misses nothing while
+//! the server or the connection is away; the notices are only late. If the server has compacted
+//! that revision, or has lost its data, the thread reads the members and announces the difference.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,16 +23,18 @@ use crate::RendezvousError;
 use crate::dynamic::shared::Notice;
 use crate::runtime::{Call, beside};
 
-/// Index of the watch of the changes: etcd numbers watches in the order of their creation.
+/// Index of the watch of the changes.
+///
+/// etcd numbers watches in the order of their creation.
 const CHANGES: usize = 0;
 
 /// Index of the watch of the members.
 const MEMBERS: usize = 1;
 
-/// Receives the notices of a watch.
+/// Receiver of the notices of a watch.
 pub(crate) type Observer = Arc<dyn Fn(Notice) + Send + Sync>;
 
-/// A watch that ends when it is dropped.
+/// Watch that ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     client: Client,
@@ -41,9 +42,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches a run through connections of its own. Calls `observer` for everything that happens
-    /// from some moment soon on, and when that has come. When the server is away for too long, it is
-    /// called for that, and not again.
+    /// Watches a run through separate connections, and sends notices to `observer`.
+    ///
+    /// The first call reports that the watch has started. Once the server has been away for too
+    /// long, `observer` gets a last notice about that.
     pub(super) fn start(
         client: &Client,
         layout: Layout,
@@ -83,9 +85,9 @@ struct Run {
     layout: Layout,
     leases: Arc<Leases>,
     observer: Observer,
-    /// The revision from which each watch continues; zeros at the beginning.
+    /// Revision at which each watch continues; 0 before the first read.
     next: [i64; 2],
-    /// The member keys that are there, except for those of members that have left.
+    /// Present member keys, except those of members that have left.
     members: BTreeSet<Vec<u8>>,
 }
 
@@ -106,7 +108,7 @@ impl Run {
                 if self.client.pause(Duration::ZERO) {
                     return;
                 }
-                // The next request finds out whether the server is away.
+                // The next request of the node finds out whether the server is away.
                 (self.observer)(Notice::Changed);
             }
             let again = cause.is_passing().then(|| retry.pause()).flatten();
@@ -121,8 +123,11 @@ impl Run {
         }
     }
 
-    /// Follows one connection to its end; an error is retried while it is a passing one. Sets
-    /// `answered` if the server has answered.
+    /// Follows one connection to its end.
+    ///
+    /// Sets `answered` if the server has answered.
+    ///
+    /// The caller retries after a passing error.
     fn follow(&mut self, answered: &mut bool) -> Result<(), Cause> {
         if self.next == [0, 0] {
             return self.catch_up();
@@ -172,7 +177,7 @@ impl Run {
             ))));
         };
         if answer.created && answer.header.revision.0 < *next - 1 {
-            // The server does not know the changes that were seen.
+            // The server has lost changes that this watch has already seen.
             return Err(End::Gap);
         }
         for event in &answer.events {
@@ -212,7 +217,7 @@ impl Run {
         }
     }
 
-    /// Reads the members and announces those that are gone; the watch begins after that.
+    /// Reads the members and announces the missing ones before the watch continues.
     fn catch_up(&mut self) -> Result<(), Cause> {
         let found = self.client.range(self.layout.members().as_bytes(), false);
         let found = found.map_err(|failure| failure.cause)?;
@@ -227,17 +232,19 @@ impl Run {
     }
 }
 
-/// Why the answer to a watch has ended.
+/// Reason for the end of a watch's answer.
 pub(super) enum End {
-    /// To be resumed on another connection.
+    /// The connection failed.
+    ///
+    /// The watch continues on another one if the cause may pass.
     Broken(Cause),
-    /// Nothing came for long; to be resumed at once.
+    /// No data came for a long time; the watch continues immediately.
     Silent,
-    /// Earlier changes are not to be had any more.
+    /// The server no longer has the earlier changes.
     Gap,
 }
 
-/// The next line of a watch.
+/// Reads the next line of a watch.
 pub(super) fn next_answer(lines: &mut Lines) -> Result<WatchAnswer, End> {
     let line = match lines.next_line() {
         Ok(Some(line)) => line,

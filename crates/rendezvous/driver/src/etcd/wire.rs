@@ -1,5 +1,6 @@
-//! The JSON forms of etcd's v3 API: bytes are base64, 64-bit numbers are text, and what is zero or
-//! empty is left out.
+//! JSON forms of etcd's v3 API.
+//!
+//! Bytes are base64, 64-bit numbers are strings, and zero or empty values are omitted.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,12 +9,12 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
-/// A key or value as etcd writes it.
+/// Encodes a key or value as etcd does.
 pub(crate) fn text(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// A 64-bit number: text, or a number.
+/// 64-bit number, written as a string and read from a string or a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Int(pub(crate) i64);
 
@@ -21,7 +22,7 @@ impl<'de> Deserialize<'de> for Int {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = match Value::deserialize(deserializer)? {
             Value::String(text) => text.parse().ok(),
-            // Identifiers that do not fit i64 do not occur: etcd's are i64 themselves.
+            // All identifiers fit i64, because they are i64 in etcd.
             Value::Number(number) => number.as_i64(),
             _ => None,
         };
@@ -37,22 +38,22 @@ impl Serialize for Int {
     }
 }
 
-/// Reads bytes that are base64.
+/// Reads base64 bytes.
 fn from_base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
     let text = String::deserialize(deserializer)?;
     let bytes = STANDARD.decode(text).map_err(D::Error::custom)?;
     Ok(bytes.into())
 }
 
-/// Comes with every answer.
+/// Header of every answer.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Header {
-    /// The revision of the whole store.
+    /// Revision of the whole store.
     pub(crate) revision: Int,
 }
 
-/// A key and what is under it.
+/// Key with its value.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct KeyValue {
@@ -60,50 +61,50 @@ pub(crate) struct KeyValue {
     pub(crate) key: Bytes,
     #[serde(deserialize_with = "from_base64")]
     pub(crate) value: Bytes,
-    /// The revision of the last change.
+    /// Revision of the last change.
     pub(crate) mod_revision: Int,
 }
 
-/// An answer. Each kind of request fills its own part of it.
+/// Answer of any kind of request. Each kind fills some of the fields.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Answer {
     pub(crate) header: Header,
-    /// What a range request has found.
+    /// Result of a range request.
     pub(crate) kvs: Vec<KeyValue>,
     pub(crate) count: Int,
-    /// How many keys a delete request has removed.
+    /// Number of keys that a delete request has removed.
     pub(crate) deleted: Int,
-    /// Whether the conditions of a transaction held, and the answers to its operations.
+    /// `true` if the conditions of a transaction held.
     pub(crate) succeeded: bool,
     pub(crate) responses: Vec<Response>,
-    /// A new lease.
+    /// Identifier of a new lease.
     #[serde(rename = "ID")]
     pub(crate) id: Int,
-    /// The time to live of a lease; 0 if there is no such lease.
+    /// Time to live of a lease; 0 if the lease does not exist.
     #[serde(rename = "TTL")]
     pub(crate) time_to_live: Int,
-    /// The answer about a lease that was to be kept alive.
+    /// Answer to a renewal of a lease.
     pub(crate) result: Option<Box<Self>>,
-    /// Whether an earlier attempt, whose answer was lost, may have been carried out too.
+    /// `true` if the server may also have executed an earlier attempt.
     #[serde(skip)]
     pub(crate) repeated: bool,
 }
 
 impl Answer {
-    /// What the read of one key has found.
+    /// Returns the result of the read of one key.
     pub(crate) fn held(&self) -> Option<KeyValue> {
         self.kvs.first().cloned()
     }
 
-    /// What the reads of a transaction have found, in their order.
+    /// Returns the results of the reads of a transaction, in order.
     pub(crate) fn all_held(&self) -> Vec<Option<KeyValue>> {
         let ranges = self.responses.iter().map(|found| &found.response_range);
         ranges.map(|found| found.as_ref()?.held()).collect()
     }
 }
 
-/// The answer to one operation of a transaction.
+/// Answer to one operation of a transaction.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Response {
@@ -118,7 +119,7 @@ pub(crate) struct WatchLine {
     pub(crate) error: Option<Value>,
 }
 
-/// News of one watch.
+/// Events of one watch.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct WatchAnswer {
@@ -126,22 +127,22 @@ pub(crate) struct WatchAnswer {
     pub(crate) watch_id: Int,
     pub(crate) created: bool,
     pub(crate) canceled: bool,
-    /// If not 0, what was asked for has been compacted away.
+    /// Oldest available revision if the requested one was compacted; otherwise 0.
     pub(crate) compact_revision: Int,
     pub(crate) events: Vec<Event>,
 }
 
-/// A change of a key.
+/// Change of a key.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Event {
-    /// `DELETE`, or left out for a put.
+    /// `DELETE`, or empty for a put.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) kv: KeyValue,
 }
 
-/// What the server says instead of an answer.
+/// Error answer of the server.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refusal {
@@ -150,22 +151,24 @@ pub(crate) struct Refusal {
     pub(crate) error: Value,
 }
 
-/// "Read this key" in a transaction.
+/// Returns the transaction's operation that reads `key`.
 pub(crate) fn read(key: &[u8]) -> Value {
     json!({ "request_range": { "key": text(key) } })
 }
 
-/// "Is this key there?" in a transaction.
+/// Returns the transaction's operation that checks whether `key` exists.
 pub(crate) fn count(key: &[u8]) -> Value {
     json!({ "request_range": { "key": text(key), "count_only": true } })
 }
 
-/// "Write this key, for as long as the lease lives" in a transaction.
+/// Returns the transaction's operation that writes `key` with a lease.
 pub(crate) fn write(key: &[u8], value: &[u8], lease: i64) -> Value {
     json!({ "request_put": { "key": text(key), "value": text(value), "lease": Int(lease) } })
 }
 
-/// "If this key was last changed at that revision" (0: is absent) in a transaction.
+/// Returns the condition that `key` was last changed at `revision`.
+///
+/// Revision 0 means that `key` is absent.
 pub(crate) fn unchanged_since(key: &[u8], revision: i64) -> Value {
     json!({ "key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": Int(revision) })
 }

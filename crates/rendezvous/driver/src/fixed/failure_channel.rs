@@ -1,10 +1,10 @@
-//! Static nodes announce to one another that one of them has failed permanently.
+//! Notices of permanent failures between static nodes.
 //!
-//! Nothing in a static rendezvous says so: the others would go on, and hang in their collectives or
-//! at the exit barrier. Therefore a node that fails for good writes that below a key of each other
-//! node, and each node waits for its own key, over a connection of its own and without asking
-//! again. The first word counts; an empty one, from the node itself, ends the waiting. Nodes of
-//! `torchrun` neither write nor read these keys.
+//! Nothing else in a static rendezvous reports a failure: the other nodes would continue, and hang
+//! in their collectives or at the exit barrier. A node that fails permanently therefore writes a
+//! notice to one key per other node. Each node waits for its key on a separate connection, without
+//! polling. Only the first notice counts. A node ends its wait by an empty notice to itself. Nodes
+//! of `torchrun` neither write nor read these keys.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -18,22 +18,22 @@ use super::{SharedObserver, StaticParameters};
 use crate::Change;
 use crate::runtime::beside;
 
-/// How long it may take to reach the store when there is something to announce.
+/// Time limit to connect to the store for a notice.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long one wait for a failure is. It begins anew until the run ends.
+/// Duration of one wait for a failure. The wait is repeated until the run ends.
 const ONE_WAIT: Duration = Duration::from_hours(24);
 
-/// This node's part in it.
+/// Channel of this node for notices.
 #[derive(Debug, Clone)]
 pub(super) struct FailureChannel {
     nodes: StaticParameters,
-    /// The connection for what this node says, as soon as there is one.
+    /// Connection for the notices of this node, once it exists.
     speaking: Arc<OnceLock<TcpStore>>,
 }
 
 impl FailureChannel {
-    /// Waits for a failure beside the caller, and tells the observer.
+    /// Starts a thread that waits for a failure and calls the observer.
     pub(super) fn listen(nodes: StaticParameters, observer: SharedObserver) -> io::Result<Self> {
         let channel = Self {
             nodes,
@@ -43,7 +43,7 @@ impl FailureChannel {
         beside(move || match listening.wait() {
             Ok(Some(change)) => observer(change),
             Ok(None) => {}
-            // The node with the store has ended, which is no failure by itself.
+            // The node with the store has ended, which alone is no failure.
             Err(error) => {
                 debug!("failures of the other nodes are not noticed any more: {error}");
             }
@@ -51,14 +51,14 @@ impl FailureChannel {
         Ok(channel)
     }
 
-    /// Tells all other nodes that this one, of that name, has failed for good.
+    /// Sends the permanent failure of this node, called `name`, to all other nodes.
     pub(super) fn announce(&self, name: &str, reason: &str) -> Result<(), StoreError> {
         let us = self.nodes.node_rank.0;
         let others = (0..self.nodes.nodes).filter(|node| *node != us);
         self.write(others, &format!("{name} (node rank {us})\n{reason}"))
     }
 
-    /// Ends the waiting for failures. May take a few seconds.
+    /// Ends the wait for failures. This may take a few seconds.
     pub(super) fn end(&self) {
         if let Err(error) = self.write([self.nodes.node_rank.0], "") {
             debug!("the store has ended before this node: {error}");
@@ -74,8 +74,10 @@ impl FailureChannel {
         })
     }
 
-    /// Waits for the first word; none if the run has ended. Before that, opens the connection for
-    /// what this node has to say: a server that is about to end takes no more of them.
+    /// Waits for the first notice. Returns `None` if the run has ended.
+    ///
+    /// Before the wait, it opens the connection for the notices of this node, because a server that
+    /// is about to end accepts no new connections.
     fn wait(&self) -> Result<Option<Change>, StoreError> {
         let _the_only_one_who_sets_it = self.speaking.set(self.store()?);
         let store = self.store()?;
@@ -106,11 +108,11 @@ impl FailureChannel {
     }
 }
 
-/// The failure that another node has announced with these bytes; none if it has not.
+/// Parses the notice of another node; `None` if it is empty.
 fn announced(said: &[u8]) -> Option<Change> {
     let said = String::from_utf8_lossy(said);
     let (node, reason) = said.split_once('\n')?;
-    // A record may follow the sentence: `Failure::decode` escapes the texts of both.
+    // A record may follow the first line: `Failure::decode` escapes the texts of both.
     let (node, reason) = (escape(node), reason.to_owned());
     Some(Change::PeerFailed { node, reason })
 }

@@ -1,11 +1,13 @@
-//! Static rendezvous: the ranks are given, so it only remains to wait for one another.
+//! Static rendezvous: the ranks are fixed, so nodes only wait for one another.
 //!
-//! Node 0 hosts one TCP store at the endpoint, for the agents and for the workers of all nodes.
-//! Everybody counts itself in under the key `init/`; node 0 waits until all have come, the others
-//! go on at once. Then each puts its name under a key of its rank, so that a rank which is given
-//! twice is noticed. Membership never changes. Where there are several nodes and an observer, they
-//! tell one another of failures through the store (`failure_channel`), and that a node is gone is
-//! noticed by the coordinator in the same server, which the agents join as well (`node_watch`).
+//! Node 0 hosts one TCP store at the endpoint, for the agents and the workers of all nodes. Each
+//! node increments the counter `init/`. Node 0 waits until all have joined; the others continue
+//! immediately. Then each node writes its name under a key of its rank, to detect a rank that is
+//! used twice. Membership never changes.
+//!
+//! With several nodes and an observer, the nodes report failures to one another through the store
+//! (`failure_channel`). They also join the coordinator in the same server, which notices the loss
+//! of a node (`node_watch`).
 
 mod failure_channel;
 mod node_watch;
@@ -33,63 +35,67 @@ use crate::{
 use failure_channel::FailureChannel;
 use node_watch::{Ending, NodeWatch};
 
-/// How long to wait for the other nodes if nothing is configured.
+/// Default time to wait for the other nodes.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Time that the host of the store waits at the end until the other agents have read their last key.
+/// Time that the host waits at the end, so that others read their last key.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Time that it waits until they have read that the run has failed, which is announced at once.
+/// Time that the host waits after a failed run, so that others read the notice.
 const UNTIL_READ: Duration = Duration::from_secs(1);
 
-/// An [`Observer`] of two threads.
+/// [`Observer`] that two threads share.
 type SharedObserver = Arc<dyn Fn(Change) + Send + Sync>;
 
-/// What a static rendezvous is made of.
+/// Parameters of a static rendezvous.
 #[derive(Debug, Clone)]
 pub struct StaticParameters {
-    /// Where node 0 listens. If the host is `localhost` or a loopback address, node 0 listens
-    /// there only, else on all its addresses. With port 0, which one node alone can use, the
-    /// system chooses.
+    /// Endpoint of node 0.
+    ///
+    /// If the host is `localhost` or a loopback address, node 0 listens only there. Otherwise it
+    /// listens on all its addresses. With port 0, the system chooses a port; only a single node can
+    /// use port 0.
     pub endpoint: Endpoint,
-    /// The rank of this node.
+    /// Rank of this node.
     pub node_rank: GroupRank,
-    /// How many nodes there are.
+    /// Number of nodes.
     pub nodes: u32,
-    /// How long to wait for the others, in all; also the timeout of the store.
+    /// Total time to wait for the other nodes; also the timeout of the store.
     pub timeout: Duration,
-    /// The run, and with it the agents' part of the store.
+    /// Run, whose id also separates the agents' keys in the store.
     pub run_id: RunId,
-    /// The policy of the store on node 0.
+    /// Policy of the store on node 0.
     pub policy: StorePolicy,
 }
 
 impl StaticParameters {
-    /// A key of the agents, whose keys have the run id in front of them.
+    /// Returns a key of the agents, which starts with the run id.
     fn key(&self, name: &str) -> String {
         join(self.run_id.as_str(), name)
     }
 
-    /// The key under which a node is told that another one has failed for good: the other one, a
-    /// newline, and the reason. It waits for that key.
+    /// Returns the key under which `node` receives the failure of another node.
+    ///
+    /// The value is the name of the other node, a newline, and the reason. Each node waits for its
+    /// key.
     fn failure_key(&self, node: u32) -> String {
         self.key(&format!("rdzv/news/{node}"))
     }
 }
 
-/// A rendezvous of nodes whose ranks are given.
+/// Rendezvous of nodes with fixed ranks.
 ///
-/// Node 0 hosts one TCP store at the endpoint, for agents and workers alike, and waits until all
-/// nodes have joined; the others go on at once.
+/// Node 0 hosts one TCP store at the endpoint, for agents and workers, and waits until all nodes
+/// have joined. The other nodes continue immediately.
 pub struct StaticRendezvous {
     parameters: StaticParameters,
-    /// Name of this node for the others when it has failed; else its address.
+    /// Name of this node in its failure notice; `None` uses its address.
     name: Option<String>,
     observer: Option<SharedObserver>,
     joined: Option<Arc<TcpStore>>,
     channel: Option<FailureChannel>,
     watch: Option<NodeWatch>,
-    /// Why the run has failed, if one of its nodes has announced that.
+    /// Reason of the failure that a node has announced.
     failed: Arc<OnceLock<String>>,
 }
 
@@ -100,10 +106,10 @@ impl fmt::Debug for StaticRendezvous {
 }
 
 impl StaticRendezvous {
-    /// The name of this backend.
+    /// Name of this backend.
     pub const NAME: &str = "static";
 
-    /// Nothing is done before [`StaticRendezvous::join`].
+    /// Creates the rendezvous. [`StaticRendezvous::join`] opens the connection.
     pub fn new(parameters: StaticParameters) -> Self {
         Self {
             parameters,
@@ -116,15 +122,17 @@ impl StaticRendezvous {
         }
     }
 
-    /// Sets the name of this node for the others when it has failed.
+    /// Sets the name of this node in its failure notice.
     #[must_use]
     pub fn named(mut self, name: String) -> Self {
         self.name = Some(name);
         self
     }
 
-    /// From the general parameters: the options are `rank` (needed) and `timeout` in seconds
-    /// (600); `max_nodes` is the number of nodes.
+    /// Reads the general parameters.
+    ///
+    /// The options are `rank` (required) and `timeout` in seconds (600). `max_nodes` is the number
+    /// of nodes.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let Some(rank) = parameters.config.get_as_int("rank")? else {
             return Err(RendezvousError::argument(
@@ -162,7 +170,9 @@ impl StaticRendezvous {
         }))
     }
 
-    /// Meets the other nodes the first time; later calls return the same, at once.
+    /// Joins the other nodes on the first call.
+    ///
+    /// Later calls return the same round immediately.
     pub fn join(&mut self) -> Result<RendezvousInfo, RendezvousError> {
         let store = match &self.joined {
             Some(store) => Arc::clone(store),
@@ -178,7 +188,7 @@ impl StaticRendezvous {
             master_addr: self.parameters.endpoint.host.clone(),
             master_port: store.port(),
             server: store.server().cloned(),
-            // The agents' keys have the run id in front of them; the workers' have not.
+            // The keys of the agents start with the run id; the keys of the workers do not.
             store: Arc::new(PrefixStore::new(self.parameters.run_id.as_str(), store)),
         })
     }
@@ -206,7 +216,7 @@ impl StaticRendezvous {
         Ok(store)
     }
 
-    /// The address of this node in what the others say of it.
+    /// Returns the address of this node for the messages of other nodes.
     fn address(&self, store: &TcpStore) -> String {
         node::advertised(
             None,
@@ -215,8 +225,10 @@ impl StaticRendezvous {
         )
     }
 
-    /// Each rank has one node. Where it is given twice, the second one is refused, and the others are
-    /// told, unless all nodes are there: a late one does not end a job that is complete.
+    /// Claims the rank of this node. A rank can have only one node.
+    ///
+    /// The second node with the same rank gets an error. It also notifies the other nodes, unless
+    /// all nodes have joined: a late node does not end a complete job.
     fn claim_rank(&self, store: &TcpStore) -> Result<(), RendezvousError> {
         let StaticParameters {
             endpoint,
@@ -249,7 +261,9 @@ impl StaticRendezvous {
         Err(RendezvousError::Argument(sentence))
     }
 
-    /// Notices failures of the other nodes, and their end. The run can do without.
+    /// Starts to watch the other nodes for failures and losses.
+    ///
+    /// The run works without this.
     fn watch_others(&mut self, store: &Arc<TcpStore>, observer: &SharedObserver, member: &Member) {
         let unnoticed =
             |error: &io::Error| warn!("failures of other nodes will not be noticed: {error}");
@@ -264,8 +278,9 @@ impl StaticRendezvous {
         self.watch = watch.inspect_err(unnoticed).ok();
     }
 
-    /// The run of its own at the coordinator in node 0's server that this node joins, so that the nodes
-    /// notice when one of them is gone. Its local id is its rank.
+    /// Returns the options of a separate run that detects lost nodes.
+    ///
+    /// The coordinator is in the server of node 0. The local id of each node is its rank.
     fn watched_run(&self, store: &Arc<TcpStore>) -> NativeOptions {
         let own = &self.parameters;
         let mut settings = Settings::new(own.nodes, own.nodes);
@@ -288,7 +303,9 @@ impl StaticRendezvous {
         }
     }
 
-    /// Leaves. If this node hosts the store, waits for those who still read, at most so long.
+    /// Leaves the run.
+    ///
+    /// A node that hosts the store waits at most `most` for its readers.
     fn end(&mut self, ending: Ending, most: Duration) {
         let several = self.channel.is_some();
         if let Some(channel) = self.channel.take() {
@@ -299,7 +316,7 @@ impl StaticRendezvous {
         }
         let store = self.joined.take();
         let server = store.and_then(|store| store.server().cloned());
-        // Only a thread that still waits in the store can hold it too; then nobody is waited for.
+        // Only a thread that still waits in the store can hold it too; then the wait is skipped.
         if let Some(server) = server.and_then(Arc::into_inner) {
             server.shutdown(if several { most } else { Duration::ZERO });
         }
@@ -421,7 +438,7 @@ fn endpoint_with_port(text: &str) -> Result<Endpoint, RendezvousError> {
         Endpoint::parse(text, default_port)
             .map_err(|error: EndpointError| RendezvousError::Argument(error.to_string()))
     };
-    // The port is absent if the default shows through.
+    // If the text has no port, each default shows in the result.
     let endpoint = parse(0)?;
     if parse(1)? != endpoint {
         return Err(RendezvousError::Argument(format!(

@@ -1,8 +1,11 @@
-//! Static nodes notice that one of them is gone: their agents join a run at the coordinator in node 0's
-//! store server, as agents of the c10d backend do, and are told when a connection ends or falls silent.
+//! Detection of lost static nodes.
 //!
-//! Where node 0 is one of `torchrun`, there is no coordinator, and nothing is noticed. Where
-//! another node is, the run is never complete, and that is not noticed either.
+//! The agents join a run at the coordinator in node 0's store server, as agents of the c10d backend
+//! do. The coordinator notifies them when a connection ends or becomes silent.
+//!
+//! If node 0 runs `torchrun`, there is no coordinator, and no loss is detected.
+//!
+//! If another node runs `torchrun`, the run never completes, and no loss is detected either.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,18 +19,18 @@ use crate::dynamic::native::{Native, NativeOptions};
 use crate::runtime::{Call, beside};
 use crate::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
 
-/// Time for the server to say whether it is a coordinator.
+/// Time limit to find out whether the server has a coordinator.
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
 
-/// The reason for which this node leaves the others.
+/// Reason why this node leaves the others.
 pub(super) enum Ending {
     Succeeded,
-    /// The run has failed; why.
+    /// The run has failed for this reason.
     Failed(String),
     Left,
 }
 
-/// This node's part in it.
+/// Membership of this node in the watched run.
 pub(super) struct NodeWatch {
     shared: Arc<Shared>,
     ending: Sender<Ending>,
@@ -36,13 +39,13 @@ pub(super) struct NodeWatch {
 
 #[derive(Default)]
 struct Shared {
-    /// The coordinator's sentence about a node that is gone.
+    /// Message of the coordinator about a lost node.
     lost: OnceLock<String>,
     interrupter: OnceLock<Interrupter>,
 }
 
 impl NodeWatch {
-    /// Joins the others beside the caller. The observer gets the results.
+    /// Joins the others on a separate thread. The observer receives the changes.
     pub(super) fn start(
         options: NativeOptions,
         member: Member,
@@ -53,7 +56,7 @@ impl NodeWatch {
         let (ending, ended) = channel();
         let call = beside(move || {
             if let Err(error) = watch.run(options, &member, observer, &ended) {
-                debug!("it is not noticed when another node is gone: {error}");
+                debug!("the loss of other nodes is not detected: {error}");
             }
         })?;
         Ok(Self {
@@ -63,12 +66,12 @@ impl NodeWatch {
         })
     }
 
-    /// Why there can be no further round, if a node is gone.
+    /// Returns the error that prevents a further round, if a node is lost.
     pub(super) fn failure(&self) -> Option<RendezvousError> {
         self.shared.lost.get().map(|reason| lost_node(reason))
     }
 
-    /// Leaves the others. May take a while if the server does not answer.
+    /// Leaves the others. This may take a while if the server does not answer.
     pub(super) fn end(self, ending: Ending) {
         let _it_has_ended = self.ending.send(ending);
         if let Some(interrupt) = self.shared.interrupter.get() {
@@ -100,9 +103,9 @@ impl Shared {
         self.observe(&mut native, observer);
         native.join(member)?;
         match ended.recv() {
-            // The rest of the run is of no interest, and no node is lost with it.
+            // The rest of the run does not matter, and no node is lost with it.
             Ok(Ending::Succeeded) => native.set_closed(),
-            // The failure channel has told the others more than that this node is gone.
+            // The failure channel has already sent the others a better reason than a loss.
             Ok(Ending::Failed(reason)) => {
                 native.report_failure(&reason)?;
                 native.leave()
@@ -126,10 +129,10 @@ impl Shared {
     }
 }
 
-/// The loss of a node, from what the coordinator says: `node ADDRESS_PROCESS_RANK is lost: …`.
+/// Converts the coordinator's message `node ADDRESS_PROCESS_RANK is lost: …`.
 fn lost_node(reason: &str) -> RendezvousError {
     let words = reason.strip_prefix("node ").unwrap_or(reason);
-    let (node, how) = words.split_once(' ').unwrap_or((words, "is gone"));
+    let (node, how) = words.split_once(' ').unwrap_or((words, "is lost"));
     let rank = node.rsplit('_').next().unwrap_or_default();
     RendezvousError::PeerFailed {
         node: format!("{node} (node rank {rank})"),

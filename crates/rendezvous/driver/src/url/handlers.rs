@@ -1,5 +1,8 @@
-//! The handlers of `tcp://host:port?rank=R&world_size=N`, `env://` (everything from the environment, as
-//! a launcher left it) and `file:///path?rank=R&world_size=N`.
+//! Handlers of the URLs `tcp://`, `env://` and `file://`.
+//!
+//! Their forms are `tcp://host:port?rank=R&world_size=N`, `env://` and
+//! `file:///path?rank=R&world_size=N`. `env://` takes all values from the environment, as a
+//! launcher sets it.
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
@@ -11,16 +14,20 @@ use super::{Joined, Opened, Url, UrlOptions, wrong};
 use crate::bind::loopback;
 use crate::{Environment, RendezvousError};
 
-/// Makes rendezvous out of the URLs of one scheme.
+/// Handler of the URLs of one scheme.
 ///
-/// Closures `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` are handlers.
+/// Every closure `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` is a handler.
 pub trait UrlHandler: Send + Sync {
-    /// Takes part: returns once there is a store, a rank and a world size.
+    /// Joins the job, and returns its store, the rank and the world size.
     fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError>;
 
-    /// Opens the store and waits for nobody: for groups that find out themselves who is there.
+    /// Opens the store without waiting for other workers.
     ///
-    /// Of the query, `rank` is needed, and `world_size` only says how many will come in the end.
+    /// This is for groups that find their members themselves.
+    ///
+    /// The query needs `rank`.
+    ///
+    /// `world_size` is optional, and names the final number of workers.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "the rendezvous handler for {}:// cannot open a store without waiting for all workers; \
@@ -29,8 +36,9 @@ pub trait UrlHandler: Send + Sync {
         )))
     }
 
-    /// Takes part in the next round of the same rendezvous. The built-in handlers cannot tell one
-    /// round from the next, so they refuse.
+    /// Joins the next round of the same rendezvous.
+    ///
+    /// The built-in handlers refuse this, because they cannot distinguish rounds.
     fn join_again(&self, url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "Unable to perform re-rendezvous using {}:// method",
@@ -48,7 +56,7 @@ where
     }
 }
 
-/// The handler of `tcp://`.
+/// Handler of `tcp://`.
 #[derive(Debug, Clone, Copy)]
 pub struct TcpHandler;
 
@@ -83,7 +91,7 @@ fn rank(url: &Url) -> Result<Rank, RendezvousError> {
         .ok_or_else(|| wrong(&url.scheme, "rank parameter missing"))
 }
 
-/// Both have to be there before either is read as a number.
+/// Reads both numbers, after checking that both are present.
 fn rank_and_world_size(url: &Url) -> Result<(Rank, u32), RendezvousError> {
     let missing = |what: &str| wrong(&url.scheme, &format!("{what} parameter missing"));
     if !url.query.contains_key("rank") {
@@ -102,7 +110,7 @@ fn host(url: &Url) -> Result<String, RendezvousError> {
     host.ok_or_else(|| RendezvousError::argument("hostname cannot be None"))
 }
 
-/// The handler of `env://`. Rank and world size in the query win over the environment.
+/// Handler of `env://`. Values in the query override the environment.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvHandler;
 
@@ -147,7 +155,7 @@ fn query_or_variable(
     }
 }
 
-/// Where the store is.
+/// Returns the endpoint of the store.
 fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
     let host = expected(MASTER_ADDR, options)?;
     let port = integer(&expected(MASTER_PORT, options)?)?;
@@ -159,7 +167,7 @@ fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
     Ok(Endpoint { host, port })
 }
 
-/// The handler of `file://`. Only the path counts, a host in the URL does not.
+/// Handler of `file://`. It ignores a host in the URL and uses only the path.
 #[derive(Debug, Clone, Copy)]
 pub struct FileHandler;
 
@@ -174,7 +182,9 @@ impl UrlHandler for FileHandler {
         })
     }
 
-    /// The file stays when all have closed it, unless the URL says how many they are.
+    /// Opens the store in the file.
+    ///
+    /// The last worker deletes the file at the end only if the URL has a world size.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let (path, rank) = (path(url)?, rank(url)?);
         let store = FileStore::open(path, url.number("world_size")?)?;
@@ -197,11 +207,11 @@ fn path(url: &Url) -> Result<&str, RendezvousError> {
     }
 }
 
-/// Connects a worker to the store at `endpoint`, hosting it if that is this worker's part.
+/// Connects a worker to the store at `endpoint`, and hosts it if necessary.
 ///
-/// If the agent hosts a store at this very address, all workers are its clients. Otherwise rank 0
-/// hosts it, and waits until all have joined, if their number is given; several masters in one
-/// process share one server.
+/// If the agent hosts a store at exactly this endpoint, all workers are its clients. Otherwise rank
+/// 0 hosts the store. With a `world_size`, rank 0 also waits until all workers have joined. Several
+/// masters in one process share one server.
 fn connect(
     endpoint: &Endpoint,
     rank: Rank,

@@ -1,15 +1,16 @@
-//! Init-method URLs: from a URL to a store, a rank and a world size.
+//! Init-method URLs: each gives a store, a rank and a world size.
 //!
-//! | URL | the store | rank and world size |
+//! | URL | store | rank and world size |
 //! |---|---|---|
-//! | `env://` | TCP, at `MASTER_ADDR`:`MASTER_PORT` | query, else `RANK` and `WORLD_SIZE` |
-//! | `tcp://host:port?rank=R&world_size=N` | TCP, there | query |
-//! | `file:///path?rank=R&world_size=N` | that file | query |
-//! | `rdzv://host:port/job?world_size=N` | TCP, at one of the workers | the rendezvous gives ranks, unless `rank=R` is in the query |
+//! | `env://` | TCP, at `MASTER_ADDR`:`MASTER_PORT` | query, or `RANK` and `WORLD_SIZE` |
+//! | `tcp://host:port?rank=R&world_size=N` | TCP, at `host:port` | query |
+//! | `file:///path?rank=R&world_size=N` | the file | query |
+//! | `rdzv://host:port/job?world_size=N` | TCP, at a worker | `rank=R`, or from the rendezvous |
 //!
-//! Who hosts a TCP store is decided in `handlers`. The query name `use_libuv` and the variable of
-//! the same name choose between PyTorch's two servers; ours is one, so they are accepted and change
-//! nothing, like all names that are not known.
+//! `handlers` decides which process hosts a TCP store.
+//!
+//! In PyTorch, the query name `use_libuv` and the variable `USE_LIBUV` choose between two servers.
+//! rdzv has one server, so it accepts both names and ignores them, like all unknown names.
 
 mod handlers;
 mod native;
@@ -30,21 +31,26 @@ pub use registry::{Registry, UrlRendezvous, open, register_handler, rendezvous};
 
 use crate::{Environment, RendezvousError};
 
-/// The key prefix of a job's default process group.
+/// Key prefix of the default process group of a job.
 const DEFAULT_GROUP: &str = "default_pg";
 
-/// What every handler gets besides the URL.
+/// Options of a rendezvous in addition to the URL.
 #[derive(Debug, Clone)]
 pub struct UrlOptions {
-    /// Limit of the rendezvous and timeout of the store (all but `file`). Default 30 minutes,
-    /// that of a process group.
+    /// Time limit of the rendezvous and timeout of the store (except `file`).
+    ///
+    /// Default 30 minutes, as for a process group.
     pub timeout: Duration,
-    /// Where variables are looked up. Default: the environment of the process.
+    /// Source of the variables. Default: the environment of the process.
     pub environment: Environment,
-    /// The credentials that this worker shows at a TCP store or a rendezvous, and demands of it. Default: those of
-    /// the environment ([`Environment::credentials`]).
+    /// Credentials that this worker presents to its peer, and demands from it.
+    ///
+    /// The peer is a TCP store or a rendezvous.
+    ///
+    /// Default: those of the environment ([`Environment::credentials`]).
     pub credentials: Option<Credentials>,
-    /// Keyword arguments for handlers of schemes of one's own, as those of PyTorch's `rendezvous()`.
+    /// Keyword arguments for user-defined handlers, as in PyTorch's `rendezvous()`.
+    ///
     /// The built-in handlers ignore them.
     pub keywords: BTreeMap<String, String>,
 }
@@ -69,35 +75,36 @@ impl UrlOptions {
     }
 }
 
-/// What a rendezvous yields.
+/// Result of a rendezvous.
 #[derive(Debug)]
 pub struct Joined {
-    /// The store that all members share; its keys are the job's.
+    /// Store of the job, which all members share.
     pub store: Box<dyn Store>,
-    /// This worker's rank.
+    /// Rank of this worker.
     pub rank: Rank,
-    /// The number of workers.
+    /// Number of workers.
     pub world_size: u32,
 }
 
-/// A store that was opened without waiting for anybody.
+/// Store that was opened without waiting for other workers.
 #[derive(Debug)]
 pub struct Opened {
-    /// The store that all members share.
+    /// Store that all members share.
     pub store: Box<dyn Store>,
-    /// This worker's rank.
+    /// Rank of this worker.
     pub rank: Rank,
 }
 
 impl Joined {
-    /// The part of the store that belongs to the job's default process group (`default_pg/`),
-    /// where a peer of PyTorch's reads it.
+    /// Returns the part of the store for the default process group (`default_pg/`).
+    ///
+    /// PyTorch processes of the job read the same keys.
     pub fn into_group_store(self) -> PrefixStore {
         PrefixStore::new(DEFAULT_GROUP, Arc::from(self.store))
     }
 }
 
-/// PyTorch's beginning of everything that can be wrong with a URL of a scheme.
+/// Returns an error about a URL, with PyTorch's prefix.
 fn wrong(scheme: &str, what: &str) -> RendezvousError {
     RendezvousError::Argument(format!(
         "Error initializing torch.distributed using {scheme}:// rendezvous: {what}"

@@ -1,9 +1,13 @@
-//! The handler of `rdzv://host:port/job?world_size=N`: the workers meet as agents do, and no worker has to be at the
-//! host of the URL, nor know its rank.
+//! Handler of `rdzv://host:port/job?world_size=N`.
 //!
-//! A store server of ours at the endpoint runs the rendezvous; without one, a worker on that host
-//! hosts it ([`C10dRendezvous`]). A worker that ends before all have come leaves no gap. The store
-//! is a new one in each round, so workers of an earlier start of the same job do not disturb it.
+//! The workers form a group as agents do. No worker must run on the host of the URL or know its
+//! rank.
+//!
+//! A store server of rdzv at the endpoint runs the rendezvous.
+//!
+//! If there is none, a worker on that host hosts it ([`C10dRendezvous`]). A worker that ends before
+//! all have joined leaves no gap in the ranks. Each round has a new store, so workers of an earlier
+//! start of the job cannot disturb it.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -18,20 +22,20 @@ use crate::dynamic::C10dRendezvous;
 use crate::runtime::beside;
 use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
 
-/// Longest time that a worker stays for others whose ranks cannot be either.
+/// Longest wait for the other workers after a conflict of ranks.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// The value of `rank` that stands for none.
+/// Value of `rank` that leaves the choice to the rendezvous.
 const AUTO: &str = "auto";
 
-/// The handler of `rdzv://`.
+/// Handler of `rdzv://`.
 ///
 /// | part of the URL | meaning |
 /// |---|---|
-/// | `host:port` | the endpoint of the rendezvous; port 29400 if there is none |
-/// | `/job` | the run, the same for all workers; `default` if there is none |
-/// | `world_size` | number of workers, needed |
-/// | `rank` | `auto`, the default: in the order of the workers' addresses, then of their process ids. Or a number, of which no two workers may give the same |
+/// | `host:port` | endpoint of the rendezvous; the default port is 29400 |
+/// | `/job` | run, the same for all workers; default `default` |
+/// | `world_size` | number of workers, required |
+/// | `rank` | `auto` (default) orders workers by address and process id; or a unique number |
 #[derive(Debug, Clone, Copy)]
 pub struct NativeHandler;
 
@@ -47,21 +51,23 @@ impl UrlHandler for NativeHandler {
         })?;
         let rank = wanted.claim(&store, &info, options.timeout)?;
         Ok(Joined {
-            // The others may be on their way through the rendezvous, and meet at the server.
+            // Other workers may still be in the rendezvous, and use this server.
             store: Box::new(store.holding(Arc::new(Mutex::new((backend, info))))),
             rank,
             world_size: wanted.world_size,
         })
     }
 
-    /// Waits for all workers: the rendezvous is complete with the last one.
+    /// Joins and waits for all workers. The rendezvous completes with the last one.
     fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let Joined { store, rank, .. } = self.join(url, options)?;
         Ok(Opened { store, rank })
     }
 }
 
-/// Takes part beside the caller, so that the check of [`rdzv_store::interruptible`] can end it.
+/// Joins on a separate thread, so that a user's interrupt can stop the wait.
+///
+/// The check of [`rdzv_store::interruptible`] reports the interrupt.
 fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo), RendezvousError> {
     let interrupter = backend.interrupter();
     let (sender, joined) = mpsc::sync_channel(1);
@@ -92,9 +98,9 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
     }
 }
 
-/// The parts of a URL that say who takes part.
+/// Parameters of the job in the URL.
 struct Wanted {
-    /// Nothing: the rendezvous gives one.
+    /// Rank in the URL; `None` leaves the choice to the rendezvous.
     rank: Option<u32>,
     world_size: u32,
 }
@@ -141,7 +147,7 @@ impl Wanted {
             "" => "default",
             job => job,
         };
-        // The options count whole seconds, at least one.
+        // The options take whole seconds, and at least one.
         let seconds = options.timeout.as_secs().clamp(1, u64::from(u32::MAX));
         let config = format!("join_timeout={seconds},read_timeout={seconds}");
         Ok(RendezvousParameters {
@@ -157,7 +163,9 @@ impl Wanted {
         })
     }
 
-    /// Takes the rank that was asked for, else that of the rendezvous. All workers learn of two that have the same.
+    /// Claims the rank in the URL, or the rank from the rendezvous.
+    ///
+    /// Every worker gets an error if two workers claim the same rank.
     fn claim(
         &self,
         store: &TcpStore,
@@ -180,13 +188,13 @@ impl Wanted {
             if place.is_some_and(|place| !std::mem::replace(place, true)) {
                 continue;
             }
-            // The one that hosts the store goes last. The others know all there is to know.
+            // The host of the store leaves last. By now the others know everything they need.
             let _ = store.barrier("rdzv/url/known", self.world_size, Some(LEAVING));
             let rank = rank.unwrap_or_default();
             return Err(wrong(
                 "rdzv",
                 &format!(
-                    "two workers have rank {rank}; give every worker a rank of its own, or none"
+                    "two workers have rank {rank}; give every worker a different rank, or none"
                 ),
             ));
         }

@@ -1,7 +1,7 @@
-//! The parts of an init-method URL, split as PyTorch splits them.
+//! Parts of an init-method URL, split as in PyTorch.
 //!
-//! That is Python's `urlparse`: the scheme and host are lower-cased, user names are dropped, and
-//! nothing is percent-decoded.
+//! PyTorch uses Python's `urlparse`: the scheme and the host become lower case, user names are
+//! dropped, and nothing is percent-decoded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,23 +10,23 @@ use rdzv_core::endpoint::Endpoint;
 
 use crate::RendezvousError;
 
-/// An init-method URL in parts: `scheme://host:port/path?name=value&...`.
+/// Init-method URL in parts: `scheme://host:port/path?name=value&...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// Lower-case; empty if there was none.
+    /// Scheme in lower case; empty if the URL has none.
     pub scheme: String,
-    /// Lower-case, an IPv6 address without its brackets.
+    /// Host in lower case; an IPv6 address has no brackets.
     pub host: Option<String>,
-    /// As text; a number within range is asked for by [`Url::port`].
+    /// Port as text; [`Url::port`] returns it as a number.
     port: Option<String>,
-    /// With its leading slash; may be empty.
+    /// Path with its leading slash; may be empty.
     pub path: String,
-    /// What stands behind the question mark.
+    /// Names and values after the question mark.
     pub query: BTreeMap<String, String>,
 }
 
 impl Url {
-    /// Takes a URL apart.
+    /// Parses a URL.
     pub fn parse(text: &str) -> Result<Self, RendezvousError> {
         let (scheme, rest) = match text.split_once(':') {
             Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
@@ -48,7 +48,7 @@ impl Url {
         })
     }
 
-    /// The port, if there is one.
+    /// Returns the port, if there is one.
     pub fn port(&self) -> Result<Option<u16>, RendezvousError> {
         let Some(text) = &self.port else {
             return Ok(None);
@@ -63,7 +63,7 @@ impl Url {
             .map_err(|_| RendezvousError::argument("Port out of range 0-65535"))
     }
 
-    /// A number of the query.
+    /// Returns a number in the query.
     pub fn number(&self, name: &str) -> Result<Option<u32>, RendezvousError> {
         self.query
             .get(name)
@@ -92,7 +92,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// A rank or world size as text.
+/// Parses a rank or a world size.
 pub(crate) fn whole_number(name: &str, text: &str) -> Result<u32, RendezvousError> {
     let number = integer(text)?;
     u32::try_from(number).map_err(|_| {

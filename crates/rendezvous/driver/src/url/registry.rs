@@ -1,4 +1,4 @@
-//! Which handler serves which scheme.
+//! Registry of the handlers by URL scheme.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::native::NativeHandler;
 use super::{Joined, Opened, Url, UrlOptions};
 use crate::RendezvousError;
 
-/// A set of handlers.
+/// Handlers by scheme.
 #[derive(Default, Clone)]
 pub struct Registry {
     handlers: BTreeMap<String, Arc<dyn UrlHandler>>,
@@ -24,7 +24,7 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The built-in schemes: `env`, `file`, `rdzv`, `tcp`.
+    /// Returns the built-in handlers: `env`, `file`, `rdzv`, `tcp`.
     pub fn with_defaults() -> Self {
         let mut handlers: BTreeMap<String, Arc<dyn UrlHandler>> = BTreeMap::new();
         handlers.insert("env".to_owned(), Arc::new(EnvHandler));
@@ -34,7 +34,7 @@ impl Registry {
         Self { handlers }
     }
 
-    /// Adds a scheme; refused if it has a handler already.
+    /// Adds a handler; an error if the scheme already has one.
     pub fn register(
         &mut self,
         scheme: &str,
@@ -48,9 +48,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Finds the handler for a URL. Nothing is done yet; [`UrlRendezvous::join`] does it.
+    /// Finds the handler of a URL, for [`UrlRendezvous::join`].
     ///
-    /// `rank` and `world_size`, if given, become part of the URL, which must then have neither.
+    /// `rank` and `world_size`, if specified, become part of the URL. The URL must then contain
+    /// neither.
     pub fn rendezvous(
         &self,
         url: &str,
@@ -67,8 +68,10 @@ impl Registry {
         })
     }
 
-    /// Opens the store of a URL and waits for nobody. `rank` and `world_size` are as for
-    /// [`Self::rendezvous`]; without a world size nothing is known of it.
+    /// Opens the store of a URL without waiting for other workers.
+    ///
+    /// `rank` and `world_size` are as in [`Self::rendezvous`]. Without a world size, the number of
+    /// workers is unknown.
     pub fn open(
         &self,
         url: &str,
@@ -80,7 +83,7 @@ impl Registry {
         handler.open(&url, options)
     }
 
-    /// A URL with rank and world size in it, and its handler.
+    /// Returns the URL with `rank` and `world_size` added, and its handler.
     fn find(
         &self,
         url: &str,
@@ -112,7 +115,7 @@ impl Registry {
     }
 }
 
-/// A rendezvous, of one round unless its handler knows more.
+/// Rendezvous of a URL, with one round unless its handler supports more.
 pub struct UrlRendezvous {
     handler: Arc<dyn UrlHandler>,
     url: Url,
@@ -127,8 +130,11 @@ impl fmt::Debug for UrlRendezvous {
 }
 
 impl UrlRendezvous {
-    /// Takes part. A second call is for the next round ([`UrlHandler::join_again`]); the built-in
-    /// handlers refuse it with PyTorch's text.
+    /// Joins the job.
+    ///
+    /// A second call joins the next round ([`UrlHandler::join_again`]).
+    ///
+    /// The built-in handlers refuse a second call with PyTorch's text.
     pub fn join(&mut self) -> Result<Joined, RendezvousError> {
         if self.joined {
             return self.handler.join_again(&self.url, &self.options);
@@ -139,11 +145,11 @@ impl UrlRendezvous {
     }
 }
 
-/// The registry of the process.
+/// Registry of this process.
 static OF_PROCESS: LazyLock<Mutex<Registry>> =
     LazyLock::new(|| Mutex::new(Registry::with_defaults()));
 
-/// Adds a scheme to the registry of the process.
+/// Adds a handler to the registry of this process.
 pub fn register_handler(
     scheme: &str,
     handler: impl UrlHandler + 'static,
@@ -151,7 +157,7 @@ pub fn register_handler(
     OF_PROCESS.lock().register(scheme, handler)
 }
 
-/// [`Registry::rendezvous`] with the registry of the process.
+/// Calls [`Registry::rendezvous`] on the registry of this process.
 pub fn rendezvous(
     url: &str,
     rank: Option<u32>,
@@ -161,14 +167,14 @@ pub fn rendezvous(
     OF_PROCESS.lock().rendezvous(url, rank, world_size, options)
 }
 
-/// [`Registry::open`] with the registry of the process.
+/// Calls [`Registry::open`] on the registry of this process.
 pub fn open(
     url: &str,
     rank: Option<u32>,
     world_size: Option<u32>,
     options: &UrlOptions,
 ) -> Result<Opened, RendezvousError> {
-    // Opening may take its time, so not under the lock.
+    // Opening may take long, so it happens without the lock.
     let registry = OF_PROCESS.lock().clone();
     registry.open(url, rank, world_size, options)
 }
