@@ -72,7 +72,10 @@ mod tests {
         assert_eq!(limit.deadline(), Some(start + INTERVAL));
         assert_eq!(limit.take_dropped(start), None);
         let end = start + INTERVAL;
-        assert!(!limit.admits(end), "lines are dropped until the count has been taken");
+        assert!(
+            !limit.admits(end),
+            "lines are dropped until the count has been taken"
+        );
         assert_eq!(limit.take_dropped(end), Some(4));
         assert_eq!((limit.deadline(), limit.take_dropped(end)), (None, None));
         assert!(limit.admits(end));

@@ -52,7 +52,10 @@ pub fn wait_for_state(pid: i32, letter: char) {
     let until = Instant::now() + DEADLINE;
     while state(pid) != Some(letter) {
         assert!(Instant::now() < until, "{pid} is {:?}", state(pid));
-        assert!(!ends_within(pid, Duration::from_millis(2)), "{pid} has ended");
+        assert!(
+            !ends_within(pid, Duration::from_millis(2)),
+            "{pid} has ended"
+        );
     }
 }
 

@@ -439,7 +439,9 @@ impl World {
             }
             Output::Unchanged(_) => {}
             Output::Close { peer, reason } => {
-                return broken(format!("at {now}, {id} refuses a message of {peer}: {reason}"));
+                return broken(format!(
+                    "at {now}, {id} refuses a message of {peer}: {reason}"
+                ));
             }
         }
         Ok(())

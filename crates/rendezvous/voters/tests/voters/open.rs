@@ -148,7 +148,11 @@ fn a_voter_that_stays_away_is_replaced_or_the_group_shrinks() {
     world.kill(0);
     world.start(0);
     world.pass(SECOND / 100);
-    assert_eq!(world.coordinator(), Some(0), "no other process is needed for it");
+    assert_eq!(
+        world.coordinator(),
+        Some(0),
+        "no other process is needed for it"
+    );
 }
 
 #[test]

@@ -109,7 +109,10 @@ impl RpcAgent {
             }
         };
         if !by_name.contains_key(&core.me.name) {
-            let text = format!("{} is not among the members of the gather that it calls", core.me);
+            let text = format!(
+                "{} is not among the members of the gather that it calls",
+                core.me
+            );
             return Err(RpcError::invalid(text));
         }
         Ok(by_name.into_values().collect())

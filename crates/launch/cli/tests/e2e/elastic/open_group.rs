@@ -70,7 +70,8 @@ fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_bac
     await_each(&nodes, "/2 at", 1);
     // It begins anew at the endpoint, and gives that up.
     let new = group.node();
-    new.stderr.await_text("its own group, which had no round, and", 1);
+    new.stderr
+        .await_text("its own group, which had no round, and", 1);
     await_each(&nodes, "/3 at", 2);
     new.stdout.await_text("/3 at", 1);
     nodes.push(new);

@@ -116,7 +116,9 @@ fn no_other_round_forms_while_a_whole_one_is_silent() {
     super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
     signal_agents(&nodes, Signal::STOP);
     let store = place.store.as_ref().unwrap();
-    store.stderr.await_text("no contact with any of the 2 nodes of round 0", 1);
+    store
+        .stderr
+        .await_text("no contact with any of the 2 nodes of round 0", 1);
     assert_eq!(spare.stdout.so_far(), "");
     signal_agents(&nodes, Signal::CONT);
     let [first, second] = nodes;

@@ -218,7 +218,8 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
 #[test]
 fn a_node_in_reserve_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let line = "in reserve: the job has its 1 node (127.0.0.1); this one joins when one of them is lost";
+    let line =
+        "in reserve: the job has its 1 node (127.0.0.1); this one joins when one of them is lost";
     for (place, more) in [
         (first_agent(), "--rdzv-conf=store_type=tcp"),
         (at_file(&folder), "--rdzv-conf=store_type=file"),
@@ -441,8 +442,10 @@ cat go";
     node.stderr.await_text("waiting for rank 1 to end; 2", 1);
     node.stderr.await_text(" s left; then they are killed", 1);
     node.write("go", "");
-    node.stderr
-        .await_text("waiting before the next attempt, as configured; 2 s left", 1);
+    node.stderr.await_text(
+        "waiting before the next attempt, as configured; 2 s left",
+        1,
+    );
     node.wait().expect(0);
 }
 
