@@ -10,7 +10,7 @@
 //! cargo run -p rdzv-sim -- restarts --seeds 10000         the same, and the coordinator is killed
 //! cargo run -p rdzv-sim -- references --seeds 10000       workers that refer to remote values
 //! cargo run -p rdzv-sim -- consensus --seeds 10000        a group of voters, and counting clients
-//! cargo run -p rdzv-sim -- consensus --seed 5 --break RemovesLeader    with a broken rule
+//! cargo run -p rdzv-sim -- consensus --seed 5 --break LeadersHandOver    with a broken rule
 //! cargo run -p rdzv-sim -- fence --seeds 10000            voters and agents that are cut off
 //! cargo run -p rdzv-sim -- consensus --from 500 --seeds 100    100 seeds, from 500
 //! cargo run -p rdzv-sim -- history FILE                   check a recorded history of real clients

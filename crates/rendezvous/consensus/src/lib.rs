@@ -32,7 +32,8 @@
 //! | `membership.rs` | the next change that a group needs |
 //! | `guard.rs` | the rules for messages of peers |
 //! | `log.rs` | the log, in memory |
-//! | `wire.rs` | frames between members |
+//! | `wire/` | frames between members |
+//! | `rule.rs` | rules that the simulation breaks on purpose |
 //!
 //! Invariants: **INV-Q1** A term has at most one leader. **INV-Q2** If two logs have an entry with
 //! the same index and term, they are equal up to that entry. A committed entry is in the log of

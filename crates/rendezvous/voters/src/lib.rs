@@ -330,8 +330,8 @@ impl fmt::Display for Fact {
                 }
             ),
             Self::TookOver => formatter.write_str(
-                "more than half of the voters had ended, and all were restarted; this process continues from \
-                 its record",
+                "more than half of the voters had ended, and all were restarted; this process \
+                 continues from its record",
             ),
             Self::GaveUp => formatter.write_str(
                 "more than half of the voters ended; the others found a new group and drop earlier rounds",

@@ -439,9 +439,7 @@ impl World {
             }
             Output::Unchanged(_) => {}
             Output::Close { peer, reason } => {
-                return broken(format!(
-                    "at {now}, {id} refuses a message of {peer}: {reason}"
-                ));
+                return broken(format!("at {now}, {id} refuses {peer}'s message: {reason}"));
             }
         }
         Ok(())

@@ -221,7 +221,7 @@ fn a_member_at_rest_is_woken_for_heartbeats_only() {
                 assert_eq!(
                     it,
                     id(1),
-                    "a follower that hears its leader waits for nothing"
+                    "a follower that has a leader does not need any timer"
                 );
                 group.handle(it, Input::Tick);
                 wakes += 1;

@@ -148,7 +148,7 @@ fn a_round_is_over_for_the_others_if_one_of_it_dies_with_the_coordinator() {
     let events = world.take(0);
     assert!(
         matches!(events[..], [Event::Attached(_)]),
-        "the other one has the time to come back: {events:?}"
+        "the other agent still has time to return: {events:?}"
     );
     world.pass(SECOND);
     let is_over =
@@ -304,7 +304,7 @@ fn of_three_voters_two_may_end_one_after_the_other() {
     let third = (first + 2) % 3;
     world.end(third);
     world.pass(Duration::from_millis(20));
-    assert!(!world.hands_over(third), "it waits for nothing any more");
+    assert!(!world.hands_over(third), "it must not wait");
     world.kill(third);
     // The leader ends next, and only a learner is left.
     world.pass(Duration::from_millis(50));

@@ -148,11 +148,7 @@ fn a_voter_that_stays_away_is_replaced_or_the_group_shrinks() {
     world.kill(0);
     world.start(0);
     world.pass(SECOND / 100);
-    assert_eq!(
-        world.coordinator(),
-        Some(0),
-        "no other process is needed for it"
-    );
+    assert_eq!(world.coordinator(), Some(0), "nothing else is needed");
 }
 
 #[test]
@@ -185,7 +181,7 @@ fn the_only_voter_goes_on_from_its_note() {
         assert_eq!(
             world.coordinator(),
             None,
-            "one that learns does not take over"
+            "a learner alone does not take over"
         );
         world.start(0);
         world.pass(SECOND / 20);
@@ -203,7 +199,7 @@ fn the_only_voter_hands_over_to_the_one_that_learns_when_it_ends() {
     let last = world.authority(0);
     world.end(0);
     world.pass(SECOND * 3 / 10);
-    assert!(!world.hands_over(0), "it is done within 300 ms");
+    assert!(!world.hands_over(0), "it ends within 300 ms");
     world.kill(0);
     world.pass(SECOND / 10);
     assert_eq!(world.coordinator(), Some(1));
@@ -219,7 +215,7 @@ fn the_only_voter_hands_over_to_the_one_that_learns_when_it_ends() {
     assert_eq!(
         world.coordinator(),
         Some(1),
-        "its note says that it is alone"
+        "its record shows that it is alone"
     );
 }
 
@@ -325,7 +321,7 @@ fn if_all_voters_end_at_once_one_goes_on_from_its_note_when_all_are_back() {
         assert_eq!(
             world.coordinator(),
             None,
-            "one that may know more is missing"
+            "a member with newer data is missing"
         );
         world.start(away);
         world.pass(SECOND);
