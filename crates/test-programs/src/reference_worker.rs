@@ -318,13 +318,14 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         // The tables are polled, because no event reports when they are empty.
         std::thread::sleep(Duration::from_millis(20));
     }
-    let result = match is_empty() {
-        true => "empty".to_owned(),
-        false => format!(
+    let result = if is_empty() {
+        "empty".to_owned()
+    } else {
+        format!(
             "left {:?}, {} tokens",
             agent.references(),
             LIVE.load(Ordering::SeqCst)
-        ),
+        )
     };
     let errors = &worker.errors;
     store.append(

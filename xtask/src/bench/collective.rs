@@ -45,9 +45,12 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
         for world_size in [2, 4] {
             for is_ours in [true, false] {
                 let name = format!("{run} {world_size} {is_ours}");
-                let command = || match is_ours {
-                    true => Command::new(&rank),
-                    false => python_rank(&python),
+                let command = || {
+                    if is_ours {
+                        Command::new(&rank)
+                    } else {
+                        python_rank(&python)
+                    }
                 };
                 let figures = group(command, &address, world_size, &name)?;
                 for (case, (of, figure, _)) in cases.iter_mut().zip(CASES) {

@@ -72,9 +72,10 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
             let figures = load(server, &generator, "requests", &["64", "1", SECONDS])?;
             side(&mut unpipelined, figures.per_second / 1e3);
             side(&mut processor, figures.processor_seconds_each * 1e6);
-            let count = match is_ours {
-                true => OUR_CONNECTIONS,
-                false => THEIR_CONNECTIONS,
+            let count = if is_ours {
+                OUR_CONNECTIONS
+            } else {
+                THEIR_CONNECTIONS
             };
             let figures = load(server, &generator, "connections", &[count])?;
             side(&mut connections, figures.per_second / 1e3);

@@ -33,9 +33,10 @@ impl Comparison {
 
     /// Adds what was measured once.
     pub(super) fn add(&mut self, is_ours: bool, value: f64) {
-        match is_ours {
-            true => self.ours.push(value),
-            false => self.theirs.push(value),
+        if is_ours {
+            self.ours.push(value)
+        } else {
+            self.theirs.push(value)
         }
     }
 

@@ -116,11 +116,10 @@ fn snapshot(node: &RawNode<Log>, message: &Message) -> Option<&'static str> {
         return Some("its snapshot contradicts what is committed");
     }
     let conf_state = metadata.get_conf_state();
-    match is_consistent(conf_state, node.raft.id) {
-        true => None,
-        false => Some(
-            "the configuration of its snapshot contradicts itself, or does not have this member",
-        ),
+    if is_consistent(conf_state, node.raft.id) {
+        None
+    } else {
+        Some("the configuration of its snapshot contradicts itself, or does not have this member")
     }
 }
 

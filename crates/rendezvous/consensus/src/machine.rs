@@ -560,9 +560,10 @@ impl Consensus {
     fn send(&mut self, messages: Vec<Message>) {
         for message in messages {
             // A leader that grants a vote against itself has led until now.
-            let silence = match self.role.leads {
-                true => Some(Duration::ZERO),
-                false => self.election.silence(self.now.mono),
+            let silence = if self.role.leads {
+                Some(Duration::ZERO)
+            } else {
+                self.election.silence(self.now.mono)
             };
             let is_vote = matches!(
                 message.msg_type,

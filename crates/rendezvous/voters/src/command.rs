@@ -42,9 +42,10 @@ pub(super) fn read(bytes: &[u8]) -> Option<Command> {
     let mut bytes = Bytes(bytes);
     let (proposer, token) = (bytes.u64()?, bytes.u64()?);
     let run = read_name(&mut bytes)?;
-    let note = match bytes.0.is_empty() {
-        true => None,
-        false => Some(RunNote::read(&mut bytes)?),
+    let note = if bytes.0.is_empty() {
+        None
+    } else {
+        Some(RunNote::read(&mut bytes)?)
     };
     Some(Command {
         proposer,

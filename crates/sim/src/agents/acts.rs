@@ -83,9 +83,10 @@ impl World {
                 self.recovers = true;
                 // Without a record, spares may fill a round before an agent of the last round has
                 // reported.
-                match self.plan.has_spares() {
-                    true => self.kill_host(false),
-                    false => self.lose_note()?,
+                if self.plan.has_spares() {
+                    self.kill_host(false)
+                } else {
+                    self.lose_note()?
                 }
             }
             Act::HostDies(0) => self.kill_host(false),
@@ -141,10 +142,7 @@ impl World {
     pub(super) fn end(&mut self, agent: usize, closes: bool) -> Result<(), Violation> {
         self.agents[agent].doing = Doing::Nothing;
         self.agents[agent].wanted = false;
-        let input = match closes {
-            true => Input::Close,
-            false => Input::Leave,
-        };
+        let input = if closes { Input::Close } else { Input::Leave };
         self.tell(agent, input)
     }
 

@@ -152,26 +152,24 @@ impl Agent {
         self.finishes = false;
         self.version = 0;
         let settings = plan.settings;
-        self.machine = Some(match self.torchrun {
-            true => {
-                let participant = Participant::new(self.me.clone(), settings, seed);
-                Make::Stock(Box::new(match plan.notifies {
-                    true => participant,
-                    false => participant.polling(Duration::from_secs(1)),
-                }))
-            }
-            false => {
-                let (me, instance) = (self.me.clone(), self.instance);
-                let client = NativeClient::new(now, instance, "run", me, settings)
-                    .replacing(self.predecessors.clone())
-                    .at(ADDRESS.to_owned())
-                    .from(Some(from))
-                    .with_rules(plan.rules);
-                // Only agents that report their program can reattach to a coordinator.
-                let program = Program::new("train.py", b"", true);
-                let says = plan.place == Place::Restartable;
-                Make::Native(Box::new(client.running(says.then_some(program))))
-            }
+        self.machine = Some(if self.torchrun {
+            let participant = Participant::new(self.me.clone(), settings, seed);
+            Make::Stock(Box::new(if plan.notifies {
+                participant
+            } else {
+                participant.polling(Duration::from_secs(1))
+            }))
+        } else {
+            let (me, instance) = (self.me.clone(), self.instance);
+            let client = NativeClient::new(now, instance, "run", me, settings)
+                .replacing(self.predecessors.clone())
+                .at(ADDRESS.to_owned())
+                .from(Some(from))
+                .with_rules(plan.rules);
+            // Only agents that report their program can reattach to a coordinator.
+            let program = Program::new("train.py", b"", true);
+            let says = plan.place == Place::Restartable;
+            Make::Native(Box::new(client.running(says.then_some(program))))
         });
     }
 

@@ -44,10 +44,7 @@ impl World {
             return;
         };
         let by_proxy = link.by_proxy;
-        let piece = || match by_proxy {
-            true => Piece::End,
-            false => Piece::Reset,
-        };
+        let piece = || if by_proxy { Piece::End } else { Piece::Reset };
         self.send(id, true, piece());
         self.send(id, false, piece());
     }
@@ -58,9 +55,10 @@ impl World {
         let Some(link) = self.links.get_mut(&id).filter(|link| !link.cut) else {
             return;
         };
-        let (queue, event) = match to_host {
-            true => (&mut link.to_host, Event::AtHost(id)),
-            false => (&mut link.to_agent, Event::AtAgent(id)),
+        let (queue, event) = if to_host {
+            (&mut link.to_host, Event::AtHost(id))
+        } else {
+            (&mut link.to_agent, Event::AtAgent(id))
         };
         queue.push_back(what);
         self.time.after(late, event);
@@ -82,9 +80,10 @@ impl World {
         }
         match what {
             Piece::End => {
-                let peer = match link.by_proxy {
-                    true => format!("10.0.9.9:{id}"),
-                    false => place(id),
+                let peer = if link.by_proxy {
+                    format!("10.0.9.9:{id}")
+                } else {
+                    place(id)
                 };
                 link.at_host = false;
                 let (id, peer) = (ConnId(id), Some(peer));

@@ -55,9 +55,10 @@ impl World {
                 }
             }
             Output::Dial => {
-                let takes = match self.agents[agent].cut_until > self.time.now {
-                    true => nanos(DIAL_TIMEOUT),
-                    false => self.latency(),
+                let takes = if self.agents[agent].cut_until > self.time.now {
+                    nanos(DIAL_TIMEOUT)
+                } else {
+                    self.latency()
                 };
                 self.later(agent, takes, Within::Dialed);
             }

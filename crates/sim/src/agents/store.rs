@@ -95,9 +95,10 @@ impl World {
         let Some(note) = &mut self.note else {
             return;
         };
-        match note_is_lost {
-            true => *note = Note::new(cluster, note.authority.timeout),
-            false => note.authority.epoch += 1,
+        if note_is_lost {
+            *note = Note::new(cluster, note.authority.timeout)
+        } else {
+            note.authority.epoch += 1
         }
         let host = self.plan.hosted.then(|| self.agents[0].instance);
         let origin = origin(host, self.recovers, self.moves, self.plan.rules);
@@ -315,12 +316,13 @@ impl World {
         agent.asked += 1;
         let state = answer.state.map(Arc::unwrap_or_clone);
         // A write whose answer was lost was followed by a read, so the agent does not know who won.
-        let input = match std::mem::take(&mut agent.writing) {
-            true => participant::Input::Written {
+        let input = if std::mem::take(&mut agent.writing) {
+            participant::Input::Written {
                 state,
                 won: answer.won,
-            },
-            false => participant::Input::Read(state),
+            }
+        } else {
+            participant::Input::Read(state)
         };
         self.tell(question.agent, Input::Stock(input))
     }

@@ -133,9 +133,10 @@ impl World {
         match answer {
             Answer::Value(value) => {
                 let operation = Operation {
-                    call: match current.adds {
-                        true => counter::Call::Add,
-                        false => counter::Call::Read,
+                    call: if current.adds {
+                        counter::Call::Add
+                    } else {
+                        counter::Call::Read
                     },
                     called: current.called,
                     answered: Some((now, value)),

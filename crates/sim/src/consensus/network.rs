@@ -190,9 +190,10 @@ impl World {
             };
             let cut = self.cuts.contains_key(&(slot, self.processes[it].slot));
             let silent = with_machine || cut;
-            let late = match silent {
-                true => self.time.random.u64(1_000_000_000..4_000_000_000),
-                false => self.latency(it, it),
+            let late = if silent {
+                self.time.random.u64(1_000_000_000..4_000_000_000)
+            } else {
+                self.latency(it, it)
             };
             // The notice comes after everything that the process sent before.
             let last = self.arrivals.get(&(gone, it, number)).copied().unwrap_or(0);

@@ -190,9 +190,10 @@ impl World {
         let number = self.processes.len();
         let offset = self.time.random.u64(0..1_000_000_000_000);
         let drawn = 0.95 + self.time.random.f64() * 0.1;
-        let rate = match self.plan.waits_are_equal {
-            true => [1.0, 0.95, 1.05][slot % 3],
-            false => drawn,
+        let rate = if self.plan.waits_are_equal {
+            [1.0, 0.95, 1.05][slot % 3]
+        } else {
+            drawn
         };
         let now = self.time.now;
         let mut process = Process::new(slot, id, (offset, rate), now);

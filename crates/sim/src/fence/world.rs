@@ -228,9 +228,10 @@ impl World {
             .collect();
         let is_settled = rounds[0].is_some_and(|(_, stopped)| !stopped)
             && rounds.iter().all(|round| *round == rounds[0]);
-        match is_settled {
-            true => Ok(self.report),
-            false => broken(format!("long after all faults, workers are in {rounds:?}")),
+        if is_settled {
+            Ok(self.report)
+        } else {
+            broken(format!("long after all faults, workers are in {rounds:?}"))
         }
     }
 

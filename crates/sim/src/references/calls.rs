@@ -28,9 +28,10 @@ impl World {
         let worker = able[self.time.random.usize(0..able.len())];
         let handles = self.workers[worker].handles.len();
         if handles == 0 {
-            return match self.time.random.bool() {
-                true => self.create(worker),
-                false => self.create_on(worker),
+            return if self.time.random.bool() {
+                self.create(worker)
+            } else {
+                self.create_on(worker)
             };
         }
         let place = self.time.random.usize(0..handles);
@@ -298,9 +299,10 @@ impl World {
         if self.time.chance(self.plan.bad_calls / 2) {
             // The worker discards the call unread, with or without a notice.
             self.over(data.fork);
-            return match self.time.random.bool() {
-                true => self.tell(worker, Input::Declined(data)),
-                false => Ok(()),
+            return if self.time.random.bool() {
+                self.tell(worker, Input::Declined(data))
+            } else {
+                Ok(())
             };
         }
         let now = self.time.clocks(0);
@@ -321,9 +323,10 @@ impl World {
                 if let Some(it) = self.model.forks.get_mut(&data.fork) {
                     // The fork counts from now on, even if its sender had given it up before.
                     it.given_up = false;
-                    it.stage = match confirmed {
-                        true => Stage::Confirmed,
-                        false => Stage::Pending,
+                    it.stage = if confirmed {
+                        Stage::Confirmed
+                    } else {
+                        Stage::Pending
                     };
                 }
                 if confirmed && self.model.freed.contains(&data.rref) {

@@ -285,9 +285,10 @@ impl World {
     }
 
     pub(super) fn latency(&mut self) -> u64 {
-        match self.time.chance(self.plan.late) {
-            true => self.time.random.u64(0..3_000_000_000),
-            false => self.time.between(self.plan.latency),
+        if self.time.chance(self.plan.late) {
+            self.time.random.u64(0..3_000_000_000)
+        } else {
+            self.time.between(self.plan.latency)
         }
     }
 

@@ -69,8 +69,9 @@ fn check_ranks(mut ranks: Vec<u32>) -> Result<(), String> {
         .iter()
         .enumerate()
         .all(|(index, rank)| index == *rank as usize);
-    match agreed {
-        true => Ok(()),
-        false => Err(format!("the agents hold the ranks {ranks:?}")),
+    if agreed {
+        Ok(())
+    } else {
+        Err(format!("the agents hold the ranks {ranks:?}"))
     }
 }

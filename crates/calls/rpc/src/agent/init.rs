@@ -273,9 +273,10 @@ impl RpcAgent {
         // this worker and use values that it holds. A worker that leaves a dynamic group gives its
         // references back.
         let stays = self.is_in_static_group();
-        let how = match stays {
-            true => Input::Quiesce,
-            false => Input::Shutdown,
+        let how = if stays {
+            Input::Quiesce
+        } else {
+            Input::Shutdown
         };
         if !core.references.drain(core, how, until) {
             tracing::warn!(

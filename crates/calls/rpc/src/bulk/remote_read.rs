@@ -163,11 +163,14 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part
         if bytes.len() < WORTH_LENDING {
             return PartLocation::Inline;
         }
-        arenas.lend(bytes).unwrap_or_else(|| match lend {
-            true => PartLocation::Process {
-                address: bytes.as_ptr().addr() as u64,
-            },
-            false => PartLocation::Inline,
+        arenas.lend(bytes).unwrap_or_else(|| {
+            if lend {
+                PartLocation::Process {
+                    address: bytes.as_ptr().addr() as u64,
+                }
+            } else {
+                PartLocation::Inline
+            }
         })
     };
     parts

@@ -152,9 +152,10 @@ fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcErr
         if verdict.missing.is_empty() {
             clear(group, keys)?;
         }
-        return match is_first {
-            true => Ok(()),
-            false => go(store, keys, b"last"),
+        return if is_first {
+            Ok(())
+        } else {
+            go(store, keys, b"last")
         };
     }
     if !is_first {
@@ -171,9 +172,10 @@ fn part(group: &StaticGroup, keys: Keys, verdict: &Verdict) -> Result<(), RpcErr
 /// The second of these two removes the key for this exchange.
 fn go(store: &dyn Store, keys: Keys, as_whom: &[u8]) -> Result<(), RpcError> {
     let gone = keys.gone();
-    match claim(store, &gone, as_whom)? == as_whom {
-        true => Ok(()),
-        false => remove(store, &gone),
+    if claim(store, &gone, as_whom)? == as_whom {
+        Ok(())
+    } else {
+        remove(store, &gone)
     }
 }
 

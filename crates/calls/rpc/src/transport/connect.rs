@@ -105,9 +105,10 @@ fn secure(
     reason: String,
 ) -> Result<Carrier, TransportError> {
     while !session.handshake().map_err(|e| refused(attempt, e))? {
-        let direction = match session.wants_room() {
-            true => PollFlags::OUT,
-            false => PollFlags::IN,
+        let direction = if session.wants_room() {
+            PollFlags::OUT
+        } else {
+            PollFlags::IN
         };
         attempt.wait(&session.stream().0, direction, "came of the TLS handshake")?;
     }

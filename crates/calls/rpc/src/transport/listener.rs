@@ -353,9 +353,10 @@ fn shake_hands(session: &mut TlsSession, watched: &Poller, number: u64) -> Resul
             Err(error) => return Err(error.to_string()),
         };
     // Until then the poller watches for the event that the handshake needs.
-    let events = match session.wants_room() {
-        true => EventFlags::OUT,
-        false => EventFlags::IN,
+    let events = if session.wants_room() {
+        EventFlags::OUT
+    } else {
+        EventFlags::IN
     };
     let changed = watched.modify(&session.stream().0, number, events);
     changed.map_err(|error| error.to_string())?;

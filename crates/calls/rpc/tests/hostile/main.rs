@@ -154,9 +154,12 @@ fn workers_that_know_the_token_harm_nobody_the_second_half() {
 #[test]
 fn peers_that_do_not_know_the_token_harm_nobody() {
     // These attackers get no further than the greeting.
-    let refused = |attack: Attack| match attack.name.contains("1100 peers") {
-        true => attack,
-        false => Attack { peak: 0, ..attack },
+    let refused = |attack: Attack| {
+        if attack.name.contains("1100 peers") {
+            attack
+        } else {
+            Attack { peak: 0, ..attack }
+        }
     };
     all_of(attacks().into_iter().map(refused), true, false);
 }

@@ -105,9 +105,10 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
     let took = begun.elapsed();
     store.set("stop", b"").unwrap();
     let reports = || {
-        let text = match store.check(&["reports"]).unwrap() {
-            true => store.get("reports").unwrap().to_vec(),
-            false => Vec::new(),
+        let text = if store.check(&["reports"]).unwrap() {
+            store.get("reports").unwrap().to_vec()
+        } else {
+            Vec::new()
         };
         String::from_utf8(text).unwrap()
     };

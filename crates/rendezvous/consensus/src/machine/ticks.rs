@@ -51,9 +51,10 @@ impl Consensus {
             Some(left) if passed >= left => {
                 self.library_ticks(left - 1);
                 let is_late = passed > left && left > 1;
-                self.ticked = match is_late && self.node.raft.state != StateRole::Leader {
-                    true => self.now.mono,
-                    false => self.ticked + tick * (passed - 1),
+                self.ticked = if is_late && self.node.raft.state != StateRole::Leader {
+                    self.now.mono
+                } else {
+                    self.ticked + tick * (passed - 1)
                 };
             }
             _ => {
@@ -75,13 +76,15 @@ impl Consensus {
         // After a pause of the process, time continues as if there had been no pause: inputs that
         // arrived during the pause are handled first. A leader sends its heartbeat.
         let is_late = passed > left;
-        let counted = match is_late && self.node.raft.state != StateRole::Leader {
-            true => (left - 1).max(1),
-            false => left,
+        let counted = if is_late && self.node.raft.state != StateRole::Leader {
+            (left - 1).max(1)
+        } else {
+            left
         };
-        self.ticked = match is_late {
-            true => self.now.mono,
-            false => self.ticked + self.settings.tick * left,
+        self.ticked = if is_late {
+            self.now.mono
+        } else {
+            self.ticked + self.settings.tick * left
         };
         self.library_ticks(counted);
     }

@@ -233,10 +233,9 @@ impl Frame {
                 body.put_u128_le(*cluster);
                 body.put_u64_le(*epoch);
                 body.put_u64_le(voter.number());
-                let run_flag = of_run.as_ref().map_or(0, |of_run| match of_run.votes {
-                    true => RUN | VOTES,
-                    false => RUN,
-                });
+                let run_flag = of_run
+                    .as_ref()
+                    .map_or(0, |of_run| if of_run.votes { RUN | VOTES } else { RUN });
                 body.put_u8(run_flag | (u8::from(*is_store) * STORE));
                 put_text(&mut body, address);
                 if let Some(OfRun {
@@ -304,17 +303,19 @@ pub(crate) fn frame(opcode: u8, body: &[u8]) -> Vec<u8> {
 }
 
 fn end(body: &[u8]) -> Result<(), WireError> {
-    match body.is_empty() {
-        true => Ok(()),
-        false => Err(WireError::Long),
+    if body.is_empty() {
+        Ok(())
+    } else {
+        Err(WireError::Long)
     }
 }
 
 fn number(body: &mut &[u8], field: &'static str) -> Result<u64, WireError> {
     let number = body.try_get_u64_le()?;
-    match number < NUMBER_BOUND {
-        true => Ok(number),
-        false => Err(WireError::Field(field)),
+    if number < NUMBER_BOUND {
+        Ok(number)
+    } else {
+        Err(WireError::Field(field))
     }
 }
 

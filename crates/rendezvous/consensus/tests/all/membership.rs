@@ -117,9 +117,10 @@ fn text(next: &Next, before: &Configuration) -> String {
                 .difference(&after.learners)
                 .copied()
                 .collect();
-            match old.is_empty() {
-                true => format!("learner {}", numbers(&new)),
-                false => format!("without {}", numbers(&old)),
+            if old.is_empty() {
+                format!("learner {}", numbers(&new))
+            } else {
+                format!("without {}", numbers(&old))
             }
         }
     }

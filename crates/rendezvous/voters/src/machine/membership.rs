@@ -40,9 +40,10 @@ impl Voter {
             self.unsuitable(address, why);
             return self.close(from, why);
         }
-        let place = match self.open.is_some() {
-            true => self.call_at(address),
-            false => (self.settings.places.iter()).position(|place| place == address),
+        let place = if self.open.is_some() {
+            self.call_at(address)
+        } else {
+            (self.settings.places.iter()).position(|place| place == address)
         };
         let Some(place) = place.filter(|place| *place != self.settings.own) else {
             let why =
@@ -235,9 +236,10 @@ impl Voter {
 
     /// Schedules the next review of the group, if one is needed.
     pub(super) fn plan_review(&mut self, now: Now) {
-        self.review = match self.needs_review(now) {
-            true => self.review.or(Some(now.mono + REVIEW)),
-            false => None,
+        self.review = if self.needs_review(now) {
+            self.review.or(Some(now.mono + REVIEW))
+        } else {
+            None
         };
     }
 
@@ -282,13 +284,16 @@ impl Voter {
             // If every endpoint has a connected process, a member that is none of them has ended.
             false => is_full.then_some(Duration::ZERO),
         };
-        let whereabouts = |place: usize| match self.open.is_some() {
-            true => OpenGroup::whereabouts(&self.endpoint(place)),
-            false => Whereabouts {
-                machine: place as u64,
-                network: place as u64,
-                position: u8::try_from(place).ok(),
-            },
+        let whereabouts = |place: usize| {
+            if self.open.is_some() {
+                OpenGroup::whereabouts(&self.endpoint(place))
+            } else {
+                Whereabouts {
+                    machine: place as u64,
+                    network: place as u64,
+                    position: u8::try_from(place).ok(),
+                }
+            }
         };
         let candidates = (self.peers).candidates(group.id, own, &members, is_gone, whereabouts);
         let is_caught_up = |member: &VoterId| group.consensus.is_caught_up(*member);
@@ -375,9 +380,10 @@ impl Voter {
 
     /// `true` if the group has looked lost for [`LOST_AFTER`].
     pub(super) fn is_lost_for_good(&mut self, now: Now, is_lost: bool) -> bool {
-        self.lost_since = match is_lost && self.ending.is_none() {
-            true => self.lost_since.or(Some(now.mono)),
-            false => None,
+        self.lost_since = if is_lost && self.ending.is_none() {
+            self.lost_since.or(Some(now.mono))
+        } else {
+            None
         };
         let is_over = |since| now.mono.since(since) >= LOST_AFTER;
         self.lost_since.is_some_and(is_over)

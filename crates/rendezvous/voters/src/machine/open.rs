@@ -322,9 +322,12 @@ impl Voter {
 
     /// Returns the members of a configuration whose addresses are known.
     fn members_of(&self, configuration: &Configuration) -> Vec<(Option<VoterId>, String)> {
-        let address = |member: VoterId| match member == self.id {
-            true => Some(self.endpoint(self.settings.own)),
-            false => self.peers.address(member).map(str::to_owned),
+        let address = |member: VoterId| {
+            if member == self.id {
+                Some(self.endpoint(self.settings.own))
+            } else {
+                self.peers.address(member).map(str::to_owned)
+            }
         };
         let members = configuration.members().into_iter();
         let members = members.filter_map(|member| Some((Some(member), address(member)?)));

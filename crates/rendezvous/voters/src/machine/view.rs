@@ -100,9 +100,10 @@ impl Voter {
     }
 
     pub(super) fn place_of(&self, id: VoterId) -> Option<usize> {
-        match id == self.id {
-            true => Some(self.settings.own),
-            false => self.peers.place(id),
+        if id == self.id {
+            Some(self.settings.own)
+        } else {
+            self.peers.place(id)
         }
     }
 

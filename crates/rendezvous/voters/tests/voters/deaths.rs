@@ -90,9 +90,10 @@ impl Plan {
         if self.dead.contains(&place) {
             return;
         }
-        match loses_machine {
-            true => self.world.lose(place),
-            false => self.world.kill_with_agent(place),
+        if loses_machine {
+            self.world.lose(place)
+        } else {
+            self.world.kill_with_agent(place)
         }
         self.dead.push(place);
         self.bury();

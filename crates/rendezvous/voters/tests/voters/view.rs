@@ -28,15 +28,17 @@ fn every_voter_names_the_same_coordinator_and_the_state_of_each() {
         assert!(view.cluster.is_some() && view.term >= Some(1));
         assert_eq!((view.cluster, view.term), (theirs.cluster, theirs.term));
         assert_eq!(view.epoch, view.term);
-        let role = match place == coordinator {
-            true => Role::Coordinator,
-            false => Role::Voter,
+        let role = if place == coordinator {
+            Role::Coordinator
+        } else {
+            Role::Voter
         };
         assert_eq!(view.role, Some(role));
         let expected = endpoints.iter().enumerate().map(|(at, endpoint)| {
-            let state = match at == coordinator {
-                true => VoterState::Leader,
-                false => VoterState::Follower,
+            let state = if at == coordinator {
+                VoterState::Leader
+            } else {
+                VoterState::Follower
             };
             (Some(&endpoint[..]), state)
         });

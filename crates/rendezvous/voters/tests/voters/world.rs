@@ -396,9 +396,10 @@ impl World {
             self.arrive(link, from, &frame);
         }
         for place in &doom.places {
-            match doom.loses_machine && place == first {
-                true => self.lose(*place),
-                false => self.kill_with_agent(*place),
+            if doom.loses_machine && place == first {
+                self.lose(*place)
+            } else {
+                self.kill_with_agent(*place)
             }
         }
     }

@@ -53,11 +53,12 @@ impl World {
     pub(super) fn arrival(&mut self, id: ConnId, direction: usize) -> Option<u64> {
         let late = self.time.random.u64(MS / 5..3 * MS);
         let link = self.links.get_mut(&id)?;
-        let slow = match link.from == link.to {
-            true => 0,
-            false => self.machines[link.from]
+        let slow = if link.from == link.to {
+            0
+        } else {
+            self.machines[link.from]
                 .slow
-                .max(self.machines[link.to].slow),
+                .max(self.machines[link.to].slow)
         };
         let at = (self.time.now + late + slow).max(link.last[direction] + 1);
         link.last[direction] = at;

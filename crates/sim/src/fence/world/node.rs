@@ -157,9 +157,10 @@ impl World {
     /// Stops the workers within a random time; then the agent joins again.
     pub(super) fn stop_workers(&mut self, it: usize) {
         if let Some((_, start, _)) = self.machines[it].workers {
-            let grace = match self.time.chance(50) {
-                true => 0,
-                false => self.time.random.u64(0..6000) * MS,
+            let grace = if self.time.chance(50) {
+                0
+            } else {
+                self.time.random.u64(0..6000) * MS
             };
             self.time.after(grace, Event::Ended(it, start));
         }

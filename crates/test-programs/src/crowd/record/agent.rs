@@ -174,9 +174,10 @@ impl Agent {
             }
             self.doing = Doing::Gone;
         }
-        self.away_since = match is_up {
-            true => None,
-            false => self.away_since.or(Some(crowd.now().mono)),
+        self.away_since = if is_up {
+            None
+        } else {
+            self.away_since.or(Some(crowd.now().mono))
         };
     }
 

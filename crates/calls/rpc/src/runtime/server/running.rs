@@ -201,12 +201,15 @@ impl Server {
         let is_cancelled = waited.is_some_and(|waiting| waiting.is_cancelled);
         let share = waited.map_or(share, |waiting| waiting.share);
         // A small body shares memory with all frames that arrived with it.
-        let argument = argument.map(|argument| match share.beyond {
-            true => Payload {
-                body: Bytes::copy_from_slice(&argument.body),
-                ..argument
-            },
-            false => argument,
+        let argument = argument.map(|argument| {
+            if share.beyond {
+                Payload {
+                    body: Bytes::copy_from_slice(&argument.body),
+                    ..argument
+                }
+            } else {
+                argument
+            }
         });
         served.window.take(share);
         let runs = Runs {
