@@ -7,8 +7,8 @@
 //!
 //! Some rules are ours. They are compatible with agents of torchrun:
 //!
-//! * If a complete round lost a node before an agent saw it, the agent does not join. Its ranks have
-//!   a gap, or are too few. The agent waits for the next round instead.
+//! * If a complete round lost a node before an agent saw it, the agent does not join it. The ranks
+//!   of the round have a gap, or are too few. The agent waits for the next round instead.
 //! * A round after a change is complete as soon as [all expected
 //!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, our
 //!   last call seems to have ended.
