@@ -2,13 +2,13 @@
 //!
 //! There is one function for each request of an agent. They only decide;
 //! [`apply`](super::apply) changes the state. The first matching rule wins, in the order of
-//! PyTorch's handler. Agents of torchrun may share the state, so both programs must agree on which
-//! nodes a round admits, which it rejects, and when it is complete.
+//! PyTorch's handler. Agents of torchrun may share the state. So both programs must agree on the
+//! nodes that a round admits or rejects, and on the time of its completion.
 //!
 //! Some rules are ours. They are compatible with agents of torchrun:
 //!
-//! * An agent does not join a complete round that lost a node before the agent saw it, because the
-//!   ranks have a gap or are too few. The agent waits for the next round instead.
+//! * If a complete round lost a node before an agent saw it, the agent does not join it. The ranks
+//!   of the round have a gap, or are too few. The agent waits for the next round instead.
 //! * A round after a change is complete as soon as [all expected
 //!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, our
 //!   last call seems to have ended.

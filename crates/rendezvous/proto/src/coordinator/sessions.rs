@@ -153,9 +153,8 @@ impl Sessions {
     /// Ends the session of an agent that may reattach.
     ///
     /// The agent is lost `fence` after its last message, at the earliest. If its machine did not
-    /// answer, it is lost `silence` after its last message, at the earliest, because the kernel
-    /// adds an earlier silence to this one. If its process has certainly ended, only its workers
-    /// need time to end.
+    /// answer, the minimum is `silence` too, because the kernel adds an earlier silence to this
+    /// one. If its process has certainly ended, only its workers need time to end.
     pub(super) fn await_return(
         &mut self,
         now: Now,

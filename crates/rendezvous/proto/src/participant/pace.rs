@@ -3,8 +3,8 @@
 //! A write fails if another agent has written since the last read. With many simultaneous writers,
 //! most of the work is lost. Retries without a pause make this worse with every agent. So after a
 //! lost write, an agent waits for a random part of a window and reads again. The window doubles
-//! with every loss. If many agents are about to write, for example after the end of a round, each
-//! agent picks a random moment in the time that all of them need.
+//! with every loss. After the end of a round, for example, many agents are about to write. Then
+//! each agent picks a random moment in the time that all of them need.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@
 //! | all, and some no longer hold it | it is over, and the next one forms |
 //! | at the end of the window: more than half | the same; missing participants are lost |
 //! | at the end of the window: one that no longer holds it | the same |
-//! | half or fewer, and all of them hold it | the coordinator waits, and logs for whom |
+//! | half or fewer, and all of them hold it | the coordinator waits, and logs the missing agents |
 //!
 //! The window is [`WINDOW`]. With voters, it ends 1.05 times `node_timeout` and 0.25 s after the
 //! last message of the last coordinator. A coordinator with voters has a majority, so in the last
@@ -30,7 +30,7 @@
 //! |---|---|
 //! | all are accounted for, and all hold the round | it holds |
 //! | all are accounted for, and some do not hold it any more | it is over, and the next one forms |
-//! | a participant is missing | the coordinator waits, and logs for whom |
+//! | a participant is missing | the coordinator waits, and logs the missing agents |
 //!
 //! The agent that hosted the previous coordinator has certainly ended too. If that coordinator was
 //! at another address, it may still be running, and this one decides nothing (`elsewhere.rs`).
