@@ -324,7 +324,7 @@ impl fmt::Display for Fact {
             Self::Merged { other, had_round } => write!(
                 formatter,
                 "the coordinator of this run is at or reachable through {other}; this process leaves {} and joins it",
-                if had_round { "its own group with its round" } else { "its own group, which had no round," }
+                if *had_round { "its own group with its round" } else { "its own group, which had no round," }
             ),
             Self::TookOver => formatter.write_str(
                 "more than half of the voters had ended, and all were restarted; this process \
