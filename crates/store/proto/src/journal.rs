@@ -14,8 +14,8 @@
 //! writer cuts it off ([`Tail::Torn`]). Bytes that cannot begin a record mean that the file is not
 //! a store's ([`Tail::Foreign`]). Such a file must not be changed.
 //!
-//! This module never opens a file. The driver reads from [`Journal::offset`] on and passes the bytes
-//! to [`Journal::replay`].
+//! This module never opens a file. The driver reads from [`Journal::offset`] on and passes the
+//! bytes to [`Journal::replay`].
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! | event | workers run | stopping, restarts left | last failure, unannounced | exit barrier |
 //! |---|---|---|---|---|
-//! | membership changed | stop, join again | no effect | after a loss: join again | succeed, leave |
+//! | membership changed | stop, join again | no effect | after a loss: join again | success |
 //! | a peer failed | stop, end | end with the peer's failure | end with the own failure | end |
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
