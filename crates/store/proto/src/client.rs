@@ -33,12 +33,12 @@ use super::wire::{WireError, request};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
-/// One call of the store's API, as bytes and what must come back.
+/// One call of the store's API: the bytes to send and the expected answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
     /// The first request.
     ///
-    /// The driver may send the last value behind it.
+    /// The driver may send the last value after it.
     pub request: Vec<u8>,
     /// The answer of the server.
     pub expects: Expects,
@@ -107,7 +107,7 @@ pub enum Input<'a> {
         /// Time limit of a reply that is due immediately.
         reply_timeout: Duration,
     },
-    /// Bytes came.
+    /// Bytes arrived.
     Received(&'a [u8]),
     /// Bytes were read into [`ClientMachine::space`].
     Filled,
@@ -399,7 +399,7 @@ impl ClientMachine {
                 self.cancel(now, Vec::new(), true, then);
             }
             State::Idle | State::Dead(_) => {}
-            // The answer to the cancelling, or to a request, does not come.
+            // The caller does not wait for the answer to the cancellation or to the request.
             State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
                 self.fail(Failure::GivenUp);
             }

@@ -73,7 +73,7 @@ fn length_field(what: &'static str, length: usize, most: usize) -> Result<[u8; 4
     }
 }
 
-/// The rest of a file behind its last whole record.
+/// The rest of a file after its last whole record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
     /// Nothing.

@@ -62,7 +62,7 @@ impl Operations {
         self.keyspace.store_for(owner);
     }
 
-    /// Takes the next connection whose wait is over.
+    /// Takes all connections whose waits are over.
     #[inline]
     pub fn woken(&mut self) -> impl Iterator<Item = ConnId> {
         self.woken.drain(..)
@@ -149,7 +149,7 @@ impl Operations {
         true
     }
 
-    /// Begins a wait whose names come in several steps.
+    /// Begins a wait to which names are added in several steps.
     pub fn begin_wait(&mut self, connection: ConnId) -> Serial {
         let owner = self.keyspace.owner();
         self.waiters.begin(connection, WaitKind::Presence, owner)

@@ -29,7 +29,7 @@ pub trait Extension: fmt::Debug + Send {
     /// Returns the prefix of the wire names of the extension's keys.
     fn prefix(&self) -> &[u8];
 
-    /// Returns the nonce by which a client detects the extension, and its answer.
+    /// Returns the nonce by which a client detects the extension, and the answer.
     ///
     /// Any other nonce, and this one without the extension, is answered with itself.
     fn probe(&self) -> (u32, u32);

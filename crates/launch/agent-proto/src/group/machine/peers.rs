@@ -202,7 +202,7 @@ impl WorkerGroup {
         self.others.ended = true;
         self.others.unexplained = None;
         match self.phase {
-            // The answer of the rendezvous says more.
+            // The rendezvous gives a more precise answer.
             Phase::New | Phase::Joining | Phase::Clearing { then: None, .. } => {}
             Phase::Barrier => self.others.at_barrier(now),
             _ => self.close(now, StopReason::RunClosed),
