@@ -141,14 +141,14 @@ mod tests {
     fn nodes_that_come_and_go_are_named_by_their_hosts() {
         for (reason, nodes, text) in [
             (
-                "node node-c_4242_0 is gone (killed)",
+                "node node-c_4242_0 is lost (killed)",
                 Some(3),
-                "node-c is gone (killed); 3 nodes go on",
+                "node-c is lost (killed); 3 nodes go on",
             ),
             (
-                "node node-c_4242_0 is gone (killed)",
+                "node node-c_4242_0 is lost (killed)",
                 Some(1),
-                "node-c is gone (killed); 1 node goes on",
+                "node-c is lost (killed); 1 node goes on",
             ),
             (
                 "node node-d_7_0 waits to join",

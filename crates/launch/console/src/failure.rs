@@ -3,7 +3,8 @@
 //! It reports the first failure with its cause, the failures that followed, and a remedy:
 //!
 //! ```text
-//! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at 07:08:08.125001: ValueError: boom
+//! rdzv: first failure: rank 5 (local rank 1, pid 4243, exit code 1) on node-a at
+//!       07:08:08.125001: ValueError: boom
 //! rdzv: raised in train.py, line 41, in main
 //!           config = load(path)
 //! rdzv: 6 more: ranks 0-4, 7: exit code -15 (SIGTERM), stopped by the agent

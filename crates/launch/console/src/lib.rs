@@ -11,7 +11,7 @@
 //! | [`failure`] | the end of a run that failed: verdict, traceback, attempts, files, remedy |
 //! | [`success`] | the end of a run that succeeded |
 //! | [`preemption`] | the notice that the scheduler will take the nodes away |
-//! | [`stop`] | Ctrl-C and other signals: the workers that are still running, and the time that they have |
+//! | [`stop`] | Ctrl-C and other signals: the workers that still run, and the time left |
 //! | [`live`] | the lines and rows of workers while they run, and the status row |
 //! | [`remedy`] | advice for known causes |
 //! | [`traceback`] | the relevant lines of a traceback |

@@ -78,11 +78,11 @@ mod tests {
             "finished in 2 h 03 min, 8 workers on 2 nodes"
         );
         success.restarts.push("rank 5: out of memory".to_owned());
-        success.changes.push("node-b is gone (killed)".to_owned());
+        success.changes.push("node-b is lost (killed)".to_owned());
         assert_eq!(
             success.sentence(),
             "finished in 2 h 03 min, 8 workers on 2 nodes, 1 restart (rank 5: out of memory), 1 change of nodes \
-             (node-b is gone (killed))"
+             (node-b is lost (killed))"
         );
     }
 }

@@ -1,4 +1,6 @@
-//! Errors of a store. Every error names the peer or file, the key and the time spent.
+//! Errors of a store.
+//!
+//! Every error names the peer or file, the key and the time spent.
 
 use std::io;
 use std::time::Duration;

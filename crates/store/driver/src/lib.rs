@@ -2,7 +2,7 @@
 //!
 //! | store | lives in | use it for |
 //! |---|---|---|
-//! | [`TcpStore`] | a [`TcpStoreServer`] somewhere, reached over TCP | jobs on several hosts, and PyTorch peers |
+//! | [`TcpStore`] | a [`TcpStoreServer`], over TCP | jobs on several hosts, PyTorch peers |
 //! | [`FileStore`] | one file on a (shared) file system | jobs without a reachable port |
 //! | [`HashStore`] | this process | tests, single-process jobs |
 //! | [`PrefixStore`] | any of the others | a separate key space inside a shared store |

@@ -1,6 +1,6 @@
 //! Name look-ups.
 //!
-//! A look-up cannot be interrupted, and takes as long as a name server is silent.
+//! A look-up cannot be interrupted. It lasts until the name server answers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};

@@ -32,7 +32,8 @@ pub trait Store: Any + Send + Sync + Debug {
         self.get(key)
     }
 
-    /// Adds to the decimal number under the key (absent counts as 0) and returns the sum.
+    /// Adds to the decimal number under the key, and returns the sum.
+    /// An absent key counts as 0.
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError>;
 
     /// Stores `desired` if the key holds `expected`, and returns the new value.

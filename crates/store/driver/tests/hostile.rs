@@ -1,6 +1,7 @@
-//! Every attack of the hostile suite on a server, with an honest client beside it: the client's
-//! connection goes on with right answers, and what the attack took is bounded. Nothing here is measured
-//! in time.
+//! Tests of every attack of the hostile suite on a server.
+//!
+//! An honest client uses the server at the same time. Its connection continues with right answers,
+//! and the resources of the attack are bounded. No test measures time.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -17,15 +18,16 @@ use rdzv_testing::hostile::{Attack, Attacker, CONNECTIONS, attacks};
 
 const MEMORY: usize = 64 << 20;
 
-/// The most memory of a peer that has not joined the job: the share of an address, and what one
-/// request may take beyond it.
+/// Maximum memory of a peer that has not joined the job.
+/// It is the share of an address, and the excess of one request.
 const SHARE: usize = MEMORY / 4 + (2 << 20);
 
-/// The most work of a turn: what it may take, one request or reply more, and the waits that end with
-/// one request, of which each connection has a bounded number.
+/// Maximum work of a turn.
+/// It is the limit of a turn, one more request or reply, and the waits that end with one request.
+/// Each connection has a bounded number of waits.
 const TURN: usize = 8 * TURN_WORK;
 
-/// A copy of a large value that is changed while somebody reads it.
+/// Size of a copy of a large value that is changed while a client reads it.
 const COPY: usize = 4 << 20;
 
 fn server() -> TcpStoreServer {
@@ -47,7 +49,7 @@ fn server() -> TcpStoreServer {
     .unwrap()
 }
 
-/// A client as PyTorch's, which never connects again.
+/// A client like PyTorch's, which never connects again.
 struct Honest {
     store: TcpStore,
     rounds: usize,
@@ -79,7 +81,7 @@ impl Honest {
     }
 }
 
-/// Carries out an attack, and returns what the server counted.
+/// Carries out an attack, and returns the server's figures.
 fn attack(attack: Attack) -> ServerStats {
     let server = server();
     let mut honest = Honest::new(server.port());
@@ -97,7 +99,7 @@ fn attack(attack: Attack) -> ServerStats {
     });
     honest.ask();
     let stats = server.stats();
-    // A closed connection leaves nothing behind but its values.
+    // A closed connection leaves only its values behind.
     drop(attacker);
     while server.stats().connections > 1 || server.stats().waits > 0 {
         honest.ask();
@@ -105,7 +107,7 @@ fn attack(attack: Attack) -> ServerStats {
     stats
 }
 
-/// Carries out the attacks of a kind, and checks what each of them took.
+/// Carries out attacks, and checks the resources of each.
 fn all_of(kind: &[Attack]) {
     for one in kind {
         let stats = attack(*one);
@@ -118,7 +120,7 @@ fn all_of(kind: &[Attack]) {
     }
 }
 
-/// The attacks, divided among tests that run at the same time.
+/// Returns a part of the attacks, for tests that run in parallel.
 fn part(number: usize) -> Vec<Attack> {
     attacks().skip(number).step_by(4).collect()
 }

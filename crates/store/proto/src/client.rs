@@ -1,4 +1,6 @@
-//! The client's end of a connection: one operation at a time, each bounded in time.
+//! The client's end of a connection.
+//!
+//! One operation at a time is in progress, and each has a time limit.
 //!
 //! ```text
 //!            Start            WAIT/BARRIER sent          deadline: CANCEL_WAIT sent
@@ -10,16 +12,16 @@
 //!    └──────────────────────────────┘      anything else, at any time: Dead
 //! ```
 //!
-//! A server of ours may answer a wait with the value itself (0x02): `Answering` begins then without
-//! another request. If our cancelling crosses it, the value comes first and 0x01 behind it
+//! A server of ours may answer a wait with the value itself (0x02). Then `Answering` begins without
+//! another request. If the client cancels at the same time, the value comes first, followed by 0x01
 //! (`Cancelled`).
 //!
-//! The protocol has neither request ids nor error replies, so a connection on which anything went
-//! wrong cannot be used again: its later bytes would be ambiguous. Only a wait that timed out
-//! and was cancelled in order leaves it usable.
+//! The protocol has neither request ids nor error replies. So a connection on which anything went
+//! wrong cannot be used again, because its later bytes would be ambiguous. Only a wait that timed
+//! out and was cancelled properly leaves it usable.
 //!
-//! When the server's release and our cancelling cross on the way, both answers come. The keys were
-//! there then, and the operation goes on, where PyTorch calls it timed out.
+//! The server's release and the client's cancellation may cross. Then both answers come. The keys
+//! existed, so the operation continues, whereas PyTorch reports a timeout.
 
 use std::time::Duration;
 
@@ -31,12 +33,12 @@ use super::wire::{WireError, request};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
-/// One call of the store's API, as bytes and what must come back.
+/// One call of the store's API: the bytes to send and the expected answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
     /// The first request.
     ///
-    /// The driver may send the last value behind it.
+    /// The driver may send the last value after it.
     pub request: Vec<u8>,
     /// The answer of the server.
     pub expects: Expects,
@@ -105,7 +107,7 @@ pub enum Input<'a> {
         /// Time limit of a reply that is due immediately.
         reply_timeout: Duration,
     },
-    /// Bytes came.
+    /// Bytes arrived.
     Received(&'a [u8]),
     /// Bytes were read into [`ClientMachine::space`].
     Filled,
@@ -154,7 +156,7 @@ enum State {
     Dead(Failure),
 }
 
-/// See the [module](self).
+/// The state of the client; see the [module](self) for a diagram.
 #[derive(Debug)]
 pub struct ClientMachine {
     state: State,
@@ -173,7 +175,7 @@ impl Default for ClientMachine {
 }
 
 impl ClientMachine {
-    /// A client that gives one reply at most this much memory.
+    /// Creates a client that allows at most this much memory for one reply.
     pub fn new(max_reply_bytes: usize) -> Self {
         Self {
             state: State::Idle,
@@ -397,7 +399,7 @@ impl ClientMachine {
                 self.cancel(now, Vec::new(), true, then);
             }
             State::Idle | State::Dead(_) => {}
-            // The answer to the cancelling, or to a request, does not come.
+            // The caller does not wait for the answer to the cancellation or to the request.
             State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
                 self.fail(Failure::GivenUp);
             }

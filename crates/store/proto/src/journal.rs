@@ -5,18 +5,17 @@
 //!
 //!   /k            a user's key `k`
 //!   -/k           the key `k` was deleted here (its value is empty)
-//!   refcount/     decimal: how many store objects are open on the file
-//!   cleanup/      decimal: how many have been closed
+//!   refcount/     decimal: number of store objects that are open on the file
+//!   cleanup/      decimal: number of store objects that have been closed
 //! ```
 //!
-//! The state is what remains when all records have been applied from the beginning: the last record
-//! of a key wins. A record that is cut short is one that its writer did not live to finish: it does
-//! not count, and whoever may write next cuts it off ([`Tail::Torn`]). Something that cannot be the
-//! beginning of a record means that the file is not a store's at all ([`Tail::Foreign`]); it must
-//! then not be touched.
+//! The state results from applying all records from the beginning: the last record of a key wins.
+//! A torn record is one that its writer did not live to finish. It does not count, and the next
+//! writer cuts it off ([`Tail::Torn`]). Bytes that cannot begin a record mean that the file is not
+//! a store's ([`Tail::Foreign`]). Such a file must not be changed.
 //!
-//! This module never opens a file; the driver reads from [`Journal::offset`] on and feeds what it
-//! found to [`Journal::replay`].
+//! This module never opens a file. The driver reads from [`Journal::offset`] on and passes the
+//! bytes to [`Journal::replay`].
 
 use std::collections::BTreeMap;
 
@@ -50,17 +49,17 @@ pub struct TooLong {
     pub most: usize,
 }
 
-/// The raw key of a user's key.
+/// Returns the raw key of a user's key.
 pub fn user_key(key: &str) -> Vec<u8> {
     [b"/", key.as_bytes()].concat()
 }
 
-/// The raw key of the record that deletes a user's key.
+/// Returns the raw key of the record that deletes a user's key.
 pub fn deletion_of(key: &str) -> Vec<u8> {
     [b"-/", key.as_bytes()].concat()
 }
 
-/// One record, to be written with one write.
+/// Encodes one record, to be written with one write.
 pub fn encode(raw_key: &[u8], value: &[u8]) -> Result<Vec<u8>, TooLong> {
     let key_length = length_field("key", raw_key.len(), LONGEST_KEY)?;
     let value_length = length_field("value", value.len(), u32::MAX as usize)?;
@@ -74,14 +73,14 @@ fn length_field(what: &'static str, length: usize, most: usize) -> Result<[u8; 4
     }
 }
 
-/// The rest of a file behind its last whole record.
+/// The rest of a file after its last whole record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
     /// Nothing.
     Clean,
     /// The beginning of a record.
     Torn,
-    /// Something that no record begins with.
+    /// Something that is not the beginning of a record.
     Foreign,
 }
 
@@ -139,12 +138,12 @@ impl Journal {
         }
     }
 
-    /// The value of a raw key.
+    /// Returns the value of a raw key.
     pub fn get(&self, raw_key: &[u8]) -> Option<&Bytes> {
         self.entries.get(raw_key)
     }
 
-    /// Number of raw keys, the two counts included.
+    /// Returns the number of raw keys, including the two counts.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -154,7 +153,7 @@ impl Journal {
         self.entries.is_empty()
     }
 
-    /// The users' keys, without the slash; the two counts are not among them.
+    /// Returns the users' keys, without the slash and without the two counts.
     pub fn user_keys(&self) -> impl Iterator<Item = &[u8]> {
         self.entries.keys().filter_map(|key| key.strip_prefix(b"/"))
     }
@@ -175,7 +174,7 @@ fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
     Ok((key, value, 2 * LENGTH + key.len() + value.len()))
 }
 
-/// A length and that many bytes, if they are all there.
+/// Reads a length and that many bytes; `None` if they are incomplete.
 fn field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)

@@ -75,7 +75,7 @@ impl Keyspace {
         }
     }
 
-    /// Sets the owner of everything that is stored from now on.
+    /// Sets the owner of all values that are stored from now on.
     ///
     /// The meter of the owner is part of the store's meter.
     #[inline]
@@ -85,7 +85,7 @@ impl Keyspace {
         }
     }
 
-    /// The owner of what is stored now.
+    /// Returns the owner of the values that are stored now.
     pub fn owner(&self) -> &Meter {
         &self.owner
     }
@@ -96,7 +96,7 @@ impl Keyspace {
         self.meter.bytes()
     }
 
-    /// Number of keys; queues do not count.
+    /// Returns the number of keys, without queues.
     pub fn len(&self) -> usize {
         self.map.len()
     }
@@ -106,7 +106,7 @@ impl Keyspace {
         self.map.is_empty()
     }
 
-    /// Number of queues that are not empty.
+    /// Returns the number of queues that are not empty.
     pub fn queue_count(&self) -> usize {
         self.queues.len()
     }
@@ -128,17 +128,17 @@ impl Keyspace {
         self.map.contains_key(name) || self.queues.contains_key(name)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn peek(&self, key: &[u8]) -> Option<&[u8]> {
         self.map.get(key).map(|entry| entry.value.as_ref())
     }
 
-    /// The length of the value of a key; 0 for an absent one.
+    /// Returns the length of the value of a key; 0 if the key is absent.
     pub fn length(&self, key: &[u8]) -> usize {
         self.peek(key).map_or(0, <[u8]>::len)
     }
 
-    /// The value of a key, to be sent or kept.
+    /// Returns the value of a key, to be sent or kept.
     pub fn get(&mut self, key: &[u8]) -> Option<Body<'_>> {
         let entry = self.map.get_mut(key)?;
         if let Value::Plain(bytes) = &mut entry.value
@@ -223,7 +223,7 @@ impl Keyspace {
         Ok(sum)
     }
 
-    /// Removes a key, never a queue; tells whether it was there.
+    /// Removes a key, never a queue; `true` if it existed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         let removed = self.map.remove(key);
         removed.inspect(|entry| entry.forget(key)).is_some()
@@ -260,7 +260,7 @@ impl Keyspace {
         Some(value)
     }
 
-    /// The length of a queue; 0 for an unknown one.
+    /// Returns the length of a queue; 0 if it is unknown.
     pub fn queue_len(&self, name: &[u8]) -> usize {
         self.queues.get(name).map_or(0, |queue| queue.entries.len())
     }
@@ -296,7 +296,7 @@ impl Keyspace {
 }
 
 impl Entry {
-    /// Has the key count for another owner.
+    /// Makes the key count for another owner.
     #[inline]
     fn change_owner(&mut self, key: &[u8], owner: &Meter) {
         if !self.owner.is(owner) {
@@ -306,7 +306,7 @@ impl Entry {
         }
     }
 
-    /// Does not count the key any more.
+    /// Stops counting the key.
     fn forget(&self, key: &[u8]) {
         self.owner
             .remove_key(ENTRY_OVERHEAD + key.len() + self.value.memory());
@@ -322,7 +322,7 @@ impl Value {
         }
     }
 
-    /// Memory that is not counted by its being shared.
+    /// Returns the memory that no shared value counts.
     fn memory(&self) -> usize {
         match self {
             Self::Plain(bytes) => bytes.capacity(),

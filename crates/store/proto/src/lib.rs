@@ -1,6 +1,6 @@
 //! The stores: keys, values, waiters, and the c10d wire.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`keyspace`] | keys and queues, and the memory they take |
 //! | [`waiters`] | waits for keys |

@@ -1,4 +1,4 @@
-//! Counting memory and keys, and who owns them.
+//! Counting memory and keys per owner.
 //!
 //! Meters form a tree, and what counts in one counts in all above it:
 //!
@@ -27,7 +27,7 @@ struct Count {
 }
 
 impl Meter {
-    /// A new meter that counts in this one too.
+    /// Creates a meter that is part of this one.
     pub fn part(&self) -> Self {
         Self(Arc::new(Count {
             whole: Some(self.clone()),
@@ -44,13 +44,13 @@ impl Meter {
         }))
     }
 
-    /// The bytes held now.
+    /// Returns the bytes held now.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.0.bytes.load(Relaxed)
     }
 
-    /// The keys and queues held now.
+    /// Returns the keys and queues held now.
     #[inline]
     pub fn keys(&self) -> usize {
         self.0.keys.load(Relaxed)
@@ -72,7 +72,7 @@ impl Meter {
         });
     }
 
-    /// Counts these bytes instead of those.
+    /// Counts `to` bytes instead of `from` bytes.
     #[inline]
     pub fn resize(&self, from: usize, to: usize) {
         match to.cmp(&from) {
@@ -91,7 +91,7 @@ impl Meter {
         });
     }
 
-    /// Counts one key of this many bytes less.
+    /// Subtracts one key of this many bytes.
     #[inline]
     pub fn remove_key(&self, bytes: usize) {
         self.each(|count| {
@@ -121,7 +121,7 @@ impl Meter {
     }
 }
 
-/// A large value that several may hold. It counts once.
+/// A large value that several holders can share. It counts once.
 #[derive(Debug, Clone)]
 pub struct Shared(Arc<Metered>);
 

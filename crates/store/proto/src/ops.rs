@@ -1,11 +1,13 @@
-//! The operations of a store: their effect on the keys, and the waiters that they wake.
+//! The operations of a store.
+//!
+//! This module defines their effect on the keys, and the waits that they end.
 //!
 //! | operation | wakes |
 //! |---|---|
-//! | set, append, add, multi_set, barrier | everyone who waits for the key's presence, and members of barriers under it if its number is enough for them |
-//! | compare_set | the same, if the key is there afterwards |
+//! | set, append, add, multi_set, barrier | waits for the key, and barriers that are complete |
+//! | compare_set | the same, if the key exists afterwards |
 //! | queue_push | the oldest waiter, one per entry (see [`Operations::release`]) |
-//! | get, check, delete_key, queue_pop … | nobody |
+//! | get, check, delete_key, queue_pop … | none |
 //!
 //! Woken connections are collected in a list that the caller empties with [`Operations::woken`]
 //! after each operation.
@@ -25,7 +27,7 @@ pub struct Operations {
     keyspace: Keyspace,
     waiters: Waiters,
     woken: Vec<ConnId>,
-    /// The queue of an entry that a connection was promised and has not popped yet.
+    /// Queue of the entry that a connection was promised and has not popped yet.
     promised: BTreeMap<ConnId, Promise>,
     /// Number of promises per queue.
     promises: BTreeMap<Box<[u8]>, usize>,
@@ -36,7 +38,7 @@ pub struct Operations {
 pub struct Promise(Box<[u8]>);
 
 impl Operations {
-    /// An empty store that counts its large values with `meter`.
+    /// Creates an empty store that counts its large values with `meter`.
     pub fn new(meter: Meter) -> Self {
         Self {
             keyspace: Keyspace::new(meter),
@@ -44,23 +46,23 @@ impl Operations {
         }
     }
 
-    /// The data.
+    /// Returns the data.
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
 
-    /// The waits.
+    /// Returns the waits.
     pub fn waiters(&self) -> &Waiters {
         &self.waiters
     }
 
-    /// Sets the owner of what is stored and waited for from now on.
+    /// Sets the owner of the values and waits from now on.
     #[inline]
     pub fn act_for(&mut self, owner: &Meter) {
         self.keyspace.store_for(owner);
     }
 
-    /// Takes the next connection whose wait is over.
+    /// Takes all connections whose waits are over.
     #[inline]
     pub fn woken(&mut self) -> impl Iterator<Item = ConnId> {
         self.woken.drain(..)
@@ -99,7 +101,7 @@ impl Operations {
         self.keyspace.get(key)
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&mut self, key: &[u8]) -> Option<Body<'_>> {
         self.keyspace.get(key)
     }
@@ -147,7 +149,7 @@ impl Operations {
         true
     }
 
-    /// Begins a wait whose names come in several steps.
+    /// Begins a wait to which names are added in several steps.
     pub fn begin_wait(&mut self, connection: ConnId) -> Serial {
         let owner = self.keyspace.owner();
         self.waiters.begin(connection, WaitKind::Presence, owner)
@@ -178,7 +180,7 @@ impl Operations {
         self.waiters.cancel(connection);
     }
 
-    /// Removes a key; tells whether it was there.
+    /// Removes a key; `true` if it existed.
     pub fn delete_key(&mut self, key: &[u8]) -> bool {
         self.keyspace.remove(key)
     }
@@ -208,7 +210,7 @@ impl Operations {
         self.offer(name);
     }
 
-    /// The length of a queue before the pop, and its first entry.
+    /// Returns the length of a queue before the pop, and its first entry.
     pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<Value>) {
         (self.keyspace.queue_len(name), self.keyspace.pop(name))
     }
@@ -234,7 +236,7 @@ impl Operations {
         Ok(complete)
     }
 
-    /// The number under a key, for messages.
+    /// Returns the number under a key, for messages.
     pub fn number(&self, key: &[u8]) -> Option<i64> {
         number::parse(self.keyspace.peek(key)?)
     }

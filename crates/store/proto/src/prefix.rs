@@ -1,9 +1,9 @@
-//! Names of the keys of a prefix store inside the store that it wraps: `prefix/key`.
+//! Names of the keys of a prefix store inside the wrapped store: `prefix/key`.
 //!
 //! The innermost wrapper's prefix comes first: "outer" around "inner" around a TCP store turns
 //! `a` into `/inner/outer/a` on the wire.
 
-/// The name that `key` has in the wrapped store.
+/// Returns the name that `key` has in the wrapped store.
 pub fn join(prefix: &str, key: &str) -> String {
     format!("{prefix}/{key}")
 }

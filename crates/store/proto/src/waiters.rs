@@ -1,20 +1,19 @@
-//! Waits for keys: registration, and which of them an operation ends.
+//! Waits for keys: registration, and the waits that an operation ends.
 //!
-//! A wait is registered on the keys that were absent when it came, and is over when each of them
-//! has been there once; a key that is deleted again meanwhile does not hold it back. Every
-//! registration is taken out when it has been used, so nobody is woken twice, and a connection
-//! that cancels or leaves costs work for its own keys only.
+//! A wait is registered on the keys that were absent at its start. It is over when each of them has
+//! existed once; it does not matter if a key is deleted later. A used registration is removed, so
+//! each waiter is woken once. A connection that cancels or leaves costs work only for its own keys.
 //!
-//! An operation on a key costs work for the waits that it changes, and for no other. Each key has
-//! three sets of them:
+//! An operation on a key costs work only for the waits that it changes. Each key has three sets of
+//! waits:
 //!
 //! | waits | a write of the key | an entry of the queue |
 //! |---|---|---|
-//! | `last`: for nothing else any more | ends them | ends the oldest |
-//! | `more`: for other keys too | they have seen the key | they have seen it |
-//! | `barriers`, by the number that they wait for | ends those that it is enough for | |
+//! | `last`: for no other key any more | ends them | ends the oldest |
+//! | `more`: for other keys too | notes that they have seen the key | the same |
+//! | `barriers`, by the number that they wait for | ends those whose number is reached | |
 //!
-//! Registrations of cancelled waits are taken out in steps ([`Waiters::sweep`]).
+//! Registrations of cancelled waits are removed in steps ([`Waiters::sweep`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,16 +21,16 @@ use super::keyspace::ENTRY_OVERHEAD;
 use super::meter::Meter;
 use rdzv_core::ident::ConnId;
 
-/// Registrations of cancelled waits that are taken out at once; more go in later steps.
+/// Number of registrations of cancelled waits that one step removes.
 pub const SWEEP_STEP: usize = 512;
 
 /// The condition of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitKind {
-    /// `WAIT`: the keys shall be there.
+    /// `WAIT`: the keys have to exist.
     Presence,
-    /// `BARRIER`: the number under the key shall be at least this. How it gets there does not
-    /// matter, so a member may wait for others that only add to it.
+    /// `BARRIER`: the number under the key has to be at least this.
+    /// Its origin does not matter, so a member can wait for others that only add to the key.
     Barrier(i64),
 }
 
@@ -41,12 +40,13 @@ pub struct Waiters {
     keys: BTreeMap<Box<[u8]>, Registered>,
     waits: BTreeMap<Serial, Wait>,
     connections: BTreeMap<ConnId, BTreeSet<Serial>>,
-    /// Cancelled waits, whose registrations are still there.
+    /// Cancelled waits with remaining registrations.
     cancelled: VecDeque<(Serial, Wait)>,
     next: Serial,
 }
 
-/// The number of a wait. Later waits have larger ones, so a set is in order of registration.
+/// Number of a wait.
+/// Later waits have larger numbers, so a set of them is in order of registration.
 pub type Serial = u64;
 
 /// The waits on one key.
@@ -61,42 +61,42 @@ struct Registered {
 struct Wait {
     connection: ConnId,
     kind: WaitKind,
-    /// The keys it is still registered on.
+    /// Keys that the wait is still registered on.
     missing: BTreeSet<Box<[u8]>>,
-    /// More keys may be added, so it cannot be over yet.
+    /// `true` if more keys may be added, so the wait cannot be over yet.
     open: bool,
-    /// Counts its memory.
+    /// Meter that counts the memory of the wait.
     owner: Meter,
 }
 
 impl Waiters {
-    /// Number of waits.
+    /// Returns the number of waits.
     pub fn len(&self) -> usize {
         self.waits.len()
     }
 
-    /// Whether nobody waits.
+    /// `true` if there is no wait.
     pub fn is_empty(&self) -> bool {
         self.waits.is_empty()
     }
 
-    /// Whether registrations of cancelled waits are left.
+    /// `true` if registrations of cancelled waits are left.
     #[inline]
     pub fn has_cancelled(&self) -> bool {
         !self.cancelled.is_empty()
     }
 
-    /// Number of waits of one connection.
+    /// Returns the number of waits of one connection.
     pub fn count(&self, connection: ConnId) -> usize {
         self.connections.get(&connection).map_or(0, BTreeSet::len)
     }
 
-    /// Whether any wait is registered on the key.
+    /// `true` if any wait is registered on the key.
     pub fn has(&self, key: &[u8]) -> bool {
         !self.keys.is_empty() && self.keys.contains_key(key)
     }
 
-    /// Registers a connection on keys. A key named twice counts once.
+    /// Registers a connection on keys. A repeated key counts once.
     pub fn register<'k>(
         &mut self,
         connection: ConnId,
@@ -150,7 +150,7 @@ impl Waiters {
         };
     }
 
-    /// All keys of a wait have been added. Tells whether it is over already.
+    /// Ends the list of keys of a wait; `true` if the wait is already over.
     pub fn finish(&mut self, serial: Serial) -> bool {
         let Some(wait) = self.waits.get_mut(&serial) else {
             return true;
@@ -164,8 +164,9 @@ impl Waiters {
         false
     }
 
-    /// A key was written, and holds `number` now if it is one: wakes the waits for its
-    /// presence, and members of barriers that are complete with this.
+    /// Wakes the waits for a key that was written.
+    /// They are the waits for its presence, and members of barriers that are now complete. `number`
+    /// is the number that the key holds now, if it is one.
     pub fn wake(&mut self, key: &[u8], number: Option<i64>, woken: &mut Vec<ConnId>) {
         let Some(registered) = self.keys.get_mut(key) else {
             return;
@@ -191,9 +192,10 @@ impl Waiters {
         }
     }
 
-    /// A queue has `available` entries that nobody has been woken for: wakes as many waits that
-    /// lack nothing else, the oldest first, and returns how many. Waits that also lack other keys
-    /// have seen this one.
+    /// Offers `available` entries of a queue to the waits for it.
+    /// No wait has been woken for these entries. At most that many waits that need no other key are
+    /// woken, the oldest first; returns their number. Waits that need other keys as well note that
+    /// they have seen this one.
     pub fn offer(&mut self, queue: &[u8], available: usize, woken: &mut Vec<ConnId>) -> usize {
         if available == 0 {
             return 0;
@@ -233,7 +235,7 @@ impl Waiters {
         self.sweep();
     }
 
-    /// Takes out some registrations of cancelled waits. Tells whether there are more.
+    /// Removes some registrations of cancelled waits; `true` if there are more.
     pub fn sweep(&mut self) -> bool {
         for _ in 0..SWEEP_STEP {
             let Some((serial, wait)) = self.cancelled.front_mut() else {
@@ -258,10 +260,10 @@ impl Waiters {
         !self.cancelled.is_empty()
     }
 
-    /// A wait has seen a key, on which it is not registered any more.
+    /// Notes that a wait has seen a key, on which it is no longer registered.
     fn see(&mut self, serial: Serial, key: &[u8], woken: &mut Vec<ConnId>) {
         let Some(wait) = self.waits.get_mut(&serial) else {
-            // A cancelled one, which is forgotten in time.
+            // The wait is cancelled, and a later step removes it.
             return;
         };
         wait.missing.remove(key);
@@ -277,7 +279,7 @@ impl Waiters {
         }
     }
 
-    /// Has a wait that lacks one key only be among the last ones of that key.
+    /// Moves a wait that lacks only one key to the set `last` of that key.
     fn note_last(&mut self, serial: Serial) {
         if let Some(wait) = self.waits.get(&serial)
             && wait.missing.len() == 1
@@ -290,7 +292,7 @@ impl Waiters {
         }
     }
 
-    /// Takes out a wait without registrations.
+    /// Removes a wait without registrations.
     fn end(&mut self, serial: Serial) {
         let Some(wait) = self.waits.remove(&serial) else {
             return;
@@ -315,7 +317,8 @@ impl Waiters {
     }
 }
 
-/// Memory of one registration: the key lies in the wait and in the table of keys.
+/// Returns the memory of one registration.
+/// The key is stored in the wait and in the table of keys.
 fn registration(key: &[u8]) -> usize {
     2 * (ENTRY_OVERHEAD + key.len())
 }

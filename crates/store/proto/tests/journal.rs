@@ -1,5 +1,6 @@
-//! Properties of the file journal: what was written is read, however the reading is cut, and
-//! whatever a file holds is survived.
+//! Property tests of the file journal.
+//!
+//! Written records are read, however the reading is cut, and any file content is survived.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -11,7 +12,7 @@ use rdzv_store_proto::journal::{
     CLOSED_COUNT, Journal, OPEN_COUNT, Tail, deletion_of, encode, user_key,
 };
 
-/// What a user of the store does.
+/// A step of a user of the store.
 #[derive(Debug, Clone)]
 enum Step {
     Set(String, Vec<u8>),
@@ -20,7 +21,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few keys, so that they are overwritten and deleted.
+    // Few keys, so that the steps overwrite and delete them.
     let key = prop_oneof![
         Just("-"),
         Just(""),
@@ -36,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The file that the steps leave, and what is in it.
+/// Returns the file that the steps leave, and its content.
 fn written(steps: &[Step]) -> (Vec<u8>, BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut file = encode(OPEN_COUNT, b"1").unwrap();
     let mut model = BTreeMap::from([(OPEN_COUNT.to_vec(), b"1".to_vec())]);
@@ -78,7 +79,7 @@ proptest! {
         assert_equals(&journal, &model);
     }
 
-    /// A reader looks again and again while the file grows by any number of bytes.
+    /// A reader reads repeatedly while the file grows by any number of bytes.
     #[test]
     fn reading_may_be_cut_anywhere(
         steps in vec(step(), 0..20),
@@ -98,8 +99,8 @@ proptest! {
         assert_equals(&journal, &model);
     }
 
-    /// A writer that dies in the middle of a record loses that record and nothing else, once the
-    /// next writer has cut it off.
+    /// A writer that dies in the middle of a record loses only that record.
+    /// The next writer cuts the record off.
     #[test]
     fn a_torn_end_loses_one_record(
         steps in vec(step(), 1..20),

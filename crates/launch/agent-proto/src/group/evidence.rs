@@ -73,7 +73,8 @@ impl Evidence {
 /// The file has one of two forms of JSON.
 ///
 /// ```json
-/// {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "…", "timestamp": "1790000000"}}}
+/// {"message": {"message": "ValueError: boom",
+///              "extraInfo": {"py_callstack": "…", "timestamp": "1790000000"}}}
 /// {"message": "boom", "timestamp": "1790000000"}
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

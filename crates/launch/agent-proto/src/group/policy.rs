@@ -100,7 +100,7 @@ pub struct StopRequests {
 impl StopRequests {
     /// Records a signal and returns the longest time that the workers still have.
     ///
-    /// Returns `None` if the signal repeats the last one within [`SAME_REQUEST`]. The first request
+    /// Returns `None` if the signal repeats the last one within `SAME_REQUEST`. The first request
     /// grants the whole shutdown timeout, the second a quarter of it, and any further one nothing.
     pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
         if let Some((last, at)) = self.last

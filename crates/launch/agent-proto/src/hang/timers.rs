@@ -3,7 +3,7 @@
 //! A client writes one line of JSON per request to a named pipe:
 //!
 //! ```text
-//! {"version": 1, "pid": 4242, "scope_id": "train.py#17", "expiration_time": 1790000123.5, "signal": 9}
+//! {"version": 1, "pid": 4242, "scope_id": "a.py#17", "expiration_time": 1790000123.5, "signal": 9}
 //! ```
 //!
 //! `expiration_time` is in seconds since the Unix epoch; a negative value releases the timer. A

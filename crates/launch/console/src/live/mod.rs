@@ -15,7 +15,7 @@
 //! | file | content |
 //! |---|---|
 //! | `row` | one row of cells with their colours |
-//! | `screen` | one stream of a worker: turns bytes into finished lines and the row that is redrawn |
+//! | `screen` | one stream of a worker: finished lines, and the row that is redrawn |
 //! | `block` | lines that stay together: tracebacks |
 //! | `label` | the label of a worker's lines, and its colour |
 //! | `rows` | the rows of all workers, as many as fit |

@@ -1,4 +1,6 @@
-//! What is special about stores in files: other processes, torn records, locks, removal.
+//! Tests of the properties of stores in files.
+//!
+//! They cover other processes, torn records, locks and removal.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -20,7 +22,7 @@ fn place() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// A store in a new file, and where it is.
+/// Returns a store in a new file, with its path.
 fn opened() -> (TempDir, PathBuf, FileStore) {
     let (directory, path) = place();
     let store = FileStore::open(&path, None).unwrap();
@@ -185,8 +187,8 @@ fn a_waiter_notices_that_the_file_was_replaced() {
     });
 }
 
-/// Every member removes the file when it happens to be the last one; none may lose what it wrote
-/// itself to the removal by another.
+/// The member that happens to be the last one removes the file.
+/// No member may lose its own data because another member removes the file.
 #[test]
 fn members_that_come_and_go_do_not_remove_each_others_file() {
     let (_directory, path) = place();

@@ -1,4 +1,4 @@
-//! Stores and their clients. One program, because each is linked with everything.
+//! Tests of stores and their clients. They are one program to save link time.
 
 mod file_store;
 mod secret;

@@ -1,5 +1,7 @@
-//! A server whose job has a token or certificates: who is admitted, what the others are told, and what
-//! goes over the network.
+//! Tests of a server whose job has a token or certificates.
+//!
+//! They cover the clients that are admitted, the answers to the others, and the bytes on the
+//! network.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -71,7 +73,7 @@ fn client(host: &str, port: u16, credentials: &Credentials) -> Result<TcpStore, 
     })
 }
 
-/// Asserts that the client is refused for this reason.
+/// Asserts that the server refuses the client for this reason.
 fn assert_refused(port: u16, credentials: &Credentials, reason: &str) {
     match client("127.0.0.1", port, credentials) {
         Err(error @ StoreError::Refused { .. }) if error.to_string().contains(reason) => {}
@@ -79,7 +81,7 @@ fn assert_refused(port: u16, credentials: &Credentials, reason: &str) {
     }
 }
 
-/// Everything that the server answers to these bytes.
+/// Returns the whole answer of the server to these bytes.
 fn answer(port: u16, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.write_all(bytes).unwrap();
@@ -90,7 +92,7 @@ fn answer(port: u16, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The first bytes of a client of PyTorch's, and of ours without a token.
+/// Returns the first bytes of a client of PyTorch, or of ours without a token.
 fn preamble() -> Vec<u8> {
     let mut bytes = Vec::new();
     request::preamble(&mut bytes, 7);
@@ -131,7 +133,7 @@ fn a_client_of_before_is_shown_what_is_missing_in_place_of_the_answer() {
 #[test]
 fn a_handshake_that_was_recorded_opens_nothing() {
     let server = strict(&token(1));
-    // Another client's handshake, as somebody on the network sees it.
+    // Another client's handshake, as an observer on the network sees it.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let recorded = thread::scope(|scope| {
@@ -149,7 +151,7 @@ fn a_handshake_that_was_recorded_opens_nothing() {
             sent.extend_from_slice(&proof);
             sent
         });
-        // Its connection ends there.
+        // The connection ends there.
         let outcome = TcpStore::connect(TcpStoreOptions {
             timeout: Duration::from_millis(300),
             credentials: token(1),
@@ -174,7 +176,7 @@ fn pytorch_clients_on_loopback_use_a_workers_store_and_no_other() {
     assert!(answer(denying.port(), &preamble()).starts_with(b"rdzv refuses"));
 }
 
-/// The nonce that a store echoes.
+/// Returns the nonce that a store echoes.
 fn answer_prefix(port: u16) -> u32 {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.write_all(&preamble()).unwrap();
@@ -204,7 +206,7 @@ fn keys_of_agents_are_not_for_workers() {
     assert!(worker().add("run/count", 1).is_err());
     assert!(worker().delete_key("run/rank").is_err());
     let overwrites = worker();
-    // Neither of these is answered; the next call tells.
+    // The server answers neither of these; the next call shows the result.
     let _ = overwrites.set("run/rank", b"of another");
     assert!(overwrites.check(&["address"]).is_err());
     let overwrites = worker();
@@ -285,11 +287,11 @@ fn nothing_of_a_key_a_value_or_the_token_is_seen_on_an_encrypted_connection() {
     });
     let store = client("127.0.0.1", port, &both("b")).unwrap();
     store
-        .set("a-key-that-nobody-sees", b"a-value-that-nobody-sees")
+        .set("a-key-that-no-peer-sees", b"a-value-that-no-peer-sees")
         .unwrap();
     assert_eq!(
-        store.get("a-key-that-nobody-sees").unwrap(),
-        "a-value-that-nobody-sees"
+        store.get("a-key-that-no-peer-sees").unwrap(),
+        "a-value-that-no-peer-sees"
     );
     drop(store);
     relay.join().unwrap();

@@ -1,4 +1,6 @@
-//! The TCP client against servers that are late, silent, wrong, busy or gone, and as a master.
+//! Tests of the TCP client.
+//!
+//! The servers are late, silent, wrong, busy or lost. Some clients are masters.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -28,7 +30,7 @@ fn server() -> TcpStoreServer {
     .unwrap()
 }
 
-/// A server and a client of it.
+/// Returns a server and a client of it.
 fn served() -> (TcpStoreServer, TcpStore) {
     let server = server();
     let store = TcpStore::connect(client(server.port(), LONG)).unwrap();
@@ -49,7 +51,7 @@ fn master() -> TcpStoreOptions {
     }
 }
 
-/// A port that nobody listens on, for as long as the socket is kept.
+/// Returns a port at which no server listens while the socket exists.
 fn refusing() -> (socket2::Socket, u16) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -63,7 +65,8 @@ fn refusing() -> (socket2::Socket, u16) {
     (socket, port)
 }
 
-/// Runs `serve` on each connection in turn, on a thread that ends with the listener's last one.
+/// Runs the scripts on the accepted connections, one after another.
+/// They run on a thread that ends with the last of them.
 fn scripted(scripts: Vec<fn(TcpStream)>, test: impl FnOnce(u16)) {
     let (listener, port) = listening();
     thread::scope(|scope| {
@@ -116,7 +119,7 @@ fn a_web_server_is_no_store_and_is_not_asked_again() {
     });
 }
 
-/// Reads until the blank line that ends a request of HTTP, and answers; says nothing before.
+/// Reads until the blank line that ends a request of HTTP, and then answers.
 fn serve_http(mut stream: TcpStream) {
     let mut request = Vec::new();
     let mut byte = [0];
@@ -132,7 +135,7 @@ fn serve_http(mut stream: TcpStream) {
 #[test]
 fn a_web_server_that_waits_for_a_whole_request_is_found_out() {
     let (listener, port) = listening();
-    // It ends with the process.
+    // This thread ends with the process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             thread::spawn(move || serve_http(stream.unwrap()));
@@ -318,7 +321,7 @@ fn a_reply_over_the_limit_names_key_size_and_remedy_and_ends_the_connection() {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // The bytes that the kernel takes for the client are all.
+        // The client has stopped reading, so the server could send only what the kernel buffers.
         let taken = taken.join().unwrap();
         assert!(taken < 32 << 20, "{taken}");
         let again = store.check(&["k"]).unwrap_err().to_string();
@@ -486,7 +489,7 @@ fn masters_of_one_process_share_a_server_if_they_want_to() {
     assert_eq!(
         second.get("k").unwrap(),
         "v",
-        "it lives until the last is gone"
+        "it lives until the last store object is dropped"
     );
     let error = TcpStore::connect(TcpStoreOptions { port, ..master() }).unwrap_err();
     assert!(matches!(error, StoreError::Listen { .. }), "{error}");
@@ -508,7 +511,7 @@ fn a_wait_can_be_ended_from_outside_without_harm_to_other_handles() {
     let end = waiting.breaker().unwrap();
     thread::scope(|scope| {
         let wait = scope.spawn(|| waiting.wait(&["never"], Some(Duration::MAX)));
-        // A clone can be had while a call is in progress.
+        // A clone can be made while a call is in progress.
         drop(waiting.try_clone().unwrap());
         end();
         let error = wait.join().unwrap().unwrap_err();

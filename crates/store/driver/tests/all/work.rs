@@ -1,4 +1,4 @@
-//! The work of one operation does not grow with what others have registered.
+//! Tests that the work of one operation does not grow with registered waits.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rdzv_store_proto::meter::Meter;
 use rdzv_store_proto::waiters::{WaitKind, Waiters};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Processor time of this thread, which other processes do not take.
+/// Returns the processor time of this thread, without that of other processes.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(
@@ -16,7 +16,8 @@ fn processor_time() -> Duration {
     )
 }
 
-/// Time of some writes of a key on which this many barriers wait that none of the writes completes.
+/// Returns the time of some writes of a key with this many barriers.
+/// None of the writes completes a barrier.
 fn writes(barriers: u32) -> Duration {
     let (mut waiters, meter) = (Waiters::default(), Meter::default());
     for number in 0..barriers {
@@ -36,7 +37,7 @@ fn writes(barriers: u32) -> Duration {
 #[test]
 fn a_write_takes_as_long_with_many_barriers_that_stay_as_with_one() {
     let (one, many) = (writes(1), writes(20_000));
-    // Looking at each of them would take thousands of times as long.
+    // A check of each barrier would take thousands of times as long.
     assert!(
         many < 20 * one + Duration::from_millis(50),
         "{one:?}, {many:?}"

@@ -1,4 +1,4 @@
-//! Values, counters, comparing, listing.
+//! Tests of values, counters, comparing and listing.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
@@ -204,7 +204,7 @@ fn several_values_appear_together<S: Shared>(shared: &S) {
         });
         for _ in 0..100 {
             let values = reader.multi_get(&["one", "two"]).unwrap();
-            // Who has no operation for several keys at once does not promise it.
+            // A store without an operation for several keys does not guarantee this.
             assert!(values[0] == values[1] || !reader.has_extended_api());
         }
     });

@@ -1,4 +1,4 @@
-//! One contract, run against every store: what users of `dyn Store` may rely on.
+//! Tests of the contract of `dyn Store`, run against every store.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -9,13 +9,13 @@ mod waiting;
 
 use std::time::Duration;
 
-/// Far longer than anything here takes; only a defect makes a test wait for it.
+/// Time far beyond that of any test; only a defect makes a test wait for it.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A wait that is meant to end without success.
+/// Time of a wait that is meant to end without success.
 const SHORT: Duration = Duration::from_millis(60);
 
-/// Runs every behaviour that is named against every kind of store.
+/// Runs every named behaviour against every kind of store.
 macro_rules! behaviours {
     ($module:ident: $($behaviour:ident),* $(,)?) => {
         mod hash { $(#[test] fn $behaviour() {

@@ -1,4 +1,4 @@
-//! Queues: first in, first out, apart from the keys.
+//! Tests of queues: first in, first out, separate from the keys.
 
 use std::thread;
 use std::time::Duration;

@@ -8,16 +8,16 @@ use rdzv_store::{
 };
 use tempfile::TempDir;
 
-/// One shared store, of which any number of members can get handles of their own.
+/// One shared store, with a separate handle for each member.
 pub(crate) trait Shared: Default + Sync {
-    /// Whether `queue_*` work.
+    /// `true` if the store has `queue_*`.
     const HAS_QUEUES: bool;
-    /// Whether it appends, and reads and writes several keys at once.
+    /// `true` if it can append, and read and write several keys in one operation.
     const IS_EXTENDED: bool = Self::HAS_QUEUES;
-    /// Whether `delete_key` says what it found.
+    /// `true` if `delete_key` reports whether the key existed.
     const DELETE_TELLS: bool;
 
-    /// A handle for one more member.
+    /// Returns a handle for one more member.
     fn member(&self) -> Box<dyn Store>;
 }
 

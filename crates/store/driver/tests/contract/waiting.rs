@@ -1,4 +1,4 @@
-//! Waiting, waking, giving up.
+//! Tests of waiting, waking and interrupting.
 
 use std::sync::mpsc;
 use std::thread;
@@ -26,7 +26,8 @@ crate::behaviours!(waiting:
     a_thread_can_end_its_own_wait,
 );
 
-/// Runs `act` on one member when another is about to wait for `keys`, and sees it wake.
+/// Checks that `act` on one member wakes another member.
+/// The other member is about to wait for `keys`.
 fn wakes<S: Shared>(shared: &S, keys: &[&str], act: impl FnOnce(&dyn Store)) {
     let (waiter, actor) = (shared.member(), shared.member());
     let (ready, is_ready) = mpsc::channel();
@@ -62,7 +63,7 @@ fn a_thread_can_end_its_own_wait<S: Shared>(shared: &S) {
         assert!(matches!(error, StoreError::Interrupted { .. }), "{error}");
     }
     assert!(started.elapsed() < LONG);
-    // Nothing is left of them, and without a check nothing ends a call.
+    // The interrupted calls leave nothing behind, and without a check no call is interrupted.
     store.set("never", b"now").unwrap();
     assert_eq!(store.get("never").unwrap(), &b"now"[..]);
 }
@@ -204,7 +205,7 @@ fn a_barrier_lets_all_go_together<S: Shared>(shared: &S) {
     });
     let late = shared.member();
     late.barrier("barrier", 4, Some(Duration::ZERO)).unwrap();
-    late.barrier("nobody", 0, Some(Duration::ZERO)).unwrap();
+    late.barrier("empty", 0, Some(Duration::ZERO)).unwrap();
 }
 
 fn a_barrier_alone_names_who_came<S: Shared>(shared: &S) {

@@ -11,7 +11,7 @@ fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
-/// What the client of connection A did in an exchange; `None` if it did nothing.
+/// Makes the calls of connection A in an exchange; `None` if there were none.
 pub(crate) fn of_first(exchange: &str, store: &Arc<TcpStore>) -> Option<Outcome> {
     single(exchange, store).or_else(|| waiting(exchange, &**store))
 }
@@ -120,7 +120,7 @@ fn add_to(store: &TcpStore, key: &str, text: &str) -> Outcome {
     Outcome::List(vec![sum, Outcome::of(store.get(key))])
 }
 
-/// The first of two clients, which waits for the second.
+/// Makes the calls of the first of two clients, which waits for the second.
 fn waiting(exchange: &str, store: &dyn Store) -> Option<Outcome> {
     let wait = |keys: &[&str]| Outcome::of(store.wait(keys, Some(Duration::from_secs(20))));
     let getting = |key: &str| {
@@ -148,7 +148,7 @@ fn waiting(exchange: &str, store: &dyn Store) -> Option<Outcome> {
     })
 }
 
-/// What the client of connection B did meanwhile; `None` if it did nothing.
+/// Makes the calls of connection B at the same time; `None` if there were none.
 pub(crate) fn of_second(exchange: &str, store: &dyn Store) -> Option<Outcome> {
     let set = |key: &str, value: &[u8]| Outcome::of(store.set(key, value));
     Some(match exchange {

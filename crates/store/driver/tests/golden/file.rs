@@ -1,4 +1,6 @@
-//! Our file store through the recorded steps: same results, same bytes in the file.
+//! Tests of our file store with the recorded steps.
+//!
+//! Results and bytes in the file are the same.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +40,7 @@ fn a_world_of_nobody_removes_the_file_at_once() {
     replay("world_zero");
 }
 
-/// The recorded files, read: every key that the recorded reader saw is there.
+/// The recorded files can be read: every key of the recorded reader exists.
 #[test]
 fn recorded_files_are_read() {
     for sequence in sequences() {
@@ -92,8 +94,8 @@ fn replay(id: &str) {
 
 fn assert_outcome(operation: &str, outcome: &Outcome, recorded: &Value) {
     let recorded = recorded.get("returns").unwrap_or(recorded);
-    // The recorded `list_keys` cuts the first byte off the store's own keys, too, and so names a
-    // key that nobody can get. Ours lists the users' keys.
+    // The recorded `list_keys` also cuts the first byte off the store's own keys. So it names a key
+    // that no client can get. Ours lists the users' keys.
     let mangled = Value::from("efcount/");
     let without_mangled = recorded.as_array().map(|keys| {
         let keys = keys.iter().filter(|key| **key != mangled);
@@ -106,7 +108,7 @@ fn assert_outcome(operation: &str, outcome: &Outcome, recorded: &Value) {
     );
 }
 
-/// The stores that are open, by their names in the recording.
+/// The open stores, by their names in the recording.
 type Members = BTreeMap<String, Box<dyn Store>>;
 
 fn perform(members: &mut Members, operation: &str, path: &Path) -> Outcome {
@@ -134,7 +136,7 @@ fn destroy(members: &mut Members, name: &str) -> Outcome {
     Outcome::Nothing
 }
 
-/// Makes a call as it is written in the recording, such as `b.set("key","value")`.
+/// Makes a call as the recording writes it, such as `b.set("key","value")`.
 fn on_store(members: &Members, call: &str) -> Outcome {
     let (member, call) = match call.split_once('.') {
         Some((member @ ("a" | "b"), call)) => (member, call),

@@ -1,4 +1,4 @@
-//! What PyTorch 2.15 put on the wire and into files, byte for byte.
+//! Tests against the bytes of PyTorch 2.15 on the wire and in files.
 //!
 //! The recordings are `crates/store/proto/tests/golden/{tcpstore,filestore}.json`.
 
@@ -16,7 +16,7 @@ use rdzv_store::StoreError;
 use recorded::unhex;
 use serde_json::Value;
 
-/// What a call came to, to be compared with what was recorded.
+/// The result of a call, for comparison with the recorded one.
 #[derive(Debug)]
 enum Outcome {
     Nothing,
@@ -32,8 +32,8 @@ impl Outcome {
         result.map_or_else(Self::Failed, Into::into)
     }
 
-    /// Whether the recording says the same; the recorded text of an error is part of ours, up to
-    /// the time that it names.
+    /// `true` if the recording has the same result.
+    /// The recorded text of an error is part of ours, up to the time in it.
     fn matches(&self, recorded: &Value) -> bool {
         match self {
             Self::Nothing => recorded.is_null(),

@@ -1,4 +1,6 @@
-//! A server that says what the recorded server said, and insists on what the recorded client sent.
+//! A server that replays the recorded server.
+//!
+//! It sends the recorded bytes, and requires the bytes of the recorded client.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -10,13 +12,13 @@ use serde_json::Value;
 
 use crate::recorded::bytes_of;
 
-/// Longer than anything here takes.
+/// Time far beyond that of any test.
 const LONG: Duration = Duration::from_secs(20);
 
 pub(crate) struct Replay {
     listener: TcpListener,
     connections: HashMap<String, TcpStream>,
-    /// The process id of the recorded client, which its PING sends.
+    /// Process id of the recorded client, which its PING sends.
     recorded_nonce: Option<[u8; 4]>,
 }
 
@@ -84,7 +86,7 @@ impl Replay {
             stream.set_nonblocking(true).unwrap();
             let mut more = [0; 64];
             let read = stream.read(&mut more);
-            // 0 bytes: a clone that was closed again.
+            // 0 bytes: a clone that was closed.
             assert!(
                 matches!(&read, Ok(0))
                     || matches!(&read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock),

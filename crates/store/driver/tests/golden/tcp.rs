@@ -1,4 +1,6 @@
-//! Our client against the recorded servers: same calls, same bytes, same results.
+//! Tests of our client against the recorded servers.
+//!
+//! Calls, bytes and results are the same.
 
 use std::sync::Arc;
 use std::thread;
@@ -42,15 +44,16 @@ fn joining_at_the_older_server() {
     assert_eq!(replay("legacy/init"), 3);
 }
 
-/// Replays a group; returns how many exchanges were seen to be equal.
+/// Replays a group; returns the number of equal exchanges.
 fn replay(group: &str) -> usize {
     let mut server = Replay::new();
     let mut clients: Vec<Arc<TcpStore>> = Vec::new();
     let mut equal = 0;
     for exchange in exchanges(group) {
         let name = exchange["name"].as_str().unwrap();
-        // PyTorch's client refuses queues of its own accord when it was told that the server is the
-        // older one. Ours cannot know: it asks, and says what closing the connection may mean.
+        // PyTorch's client itself refuses queues when it knows that the server is the older one.
+        // Ours does not know that. It sends the request and reports what a closed connection may
+        // mean.
         if name == "queue_push_unsupported" {
             continue;
         }
@@ -85,7 +88,7 @@ fn connect(port: u16, world_size: Option<u32>) -> Arc<TcpStore> {
     Arc::new(TcpStore::connect(options).unwrap())
 }
 
-/// Makes the calls of an exchange and compares what they come to.
+/// Makes the calls of an exchange and compares their results.
 fn call(name: &str, clients: &[Arc<TcpStore>], recorded: &Value) {
     let assert_same = |outcome: Option<Outcome>, recorded: &Value| {
         let outcome = outcome.unwrap_or_else(|| panic!("{name} is not known"));
@@ -110,8 +113,8 @@ fn call(name: &str, clients: &[Arc<TcpStore>], recorded: &Value) {
     }
 }
 
-/// What our client asks after a timeout, to name what was missing, and the recorded server does not
-/// know of.
+/// Returns the requests by which our client finds missing keys after a timeout.
+/// The recorded server does not know them.
 fn examination(exchange: &str) -> Vec<Value> {
     let check = |key: &str, answer: &str| {
         let mut request = Vec::new();

@@ -1,4 +1,4 @@
-//! A client that says exactly what it is told to.
+//! A client that sends exactly the given bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdzv_store::{Limits, ServerOptions, TcpStoreServer};
 use rdzv_store_proto::wire::request;
 
-/// Longer than anything here takes.
+/// Time far beyond that of any test.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 pub(crate) fn server(limits: Limits) -> TcpStoreServer {
@@ -22,7 +22,7 @@ pub(crate) fn server(limits: Limits) -> TcpStoreServer {
 pub(crate) struct Client(pub(crate) TcpStream);
 
 impl Client {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
@@ -50,8 +50,8 @@ impl Client {
         bytes
     }
 
-    /// Makes sure that the server has executed everything that was sent, and answered nothing
-    /// that was not received.
+    /// Checks that the server has executed and answered everything.
+    /// No answer may be left that the test has not received.
     pub(crate) fn synchronize(&mut self) {
         self.send(|out| request::ping(out, 0xABCD));
         assert_eq!(self.receive(4), 0xABCD_u32.to_le_bytes());
@@ -62,7 +62,7 @@ impl Client {
         u64::from_le_bytes(self.receive(8).try_into().unwrap())
     }
 
-    /// Everything up to the server's close.
+    /// Returns all bytes up to the server's close.
     pub(crate) fn receive_to_end(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self.0.read_to_end(&mut bytes) {

@@ -1,4 +1,6 @@
-//! Thousands of connections that do nothing, or half of something, disturb nobody.
+//! Tests with thousands of idle or stalled connections.
+//!
+//! They do not disturb other clients.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::client::{Client, server};
 
-/// Both ends of a connection are in this process.
+/// Number of descriptors per connection, because both ends are in this process.
 const DESCRIPTORS_EACH: u64 = 2;
 
 #[test]
@@ -21,7 +23,7 @@ fn idle_and_stalled_connections_disturb_nobody_and_cost_little() {
     let (idle, stalled) = if possible >= 5500 {
         (5000, 500)
     } else {
-        // A tenth of it under a low limit; the proportions stay.
+        // A tenth of the connections under a low limit; the proportions stay.
         (500, 50)
     };
     let server = server(Limits::default());
@@ -40,12 +42,12 @@ fn idle_and_stalled_connections_disturb_nobody_and_cost_little() {
     for index in 0..stalled {
         let mut client = Client::join(address);
         if index % 2 == 0 {
-            // Stops in the middle of a value.
+            // The client stops in the middle of a value.
             let key = format!("/half/{index}");
             client.send(|out| request::set_head(out, key.as_bytes(), 8 << 20));
             client.0.write_all(&vec![2; half]).unwrap();
         } else {
-            // Asks for a lot and takes nothing.
+            // The client sends many requests and reads nothing.
             client.send(|out| (0..50).for_each(|_| request::get(out, b"/big")));
         }
         held.push(client);
@@ -64,7 +66,7 @@ fn idle_and_stalled_connections_disturb_nobody_and_cost_little() {
         resident()
     );
 
-    // Everybody else is served as if they were not there.
+    // All other clients are served as if these did not exist.
     let began = Instant::now();
     for _ in 0..1000 {
         owner.synchronize();
@@ -76,7 +78,7 @@ fn idle_and_stalled_connections_disturb_nobody_and_cost_little() {
     while server.stats().connections > 1 {
         owner.synchronize();
     }
-    // What is left is the value and the table, which keeps its size.
+    // Only the value and the table are left, and the table keeps its size.
     let left = server_memory(&server) - empty;
     assert!(left < (8 << 20) + 6000 * 500, "{left} bytes are left");
 }

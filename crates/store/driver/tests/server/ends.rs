@@ -1,4 +1,4 @@
-//! How a server ends, and how connections do.
+//! Tests of the ends of servers and connections.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ fn a_shutdown_lets_clients_finish_and_ends_when_they_are_gone() {
     let mut client = Client::join(address);
     let began = Instant::now();
     let ending = thread::spawn(move || server.shutdown(LONG));
-    // It has stopped listening once a connection is refused.
+    // The server has stopped listening once a connection is refused.
     while TcpStream::connect(address)
         .map(drop)
         .map_err(|error| error.kind())
@@ -43,7 +43,7 @@ fn a_shutdown_ends_in_time_when_clients_stay_and_loses_no_reply() {
     let mut client = Client::join(server.local_addr());
     client.send(|out| request::set(out, b"/k", &[5; 100_000]));
     client.synchronize();
-    // The answer is in progress, and the client has said more than the server will ever read.
+    // The answer is in progress, and the client has sent more than the server will ever read.
     client.send(|out| request::get(out, b"/k"));
     client.send(|out| request::wait(out, &["/never"]));
     while server.stats().waits == 0 {
@@ -93,7 +93,7 @@ fn replies_before_a_bad_request_arrive() {
 #[test]
 fn running_out_of_descriptors_is_survived() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // The limit is of the whole process, so this is done in one of its own.
+    // The limit applies to the whole process, so the test runs in a separate process.
     const CHILD: &str = "RDZV_TEST_FEW_DESCRIPTORS";
     if std::env::var_os(CHILD).is_none() {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
@@ -106,7 +106,7 @@ fn running_out_of_descriptors_is_survived() {
     }
     let server = server(Limits::default());
     let mut first = Client::join(server.local_addr());
-    // One that has asked for nothing would have to make room.
+    // A connection without a request would have to make room.
     first.num_keys();
     let few = Rlimit {
         current: Some(200),
@@ -114,7 +114,7 @@ fn running_out_of_descriptors_is_survived() {
     };
     setrlimit(Resource::Nofile, few).unwrap();
     let mut hoard: Vec<_> = std::iter::from_fn(|| first.0.try_clone().ok()).collect();
-    // Room for the client's end of a connection, none for the server's.
+    // One descriptor is free for the client's end of a connection, and none for the server's.
     hoard.pop();
     let mut second = Client::connect(server.local_addr());
     second.send(|out| request::preamble(out, 3));
@@ -131,12 +131,12 @@ fn running_out_of_descriptors_is_survived() {
     }
     let (after, took) = (spent(), began.elapsed());
     let nanos = (after.tv_sec - before.tv_sec) * 1_000_000_000 + (after.tv_nsec - before.tv_nsec);
-    // A server that tries again and again would use all of a core.
+    // A server that retries without a pause would use a whole core.
     assert!(
         u128::from(nanos.unsigned_abs()) < took.as_nanos() / 2,
         "{nanos} ns of processor time in {took:?} while nothing can be accepted"
     );
-    // Descriptors become free with the first client's leaving.
+    // Descriptors become free when the first client leaves.
     drop((first, hoard));
     second.0.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(second.receive(4), 3_u32.to_le_bytes());
@@ -146,7 +146,7 @@ fn running_out_of_descriptors_is_survived() {
 fn a_client_that_says_much_and_leaves_at_once_is_noticed() {
     let server = server(Limits::default());
     for round in 1..=300 {
-        // More than is read in one turn; often its end is there before the first read.
+        // This is more than one turn reads. Often the end arrives before the first read.
         let mut client = Client::join(server.local_addr());
         client.send(|out| {
             for _ in 0..10 * round {

@@ -1,4 +1,4 @@
-//! A server over sockets, as the recorded clients see it.
+//! The server over sockets, as the recorded clients see it.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -32,7 +32,7 @@ impl Server for Clients {
 
     fn send(&mut self, connection: &str, bytes: &[u8]) {
         if let Some(client) = self.open.get_mut(connection) {
-            // The server may have closed already, which the recording expects.
+            // The server may have closed already, as the recording expects.
             let _ = client.0.write_all(bytes);
         }
     }

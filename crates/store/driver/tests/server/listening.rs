@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! Tests of the addresses of a server.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::thread;

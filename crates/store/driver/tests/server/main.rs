@@ -1,4 +1,4 @@
-//! The store server over real sockets.
+//! Tests of the store server over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

@@ -1,4 +1,4 @@
-//! Purging between attempts.
+//! Tests of purging between attempts.
 
 use rdzv_store::Limits;
 use rdzv_store_proto::wire::request;
@@ -25,7 +25,7 @@ fn a_purge_keeps_the_prefixes_named_and_nothing_else() {
 fn what_was_sent_before_a_purge_does_not_appear_after_it() {
     let server = server(Limits::default());
     for round in 0..50 {
-        // Writers that send and end at once, some of them before they were even accepted.
+        // Writers send and end immediately, some of them before the server has accepted them.
         for writer in 0..4 {
             let mut client = Client::connect(server.local_addr());
             client.send(|out| {

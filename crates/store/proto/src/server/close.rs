@@ -23,7 +23,7 @@ pub enum CloseReason {
         /// The kind of peer that sends such bytes.
         looks_like: &'static str,
     },
-    /// A second `VALIDATE`.
+    /// A second `VALIDATE` arrived.
     #[error("it sent VALIDATE a second time")]
     ValidatedTwice,
     /// The peer never sent `VALIDATE`.
@@ -32,10 +32,10 @@ pub enum CloseReason {
          a port scanner, a health check or a stuck client does that", .0.as_secs_f64()
     )]
     Silent(Duration),
-    /// Bytes that are no request.
+    /// The bytes are not a request.
     #[error("it sent a bad request: {0}")]
     Wire(#[from] WireError),
-    /// `ADD` or `BARRIER` on something else than a number.
+    /// `ADD` or `BARRIER` applied to a value that is not a number.
     #[error("{operation} on key {key:?}, whose value {value:?} is not a number")]
     NotANumber {
         /// The operation.
@@ -57,7 +57,7 @@ pub enum CloseReason {
     /// The extension closes the connection for the reason in the text.
     #[error("{0}")]
     Extension(String),
-    /// The extension needs the connection no more; the text has the reason.
+    /// The extension no longer needs the connection; the text has the reason.
     ///
     /// The peer did nothing wrong.
     #[error("{0}")]
@@ -103,7 +103,7 @@ pub enum CloseReason {
         /// The share.
         limit: usize,
     },
-    /// Descriptors are short, and the peer is no agent.
+    /// Descriptors are scarce, and the peer is not an agent.
     #[error(
         "the process is short of descriptors, and the last ones are for agents of the job; raise the \
          limit of open files (ulimit -n)"

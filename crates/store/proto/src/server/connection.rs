@@ -82,7 +82,7 @@ impl Connection {
         }
     }
 
-    /// Memory held for this connection, large values aside.
+    /// Returns the memory held for this connection, without large values.
     #[inline]
     pub(super) fn memory(&self) -> usize {
         let unfinished = self.unfinished.as_ref().map_or(0, Unfinished::memory);
@@ -141,7 +141,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// The buffer to write small replies into.
+    /// Returns the buffer for small replies.
     #[inline]
     pub(super) fn small(&mut self) -> &mut Vec<u8> {
         &mut self.small
@@ -185,19 +185,19 @@ impl Outgoing {
         self.small.len() - self.small_sent + places
     }
 
-    /// Number of bytes not sent yet.
+    /// Returns the number of bytes not sent yet.
     #[inline]
     pub(super) fn unsent(&self) -> usize {
         self.small.len() - self.small_sent + self.large_unsent
     }
 
-    /// Memory held; large values are counted by the meter.
+    /// Returns the memory held; the meter counts large values.
     #[inline]
     pub(super) fn memory(&self) -> usize {
         self.small.capacity() + self.large.capacity() * size_of::<(usize, Shared)>()
     }
 
-    /// The unsent bytes, if no large value is among them.
+    /// Returns the unsent bytes, if no large value is among them.
     #[inline]
     pub(super) fn in_one(&self) -> Option<&[u8]> {
         self.large
@@ -205,7 +205,7 @@ impl Outgoing {
             .then(|| &self.small[self.small_sent..])
     }
 
-    /// The unsent bytes, in order.
+    /// Returns the unsent bytes, in order.
     pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut small_from = self.small_sent;
         let mut large = self.large.iter();

@@ -1,10 +1,10 @@
-//! Shortage of descriptors: peers that have requested nothing make room.
+//! Shortage of descriptors: peers without a request make room.
 //!
-//! The driver reports how many descriptors are in use beyond those that every peer may use. The
-//! server then closes connections that have made no request yet, the oldest first; those that have
-//! not been validated come before the others. If there is none, a peer that is no agent is refused
-//! with its first request. A peer that has made a request is never closed for this, since a client
-//! of PyTorch never connects again.
+//! The driver reports the number of descriptors in use beyond those that every peer may use. The
+//! server then closes connections that have made no request yet, the oldest first. Connections
+//! without validation come before the others. If there is no such connection, a peer that is not an
+//! agent is refused with its first request. A peer that has made a request is never closed for this
+//! reason, since a client of PyTorch never connects again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl ServerMachine {
         closed
     }
 
-    /// The connection that is to be closed first.
+    /// Returns the connection that is closed first.
     fn longest_unused(&mut self) -> Option<ConnId> {
         self.forget_validated();
         let most = self.limits.validation_timeout.saturating_sub(GRACE);

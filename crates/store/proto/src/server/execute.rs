@@ -304,7 +304,7 @@ impl ServerMachine {
         }
     }
 
-    /// `true` if a connection must take replies before more are made for it.
+    /// `true` if a connection must read replies before more are created for it.
     pub(super) fn is_unsent_full(&mut self, id: ConnId) -> bool {
         let limit = self.limits.max_unsent_bytes;
         !self.purging && self.outgoing(id).unsent() > limit

@@ -7,8 +7,8 @@
 //!         before: it may bring the value up to date      after: it sees the stored value
 //! ```
 //!
-//! An extension owns the keys under one prefix. While it watches none of them, a request costs one
-//! comparison more than without an extension.
+//! An extension owns the keys under one prefix. While it watches none of them, a request costs only
+//! one more comparison than without an extension.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,20 +26,20 @@ use rdzv_core::time::{Mono, Now};
 ///
 /// All calls are made by the owner of the server, one at a time.
 pub trait Extension: fmt::Debug + Send {
-    /// The prefix of the wire names of the extension's keys.
+    /// Returns the prefix of the wire names of the extension's keys.
     fn prefix(&self) -> &[u8];
 
-    /// The nonce by which a client detects the extension, and the answer to it.
+    /// Returns the nonce by which a client detects the extension, and the answer.
     ///
     /// Any other nonce, and this one without the extension, is answered with itself.
     fn probe(&self) -> (u32, u32);
 
-    /// `true` if requests for its keys are to be shown to the extension now.
+    /// `true` if requests for its keys are shown to the extension now.
     ///
     /// The server calls this after each other call.
     fn watches(&self) -> bool;
 
-    /// A request of the extension was received.
+    /// Handles a request of the extension.
     fn request(
         &mut self,
         now: Now,
@@ -49,10 +49,10 @@ pub trait Extension: fmt::Debug + Send {
         reach: &mut Reach<'_>,
     );
 
-    /// A connection is about to close: the peer's machine does not answer.
+    /// Notes that a connection is about to close: the peer's host does not answer.
     fn silent(&mut self, _now: Now, _id: ConnId, _reach: &mut Reach<'_>) {}
 
-    /// A connection is about to close: the peer ended its stream in order.
+    /// Notes that a connection is about to close: the peer ended its stream.
     ///
     /// `peer` is the address of the peer, if it is known.
     fn end_of_stream(
@@ -64,18 +64,18 @@ pub trait Extension: fmt::Debug + Send {
     ) {
     }
 
-    /// A connection was closed.
+    /// Notes that a connection was closed.
     fn closed(&mut self, now: Now, id: ConnId, reach: &mut Reach<'_>);
 
-    /// A request is about to read one of the extension's keys, or to change it.
+    /// Notes that a request is about to read one of the keys, or to change it.
     ///
     /// `writes` is `false` for a read. A change may depend on a comparison.
     fn before(&mut self, now: Now, key: &[u8], writes: bool, reach: &mut Reach<'_>);
 
-    /// A request that may have changed one of the extension's keys was executed.
+    /// Notes that a request that may have changed one of the keys was executed.
     fn after(&mut self, now: Now, key: &[u8], reach: &mut Reach<'_>);
 
-    /// The server ends in order: it accepts no more peers.
+    /// Notes that the server is ending and accepts no more peers.
     ///
     /// Connected peers have a short time left.
     fn ending(&mut self, _now: Now, _reach: &mut Reach<'_>) {}
@@ -88,13 +88,13 @@ pub trait Extension: fmt::Debug + Send {
         true
     }
 
-    /// A caller outside of the server requests a report of the state.
+    /// Handles a request from outside of the server for a report of the state.
     fn asked(&mut self, _now: Now) {}
 
-    /// Time at which the extension needs a call of [`Extension::tick`].
+    /// Returns the time at which the extension needs a call of [`Extension::tick`].
     fn deadline(&self) -> Option<Mono>;
 
-    /// The deadline of the extension has come.
+    /// Handles the deadline of the extension.
     fn tick(&mut self, now: Now, reach: &mut Reach<'_>);
 }
 
@@ -109,7 +109,7 @@ pub struct Reach<'a> {
 }
 
 impl Reach<'_> {
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
         self.operations.keyspace().peek(key)
     }
@@ -119,7 +119,7 @@ impl Reach<'_> {
         self.operations.set(key, Body::Inline(value));
     }
 
-    /// Takes a key away, if it is there.
+    /// Removes a key, if it exists.
     pub fn remove(&mut self, key: &[u8]) {
         self.operations.delete_key(key);
     }
@@ -144,8 +144,8 @@ impl Reach<'_> {
 
     /// Marks the connection as that of an agent, which has no share limit.
     ///
-    /// It is to be ended if the peer's kernel acknowledges nothing for `silence` of what was sent
-    /// to it. `None`: the default of the server for agents.
+    /// The connection ends if the peer's kernel acknowledges none of the sent bytes for `silence`.
+    /// `None` means the server's default for agents.
     pub fn join(&mut self, id: ConnId, silence: Option<Duration>) {
         self.joined.push((id, silence));
     }

@@ -41,7 +41,7 @@ pub(super) struct Listed {
 }
 
 impl Unfinished {
-    /// Memory held.
+    /// Returns the memory held.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Check(keys) | Self::Wait(_, keys) | Self::MultiGet(keys) => keys.memory(),
@@ -132,7 +132,7 @@ impl ServerMachine {
         Ok(Some(Unfinished::MultiSet(pairs)))
     }
 
-    /// Each key that is there all the time is listed once.
+    /// Lists each key once that exists during the whole request.
     fn step_list_keys(
         &mut self,
         id: ConnId,

@@ -8,24 +8,24 @@
 //!                                        paused   (unsent < bound / 2: back)
 //! ```
 //!
-//! The driver reads a bounded piece from a ready connection, hands it in, and applies the outputs.
-//! The requests in the piece are executed in place, until they have taken the work of one turn
-//! ([`TURN_WORK`]). The rest is held, and the connection is paused until it has its next turn:
-//! after [`Output::Yield`], the driver serves every other connection that is ready, and hands in
-//! [`Input::Turn`]. Thus no connection is served twice before every ready one was served once.
+//! The driver reads a bounded piece from a ready connection, passes it to the machine, and applies
+//! the outputs. The requests in the piece are executed immediately, until they have used the work
+//! of one turn ([`TURN_WORK`]). The rest is held, and the connection is paused until its next turn.
+//! After [`Output::Yield`], the driver serves every other ready connection, and then passes
+//! [`Input::Turn`]. So no connection is served twice before every ready one was served once.
 //! Requests about many keys are cut in steps (`lists.rs`), so no request takes longer than about
 //! one turn.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `mod.rs` | the machine: inputs, outputs, connections coming and going, cutting the stream into requests, pausing |
+//! | `mod.rs` | the machine: inputs, outputs, connections, streams into requests, pausing |
 //! | `connection.rs` | state of one connection: validation, unsent replies |
-//! | `turns.rs` | turns of connections, one after another |
+//! | `turns.rs` | turns of connections, in order |
 //! | `execute.rs` | one request: operation, wake-ups, reply |
 //! | `lists.rs` | requests about many keys, in steps |
-//! | `shares.rs` | how much a peer may hold |
-//! | `descriptors.rs` | who makes room when descriptors are short |
-//! | [`extension`] | requests of our own, for which the store has a seam and nothing more |
+//! | `shares.rs` | the limits of what a peer may hold |
+//! | `descriptors.rs` | the connections that make room when descriptors are scarce |
+//! | [`extension`] | the interface for requests of rdzv; the store itself does not know them |
 //! | [`close`] | reasons to close |
 
 pub mod close;
@@ -55,53 +55,58 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
-/// With an extension, its requests may have at least this many bytes.
+/// Minimum size limit of an extension's requests, in bytes.
 const EXTENSION_BYTES: usize = 8 << 10;
 
-/// Work of one turn of a connection, in bytes read and written. A request and a key count as some
-/// bytes more. It is some 50 µs.
+/// Work of one turn of a connection, in bytes read and written.
+/// A request and a key each count as a fixed number of bytes more. One turn takes about 50 µs.
 pub const TURN_WORK: usize = 64 << 10;
 
-/// Work for a request, whatever it is.
+/// Work for a request of any kind.
 const REQUEST_WORK: usize = 64;
 
 /// An event that a server handles.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// A connection was accepted. Its id is the smallest that is free, or thereabouts: the machine
-    /// keeps a table indexed by it. The address is that of the peer, if it is known.
+    /// A connection was accepted.
+    /// Its id is about the smallest free one, because the machine keeps a table indexed by it. The
+    /// address is that of the peer, if it is known.
     Connected(ConnId, Option<IpAddr>),
-    /// Bytes came.
+    /// Bytes arrived.
     Bytes(ConnId, &'a [u8]),
-    /// Bytes were read straight into [`ServerMachine::space`].
+    /// Bytes were read directly into [`ServerMachine::space`].
     Landed(ConnId),
     /// This many bytes of [`ServerMachine::unsent`] were sent.
     Sent(ConnId, usize),
-    /// The connection is gone: the peer left, or the driver has applied [`Output::Close`].
+    /// The connection has ended.
+    /// The peer left, or the driver has applied [`Output::Close`].
     Closed(ConnId),
-    /// The connection is about to be gone because the peer's machine does not answer any more.
+    /// The connection is about to end because the peer's host no longer answers.
     Silent(ConnId),
-    /// The connection is about to be gone because the peer, at this address if it is known, has ended its stream in order: it
-    /// was not reset, and nothing of it is missing.
+    /// The connection is about to end because the peer has ended its stream.
+    /// The stream was not reset, and no byte of it is missing. The address is that of the peer, if
+    /// it is known.
     EndOfStream(ConnId, Option<SocketAddr>),
     /// The driver refuses the peer, for this reason.
     Refused(ConnId, String),
-    /// The peer has not proven that it belongs to the job: what is for agents is not for it
-    /// ([`ServerMachine::with_agent_prefix`]).
+    /// The peer has not proven that it belongs to the job.
+    /// It may not use the keys and requests of agents ([`ServerMachine::with_agent_prefix`]).
     Restricted(ConnId),
     /// Every connection that was ready at [`Output::Yield`] has been served.
     Turn,
-    /// Until the next [`Input::Purge`], requests are executed however many replies are unsent:
-    /// whatever was sent before the purge must have happened before it.
+    /// The driver is about to purge.
+    /// Until the next [`Input::Purge`], requests are executed however many replies are unsent. So
+    /// every request that was sent before the purge is executed before it.
     PreparePurge,
     /// Remove every key and queue whose wire name starts with none of these.
     Purge(&'a [&'a [u8]]),
-    /// This many descriptors are in use beyond those that everybody may use; what is beyond is for agents.
-    /// It holds until connections are closed or this is said again.
+    /// This many descriptors are in use beyond those that every peer may use.
+    /// The rest is for agents. The number is valid until connections are closed or this input is
+    /// repeated.
     DescriptorsShort(usize),
-    /// The server is to end in order; nobody is accepted any more.
+    /// The server begins to end; it accepts no more peers.
     Ending,
-    /// Somebody outside asks how things stand.
+    /// A caller outside of the server requests a report of the state.
     Asked,
     /// The deadline has come.
     Tick,
@@ -110,18 +115,21 @@ pub enum Input<'a> {
 /// An action that a server asks its driver for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Send what [`ServerMachine::unsent`] has, and again whenever the connection takes more.
+    /// Send [`ServerMachine::unsent`].
+    /// Repeat this whenever the connection accepts more.
     Flush(ConnId),
     /// Send what can be sent without waiting, close, and report [`Input::Closed`].
     Close(ConnId, Box<CloseReason>),
-    /// Do not read from the connection.
+    /// Stop reading from the connection.
     PauseReading(ConnId),
-    /// Read from it again.
+    /// Resume reading from the connection.
     ResumeReading(ConnId),
-    /// Connections wait for their next turn: serve all that are ready, and hand in [`Input::Turn`].
+    /// Serve all ready connections, and then pass [`Input::Turn`].
+    /// Connections wait for their next turn.
     Yield,
-    /// The connection is that of an agent, which comes back if it is closed: find out soon whether
-    /// its host is there: it is not if it acknowledges nothing for so long, where that is said.
+    /// Detect soon if the host of this connection is lost.
+    /// The connection is that of an agent, which connects again if it is closed. Its host counts as
+    /// lost if it acknowledges nothing for the duration, if one is given.
     Joined(ConnId, Option<Duration>),
 }
 
@@ -140,15 +148,16 @@ pub struct ServerStats {
     pub memory_bytes: usize,
     /// Requests executed since the start.
     pub requests: u64,
-    /// The most memory that was in use after a turn.
+    /// Largest memory in use after a turn.
     pub peak_memory_bytes: usize,
     /// Turns of connections since the start.
     pub turns: u64,
-    /// The most work of one turn; see [`TURN_WORK`].
+    /// Largest work of one turn; see [`TURN_WORK`].
     pub longest_turn: usize,
     /// Connections that were closed for a reason.
     pub refused: u64,
-    /// Those of them that were closed because descriptors were short.
+    /// Connections that were closed because descriptors were scarce.
+    /// They are included in `refused`.
     pub refused_for_descriptors: u64,
 }
 
@@ -163,28 +172,28 @@ pub struct ServerMachine {
     descriptors: Descriptors,
     /// Connections that have their turn next, in order.
     ready: VecDeque<(ConnId, u64)>,
-    /// A `Yield` was put out that is not answered yet.
+    /// `true` if a `Yield` is not answered yet.
     yielded: bool,
-    /// Work of the turn so far.
+    /// Work of the current turn until now.
     spent: usize,
     turns: u64,
     longest_turn: usize,
     peak_memory: usize,
     refused: u64,
-    /// Connections in order of their arrival, each with the time by which it must be validated.
+    /// Connections in order of arrival, each with its validation deadline.
     unvalidated: VecDeque<(Mono, ConnId, u64)>,
     serial: u64,
     purging: bool,
     requests: u64,
-    /// Those of them that were for the extension.
+    /// Number of requests of the extension; included in `requests`.
     extension_requests: u64,
     outbox: Outbox<Output>,
-    /// The time of the input that is being handled.
+    /// Time of the current input.
     now: Now,
     extension: Option<Box<dyn Extension>>,
-    /// Whether the extension is shown requests for its keys.
+    /// `true` if the extension is shown requests for its keys.
     watching: bool,
-    /// The beginning of the keys of agents, if there are clients that are none.
+    /// Wire prefix of the keys of agents, if some clients are not agents.
     agent_prefix: Option<Vec<u8>>,
 }
 
@@ -247,7 +256,7 @@ impl Machine for ServerMachine {
 }
 
 impl ServerMachine {
-    /// An empty store without connections.
+    /// Creates an empty store without connections.
     pub fn new(limits: Limits) -> Self {
         let shares = Shares::default();
         Self {
@@ -258,14 +267,14 @@ impl ServerMachine {
         }
     }
 
-    /// Keeps the keys that begin with this, and the requests of the extension, from connections that are
-    /// [restricted](Input::Restricted).
+    /// Reserves keys with this prefix, and the extension's requests, for agents.
+    /// Connections that are [restricted](Input::Restricted) cannot use them.
     pub fn with_agent_prefix(mut self, prefix: Vec<u8>) -> Self {
         self.agent_prefix = Some(prefix);
         self
     }
 
-    /// Adds what answers requests that the store itself does not know.
+    /// Adds an extension, which answers requests that the store does not know.
     pub fn with_extension(mut self, extension: Box<dyn Extension>) -> Self {
         self.limits.max_extension_bytes = self.limits.max_extension_bytes.max(EXTENSION_BYTES);
         self.watching = extension.watches();
@@ -273,20 +282,22 @@ impl ServerMachine {
         self
     }
 
-    /// The unsent replies of a connection, in order.
+    /// Returns the unsent replies of a connection, in order.
     pub fn unsent(&self, id: ConnId) -> impl Iterator<Item = &[u8]> {
         let connection = self.known(id).into_iter();
         connection.flat_map(|connection| connection.outgoing.slices())
     }
 
-    /// The unsent replies of a connection if they lie in one piece, as they nearly always do.
+    /// Returns the unsent replies of a connection if they are in one piece.
+    /// That is the usual case.
     #[inline]
     pub fn unsent_in_one(&self, id: ConnId) -> Option<&[u8]> {
         self.known(id)?.outgoing.in_one()
     }
 
-    /// Where the driver may read the rest of a large value straight into, if one is arriving: it
-    /// reads into the spare capacity and reports [`Input::Landed`].
+    /// Returns the buffer into which the driver may read a large value directly.
+    /// `None` if no large value is arriving. The driver reads into the spare capacity and then
+    /// passes [`Input::Landed`].
     #[inline]
     pub fn space(&mut self, id: ConnId) -> Option<&mut Vec<u8>> {
         let connection = self.connection(id)?;
@@ -296,7 +307,7 @@ impl ServerMachine {
         connection.assembler.space()
     }
 
-    /// Figures of this moment.
+    /// Returns the current figures.
     pub fn stats(&self) -> ServerStats {
         ServerStats {
             connections: self.open,
@@ -313,25 +324,26 @@ impl ServerMachine {
         }
     }
 
-    /// Requests executed since the start: those of the store, and those of the extension.
+    /// Returns the numbers of executed requests.
+    /// The first counts requests of the store, the second those of the extension.
     pub fn requests(&self) -> (u64, u64) {
         let own = self.requests - self.extension_requests;
         (own, self.extension_requests)
     }
 
-    /// Whether the extension, if there is one, lets the server end. Asked after [`Input::Ending`].
+    /// `true` if the extension lets the server end. Used after [`Input::Ending`].
     pub fn may_end(&self) -> bool {
         let extension = self.extension.as_ref();
         extension.is_none_or(|extension| extension.has_ended())
     }
 
-    /// The addresses with the most connections, at most so many, and how many each has. Of an IPv6
-    /// address, the first 64 bits are known.
+    /// Returns up to `most` addresses with the most connections.
+    /// Each has its number of connections. Only the first 64 bits of an IPv6 address are known.
     pub fn busiest_addresses(&self, most: usize) -> Vec<(Option<IpAddr>, usize)> {
         self.shares.busiest(most)
     }
 
-    /// Bytes of keys, values, waits and connection buffers.
+    /// Returns the bytes of keys, values, waits and connection buffers.
     #[inline]
     fn memory(&self) -> usize {
         let table = self.connections.len() * size_of::<Option<Connection>>();
@@ -365,7 +377,7 @@ impl ServerMachine {
         self.connections.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// The replies of a connection that is known to be there.
+    /// Returns the replies of a connection that exists.
     #[inline]
     fn outgoing(&mut self, id: ConnId) -> &mut Outgoing {
         &mut self
@@ -400,8 +412,8 @@ impl ServerMachine {
         self.unvalidated.push_back((deadline, id, self.serial));
     }
 
-    /// Brings the account of a connection up to date, and checks its buffers. Replies may use the
-    /// memory that is left to agents.
+    /// Updates the account of a connection, and checks its buffers.
+    /// Replies may use the memory that is reserved for agents.
     #[inline]
     fn account(&mut self, id: ConnId) -> Result<(), CloseReason> {
         match self.connection(id).is_some_and(Connection::account) {
@@ -410,8 +422,8 @@ impl ServerMachine {
         }
     }
 
-    /// Checks that a request of the extension, which may store something, may be executed. That of an
-    /// agent always may.
+    /// Checks that a request of the extension may be executed.
+    /// The request may store a value. That of an agent is always executed.
     fn make_room_for_request(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
         match self.known(id) {
             Some(connection) if connection.account.standing() != Standing::Agent => {
@@ -470,14 +482,14 @@ impl ServerMachine {
         self.descriptors.freed();
         connection.account.meter.shrink(connection.counted);
         self.shares.close(&connection.account);
-        // Keys that the extension stores now are charged to this peer.
+        // Keys that the extension stores now count for this peer.
         self.operations.act_for(&connection.account.meter);
         self.disconnect(id);
         self.forget_validated();
         self.extend(|extension, now, reach| extension.closed(now, id, reach));
     }
 
-    /// Takes out the waits of a connection that ends.
+    /// Removes the waits of a connection that ends.
     fn disconnect(&mut self, id: ConnId) {
         self.operations.disconnect(id);
         self.wake();
@@ -543,7 +555,7 @@ impl ServerMachine {
             return;
         };
         connection.outgoing.advance(count);
-        // Sending only ever frees memory.
+        // Sending only frees memory.
         connection.account();
         if connection.paused
             && connection.stage == Stage::Serving
@@ -567,7 +579,7 @@ impl ServerMachine {
         }
     }
 
-    /// Drops the head of the queue of unvalidated connections as far as it is out of date.
+    /// Drops outdated entries at the head of the queue of unvalidated connections.
     fn forget_validated(&mut self) {
         while let Some((_, id, serial)) = self.unvalidated.front() {
             match self.known(*id) {

@@ -1,17 +1,17 @@
-//! Shares of the store: how much of its memory and of its keys a peer may hold.
+//! Shares of the store: limits of the memory and keys that a peer may hold.
 //!
 //! | peer | its connection | its address | the store |
 //! |---|---|---|---|
-//! | an agent that has joined a run over this connection | | | all of it |
-//! | another one at the address of such an agent | an eighth | | three quarters |
+//! | an agent that has joined a run over this connection | | | everything |
+//! | another peer at the address of such an agent | an eighth | | three quarters |
 //! | any other | an eighth | a quarter | three quarters |
 //!
-//! A key counts for the connection that wrote it last, also after this connection has gone. A peer
-//! that is over its share is refused, and the others go on. The last quarter is for agents, and for
-//! replies.
+//! A key counts for the connection that wrote it last, even after this connection has ended. A peer
+//! that exceeds its share is refused, and the others continue. The last quarter is for agents and
+//! for replies.
 //!
-//! An address is an IPv4 address, or the first 64 bits of an IPv6 address, since a host can take
-//! any of those that begin with them.
+//! An address is an IPv4 address or the first 64 bits of an IPv6 address. A host can use any
+//! address that begins with these bits.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -22,31 +22,31 @@ use super::CloseReason;
 use crate::limits::Limits;
 use crate::meter::Meter;
 
-/// Part of the store that one connection may hold.
+/// Divisor of a limit for the share of one connection.
 const OF_CONNECTION: usize = 8;
 
-/// Part of the store, and of the connections, that one address may hold.
+/// Divisor of a limit for the share of one address.
 const OF_ADDRESS: usize = 4;
 
-/// Part of the store that is left to agents.
+/// Divisor of a limit for the reserve of agents.
 const RESERVE: usize = 4;
 
-/// No share is smaller, so that a store with low limits can be used at all.
+/// Smallest shares, so that a store with low limits is still usable.
 const LEAST_BYTES: usize = 64 << 10;
 const LEAST_KEYS: usize = 1024;
 const LEAST_CONNECTIONS: usize = 64;
 
-/// The known addresses are looked through for unused ones whenever there are this many more.
+/// Number of new addresses after which unused addresses are removed.
 const ADDRESSES_STEP: usize = 1024;
 
 /// The standing of the peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is not known to belong to the job.
+    /// The peer is not known to belong to the job.
     Unknown,
-    /// An agent of the job has joined from its address.
+    /// An agent of the job has joined from the peer's address.
     Neighbour,
-    /// An agent of the job.
+    /// The peer is an agent of the job.
     Agent,
 }
 
@@ -54,23 +54,23 @@ pub(super) enum Standing {
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) meter: Meter,
-    /// Its peer is an agent of the job.
+    /// `true` if the peer is an agent of the job.
     is_agent: bool,
     address: Meter,
     place: Place,
-    /// An agent has joined from its address.
+    /// `true` if an agent has joined from the peer's address.
     has_agent: Arc<AtomicBool>,
 }
 
-/// An address, as it is told from others; `None` is one that is not known.
+/// An address as the table distinguishes it; `None` if it is unknown.
 type Place = Option<IpAddr>;
 
-/// All addresses, and everything that is held.
+/// All addresses, and the meter of everything that is held.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     meter: Meter,
     addresses: BTreeMap<Place, Address>,
-    /// When to look for unused addresses.
+    /// Number of addresses at which unused ones are removed.
     look_at: usize,
 }
 
@@ -78,18 +78,19 @@ pub(super) struct Shares {
 struct Address {
     meter: Meter,
     connections: usize,
-    /// An agent has joined from it; shared with the accounts of its connections, of which there may be
-    /// ten thousand.
+    /// `true` if an agent has joined from this address.
+    /// All accounts of its connections share it; there may be ten thousand of them.
     has_agent: Arc<AtomicBool>,
 }
 
 impl Shares {
-    /// Counts everything that is held.
+    /// Returns the meter of everything that is held.
     pub(super) fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// Opens the account of a connection. An error: its address has too many of them.
+    /// Opens the account of a connection.
+    /// It is an error if its address has too many connections.
     pub(super) fn open(
         &mut self,
         address: Option<IpAddr>,
@@ -119,14 +120,14 @@ impl Shares {
         (account, allowed)
     }
 
-    /// The connection of an account is gone. Its values go on to count.
+    /// Closes the account of a connection. Its values continue to count.
     pub(super) fn close(&mut self, account: &Account) {
         if let Some(entry) = self.addresses.get_mut(&account.place) {
             entry.connections -= 1;
         }
     }
 
-    /// The addresses with the most connections.
+    /// Returns the addresses with the most connections.
     pub(super) fn busiest(&self, most: usize) -> Vec<(Option<IpAddr>, usize)> {
         let counted = self.addresses.iter();
         let mut counted: Vec<_> = counted
@@ -138,7 +139,8 @@ impl Shares {
         counted
     }
 
-    /// Checks that the peer of an account may store this much more; `memory` is in use by all.
+    /// Checks that the peer of an account may store this much more.
+    /// `memory` is in use by all peers.
     #[inline]
     pub(super) fn admit(
         &self,
@@ -189,7 +191,7 @@ impl Shares {
         account.admit(bytes, 0, limits)
     }
 
-    /// Forgets addresses without connections and keys, now and then.
+    /// Removes addresses without connections and keys from time to time.
     fn forget_unused(&mut self) {
         if self.addresses.len() >= self.look_at {
             self.addresses
@@ -200,7 +202,7 @@ impl Shares {
 }
 
 impl Account {
-    /// The standing of its peer now.
+    /// Returns the current standing of the peer.
     #[inline]
     pub(super) fn standing(&self) -> Standing {
         match (self.is_agent, self.has_agent.load(Relaxed)) {
@@ -210,8 +212,8 @@ impl Account {
         }
     }
 
-    /// An agent has joined over this connection: it may use the whole store, and peers at its address
-    /// are known.
+    /// Records that an agent has joined over this connection.
+    /// It may use the whole store, and peers at its address are known.
     pub(super) fn join(&mut self) {
         self.is_agent = true;
         self.has_agent.store(true, Relaxed);
@@ -232,7 +234,7 @@ impl Account {
     }
 }
 
-/// Checks that what a meter counts stays within its share.
+/// Checks that the count of a meter stays within its share.
 #[inline]
 fn within(
     holder: &'static str,
@@ -259,7 +261,7 @@ fn within(
     Ok(())
 }
 
-/// The part of a limit that a share is.
+/// Returns the share of a limit.
 fn part(limit: usize, of: usize, least: usize) -> usize {
     (limit / of).max(least)
 }

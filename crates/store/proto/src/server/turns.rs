@@ -1,4 +1,4 @@
-//! Turns: a bounded amount of work for each connection, one after another.
+//! Turns: a bounded amount of work for each connection, in order.
 
 use super::connection::Stage;
 use super::{CloseReason, Output, ServerMachine, TURN_WORK};
@@ -6,7 +6,8 @@ use crate::wire::request::decode;
 use rdzv_core::ident::ConnId;
 
 impl ServerMachine {
-    /// Gives a connection a turn: executes requests, keeps the rest, and accounts for its memory.
+    /// Gives a connection a turn.
+    /// Executes requests, keeps the rest, and updates the account of its memory.
     pub(super) fn serve(&mut self, id: ConnId, input: &[u8]) {
         let Some(Some(connection)) = self.connections.get(id.0 as usize) else {
             return;
@@ -66,7 +67,8 @@ impl ServerMachine {
         }
     }
 
-    /// Keeps input for the next turn. A connection whose replies are unsent waits until they are.
+    /// Keeps input for the next turn.
+    /// A connection with too many unsent replies waits until they are sent.
     fn hold(&mut self, id: ConnId, input: &[u8], until_sent: bool) {
         let Some(connection) = self.connection(id) else {
             return;
@@ -81,7 +83,7 @@ impl ServerMachine {
         }
     }
 
-    /// Everything that is held has been executed.
+    /// Resumes reading after all held input has been executed.
     fn resume(&mut self, id: ConnId) {
         if let Some(connection) = self.connection(id)
             && connection.paused
@@ -91,7 +93,7 @@ impl ServerMachine {
         }
     }
 
-    /// Has a connection take its turn after all that wait for theirs.
+    /// Queues a connection for its next turn.
     pub(super) fn queue(&mut self, id: ConnId) {
         if let Some(connection) = self.connection(id)
             && !connection.queued

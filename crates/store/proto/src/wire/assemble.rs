@@ -1,8 +1,8 @@
-//! Collecting a request that comes in pieces.
+//! Assembling a request that arrives in pieces.
 //!
-//! The work per request is linear in its size however it is cut, and the memory held is what has
-//! arrived plus at most as much again (see `Arriving::space`). A large
-//! value is collected in a buffer of its own, which a driver may even read into directly.
+//! The work per request is linear in its size, however it is cut. The memory held is the received
+//! bytes plus at most as much again (see `Arriving::space`). A large value is collected in its own
+//! buffer, and a driver may even read directly into that buffer.
 
 use super::fields::{Field, within};
 use super::request::{Opcode, Request, decode_parts, is_extension};
@@ -13,15 +13,15 @@ use crate::meter::{Meter, Shared};
 /// The unfinished request of one connection.
 #[derive(Debug)]
 pub struct Assembler {
-    /// The request so far, without its large bodies.
+    /// Bytes of the request until now, without its large bodies.
     bytes: Vec<u8>,
     /// Large bodies that are complete, in order.
     bodies: Vec<Shared>,
     /// The large body that is arriving.
     body: Option<Arriving>,
-    /// Bytes of `bytes` that have been parsed.
+    /// Number of bytes of `bytes` that have been parsed.
     scanned: usize,
-    /// Bytes from there on that `step` needs.
+    /// Number of further bytes that `step` needs.
     need: usize,
     step: Step,
     /// The fields after the one in progress.
@@ -33,7 +33,7 @@ pub struct Assembler {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Opcode,
-    /// A number that nothing else depends on, or the bytes of a key or small value.
+    /// A number on which nothing depends, or the bytes of a key or small value.
     Content,
     /// A length or count.
     Length(Field),
@@ -43,7 +43,8 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 enum List {
     Keys(usize),
-    /// Twice the number of pairs: keys stand at even, values at odd counts left.
+    /// Twice the number of pairs.
+    /// A key comes next if the rest is even, and a value if it is odd.
     Pairs(usize),
 }
 
@@ -63,26 +64,28 @@ impl Default for Assembler {
 }
 
 impl Assembler {
-    /// Whether no request is in progress.
+    /// `true` if no request is in progress.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether a large body has been read into [`Assembler::space`] in whole.
+    /// `true` if a large body has been read into [`Assembler::space`] completely.
     pub fn has_landed(&self) -> bool {
         let body = self.body.as_ref();
         body.is_some_and(|body| body.missing() == 0)
     }
 
-    /// Memory held, the complete large bodies aside: the meter counts those.
+    /// Returns the memory held, without complete large bodies.
+    /// The meter counts those.
     pub fn buffered(&self) -> usize {
         let arriving = self.body.as_ref().map_or(0, |body| body.buffer.capacity());
         self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Shared>()
     }
 
-    /// Takes bytes off the front of `input` until the request is complete or the input is used up.
+    /// Takes bytes off the front of `input`.
     ///
-    /// Returns the request if it is complete; the assembler is then ready for the next one.
+    /// It stops when the request is complete or the input is used up. Returns the request if it is
+    /// complete; the assembler is then ready for the next one.
     pub fn feed(
         &mut self,
         input: &mut &[u8],
@@ -114,14 +117,16 @@ impl Assembler {
         }
     }
 
-    /// Where the driver may read more bytes of a large body straight into; never has room for much
-    /// more than is missing. Call [`Assembler::overshoot`] and then [`Assembler::feed`] afterwards.
+    /// Returns the buffer into which a driver may read a large body directly.
+    /// Its capacity is never much larger than the missing part. Call [`Assembler::overshoot`] and
+    /// then [`Assembler::feed`] afterwards.
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
         self.body.as_mut().map(Arriving::space)
     }
 
-    /// Bytes read into [`Assembler::space`] beyond the end of the body. It belongs to the next
-    /// field. (Only possible if the allocator gave more than was asked for.)
+    /// Removes bytes in [`Assembler::space`] after the end of the body.
+    /// They belong to the next field. They only exist if the allocator returned more than the
+    /// requested capacity.
     pub fn overshoot(&mut self) -> Vec<u8> {
         match &mut self.body {
             Some(body) if body.buffer.len() > body.target => body.buffer.split_off(body.target),
@@ -129,7 +134,7 @@ impl Assembler {
         }
     }
 
-    /// Understands the bytes of the step; tells whether the field is complete with them.
+    /// Parses the bytes of the step; `true` if they complete the field.
     fn finish_step(&mut self, limits: &Limits) -> Result<bool, WireError> {
         let piece = &self.bytes[self.scanned..self.scanned + self.need];
         self.scanned += self.need;
@@ -165,7 +170,7 @@ impl Assembler {
         }
     }
 
-    /// Begins the next field or list entry; false if there is none.
+    /// Begins the next field or list entry; `false` if there is none.
     fn start_next_field(&mut self) -> bool {
         let field = match &mut self.list {
             List::Keys(left) if *left > 0 => {
@@ -205,7 +210,7 @@ impl Assembler {
     }
 }
 
-/// A complete request that came in pieces.
+/// A complete request that arrived in pieces.
 #[derive(Debug)]
 pub struct AssembledRequest {
     bytes: Vec<u8>,
@@ -213,7 +218,7 @@ pub struct AssembledRequest {
 }
 
 impl AssembledRequest {
-    /// The request, borrowing its small parts.
+    /// Returns the request, which borrows its small parts.
     pub fn request(&self, limits: &Limits) -> Request<'_> {
         decode_parts(&self.bytes, Some(&self.bodies), limits)
             .ok()
@@ -222,7 +227,7 @@ impl AssembledRequest {
             .0
     }
 
-    /// The size of the request without its large bodies.
+    /// Returns the size of the request without its large bodies.
     pub fn small_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -233,7 +238,7 @@ mod tests {
     use super::super::{fields::Body, request};
     use super::*;
 
-    /// An assembler that has got the head of a `SET` of a value of this length.
+    /// Returns an assembler with the head of a `SET` of a value of this length.
     fn begun(length: usize) -> Assembler {
         let mut head = Vec::new();
         request::set_head(&mut head, b"/k", length);

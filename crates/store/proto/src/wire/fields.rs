@@ -1,4 +1,6 @@
-//! The parts of a request's body: keys, values, numbers and lists, read without copies.
+//! The parts of a request's body: keys, values, numbers and lists.
+//!
+//! They are read without copies.
 
 use crate::meter::Shared;
 
@@ -8,29 +10,29 @@ use crate::limits::Limits;
 /// One part of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
-    /// `u32`.
+    /// A `u32`.
     U32,
-    /// `i64`.
+    /// An `i64`.
     I64,
-    /// `u64` length, bytes; bounded as a key.
+    /// `u64` length and bytes, limited as a key.
     Key,
-    /// `u64` length, bytes; bounded as a value.
+    /// `u64` length and bytes, limited as a value.
     Value,
-    /// `u64` length, bytes; bounded as the request of an extension.
+    /// `u64` length and bytes, limited as a request of an extension.
     Payload,
-    /// `u64` count, then keys.
+    /// `u64` count and keys.
     Keys,
-    /// `i64` count, then pairs of key and value.
+    /// `i64` count and pairs of key and value.
     Pairs,
 }
 
-/// A type that stands in the body of a request.
+/// A type that can be part of the body of a request.
 pub(super) trait Part<'a>: Sized {
     const FIELD: Field;
 
     fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop>;
 
-    /// The part itself if it is a key.
+    /// Returns the part itself if it is a key.
     fn as_key(&self) -> Option<&'a [u8]> {
         None
     }
@@ -71,9 +73,9 @@ impl<'a> Part<'a> for &'a [u8] {
 /// A value in a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// Lies among the other bytes of the request; to be copied if it is kept.
+    /// Bytes within the request; they are copied if they are kept.
     Inline(&'a [u8]),
-    /// Was received into a buffer of its own; to be kept as it is.
+    /// Bytes in their own buffer; they are kept without a copy.
     Whole(Shared),
 }
 
@@ -95,7 +97,7 @@ impl<'a> Part<'a> for Body<'a> {
     }
 }
 
-/// The keys of a request, read as they are iterated over.
+/// The keys of a request, read during the iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Keys<'a> {
     count: usize,
@@ -118,7 +120,7 @@ impl<'a> Iterator for Keys<'a> {
 impl ExactSizeIterator for Keys<'_> {}
 
 impl Keys<'_> {
-    /// The keys that have not been iterated over, for later.
+    /// Returns a copy of the keys that have not been iterated over.
     pub fn to_list(&self) -> KeyList {
         KeyList {
             count: self.count,
@@ -128,7 +130,7 @@ impl Keys<'_> {
     }
 }
 
-/// Keys of a request, kept after its bytes are gone.
+/// Keys of a request, kept after the request.
 #[derive(Debug)]
 pub struct KeyList {
     count: usize,
@@ -137,7 +139,7 @@ pub struct KeyList {
 }
 
 impl KeyList {
-    /// The next key.
+    /// Returns the next key.
     pub fn take_next(&mut self) -> Option<&[u8]> {
         self.count = self.count.checked_sub(1)?;
         let mut rest = &self.bytes[self.at..];
@@ -146,7 +148,7 @@ impl KeyList {
         key
     }
 
-    /// Memory held.
+    /// Returns the memory held.
     pub fn memory(&self) -> usize {
         self.bytes.capacity()
     }
@@ -161,7 +163,7 @@ impl<'a> Part<'a> for Keys<'a> {
     }
 }
 
-/// The pairs of a `MULTI_SET`, read as they are iterated over.
+/// The pairs of a `MULTI_SET`, read during the iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pairs<'a> {
     count: usize,
@@ -187,7 +189,7 @@ impl<'a> Iterator for Pairs<'a> {
 impl ExactSizeIterator for Pairs<'_> {}
 
 impl Pairs<'_> {
-    /// The pairs that have not been iterated over, for later.
+    /// Returns a copy of the pairs that have not been iterated over.
     pub fn to_list(&self) -> PairList {
         PairList {
             keys: KeyList {
@@ -201,17 +203,17 @@ impl Pairs<'_> {
     }
 }
 
-/// Pairs of a `MULTI_SET`, kept after its bytes are gone.
+/// Pairs of a `MULTI_SET`, kept after the request.
 #[derive(Debug)]
 pub struct PairList {
-    /// Values that are not large lie between the keys.
+    /// Keys, and between them the values that are not large.
     keys: KeyList,
     bodies: Option<Vec<Shared>>,
     bodies_taken: usize,
 }
 
 impl PairList {
-    /// The next pair.
+    /// Returns the next pair.
     pub fn take_next(&mut self) -> Option<(&[u8], Body<'_>)> {
         let list = &mut self.keys;
         list.count = list.count.checked_sub(1)?;
@@ -225,7 +227,7 @@ impl PairList {
         Some((key, body))
     }
 
-    /// Memory held, the large values aside.
+    /// Returns the memory held, without large values.
     pub fn memory(&self) -> usize {
         self.keys.memory() + self.bodies.as_ref().map_or(0, Vec::capacity) * size_of::<Shared>()
     }
@@ -300,7 +302,7 @@ impl<'a> Reader<'a, '_> {
         self.take(length)
     }
 
-    /// Reads a count and that many entries; returns it and their bytes.
+    /// Reads a count and that many entries; returns the count and the bytes.
     fn list(
         &mut self,
         field: Field,
@@ -315,10 +317,10 @@ impl<'a> Reader<'a, '_> {
     }
 }
 
-/// A declared length or count as a `usize`, if it is within its limit.
+/// Returns a declared length or count as a `usize`, if it is within its limit.
 ///
-/// The count of a `MULTI_SET` is signed on the wire; a negative one reads as a huge one here, and
-/// is refused like it.
+/// The count of a `MULTI_SET` is signed on the wire. A negative count reads as a huge one here, and
+/// is refused for that reason.
 #[inline]
 pub(super) fn within(field: Field, declared: u64, limits: &Limits) -> Result<usize, WireError> {
     let limit = match field {

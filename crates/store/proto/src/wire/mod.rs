@@ -1,8 +1,10 @@
-//! The c10d wire: the encoding of requests and replies, for both ends of a connection.
+//! The c10d wire: the encoding of requests and replies.
 //!
-//! There is no frame around anything. A connection is a stream of requests, each an opcode and
-//! the body that the opcode calls for; replies carry no opcode and come in the order of requests.
-//! All numbers are little-endian.
+//! It serves both ends of a connection.
+//!
+//! There are no frames. A connection is a stream of requests; each is an opcode and the body of
+//! that opcode. Replies have no opcode and come in the order of requests. All numbers are
+//! little-endian.
 //!
 //! ```text
 //!   request   +----+------------------+
@@ -18,16 +20,16 @@
 //!             +------------+-------+-------+--               +------------+-----+-------+--
 //! ```
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | [`fields`] | the parts of a request's body |
-//! | [`request`] | the table of opcodes; reading a request that is there in whole (server); writing requests (client) |
-//! | [`assemble`] | collecting a request that comes in pieces, bounded by what has arrived (server) |
-//! | [`other_protocol`] | the kind of a server that is no store (client) |
+//! | [`request`] | the opcodes; reading a complete request (server); writing requests (client) |
+//! | [`assemble`] | assembling a request that arrives in pieces, with bounded memory (server) |
+//! | [`other_protocol`] | the kind of a server that is not a store (client) |
 //! | [`reply`] | writing replies (server) and collecting them (client) |
 //!
-//! Nothing here trusts a length: a declared length is checked against its limit as soon as it is
-//! read, and memory grows only with bytes that arrived.
+//! The reader checks a declared length against its limit immediately, and memory grows only with
+//! bytes that arrived.
 
 pub mod assemble;
 pub mod fields;
@@ -37,14 +39,17 @@ pub mod request;
 
 use thiserror::Error;
 
-/// Bodies of at least this many bytes get a buffer of their own, which becomes the stored value or
-/// the answer without being copied; smaller ones are copied together.
+/// Minimum size of a body that gets its own buffer, in bytes.
+/// That buffer becomes the stored value or the answer without a copy. Smaller bodies are copied
+/// together.
 pub const LARGE_BODY: usize = 16 << 10;
 
-/// A buffer never grows further ahead of the bytes received than they already fill it, or this.
+/// Minimum growth of a buffer, in bytes.
+/// A buffer with more received bytes grows by at most their number.
 pub(crate) const GROWTH_STEP: usize = 64 << 10;
 
-/// Why bytes are not a request or a reply. The connection cannot be used any further.
+/// Reason why bytes are not a request or a reply.
+/// The connection cannot be used any further.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WireError {
     /// No operation has this number.
@@ -53,7 +58,7 @@ pub enum WireError {
     /// A key is longer than allowed.
     #[error("key of {declared} bytes, at most {limit} are accepted")]
     KeyTooLong {
-        /// The length that was declared.
+        /// Declared length.
         declared: u64,
         /// The limit.
         limit: usize,
@@ -61,7 +66,7 @@ pub enum WireError {
     /// A value is longer than allowed.
     #[error("value of {declared} bytes, at most {limit} are accepted")]
     ValueTooLong {
-        /// The length that was declared.
+        /// Declared length.
         declared: u64,
         /// The limit.
         limit: usize,
@@ -69,33 +74,33 @@ pub enum WireError {
     /// A list has more entries than allowed.
     #[error("list of {declared} keys, at most {limit} are accepted")]
     TooManyKeys {
-        /// The count that was declared.
+        /// Declared count.
         declared: u64,
         /// The limit.
         limit: usize,
     },
-    /// A byte of a reply is none of those that can stand there.
+    /// A byte of a reply is not one of the valid bytes.
     #[error("reply byte 0x{found:02x} where {expected} was expected")]
     UnexpectedReply {
-        /// The byte received.
+        /// The received byte.
         found: u8,
-        /// The bytes expected.
+        /// The expected bytes.
         expected: &'static str,
     },
-    /// A reply needs more memory than the client gives it.
+    /// A reply needs more memory than the client allows.
     #[error("reply of at least {declared} bytes, at most {limit} are accepted")]
     ReplyTooLong {
-        /// Memory that it needs by the lengths declared so far.
+        /// Memory that the reply needs by the lengths declared until now.
         declared: u64,
         /// The limit.
         limit: usize,
     },
-    /// A count or length in a reply cannot be.
+    /// A count or length in a reply is impossible.
     #[error("reply with the impossible length {0}")]
     ImpossibleLength(i64),
 }
 
-/// A large body that arrives in pieces, in a buffer of its own.
+/// A large body that arrives in pieces, in its own buffer.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     buffer: Vec<u8>,
@@ -109,15 +114,15 @@ impl Arriving {
         Self { buffer, target }
     }
 
-    /// Number of bytes that have not arrived.
+    /// Returns the number of bytes that have not arrived.
     pub(crate) fn missing(&self) -> usize {
         self.target.saturating_sub(self.buffer.len())
     }
 
-    /// Returns the buffer with room for more bytes, unless the body is complete.
+    /// Returns the buffer with space for more bytes, unless the body is complete.
     ///
-    /// Capacity at most doubles what is there (or adds [`GROWTH_STEP`]) and ends at exactly the
-    /// length of the body.
+    /// The capacity at most doubles the received bytes (or adds [`GROWTH_STEP`]), and ends at
+    /// exactly the length of the body.
     pub(crate) fn space(&mut self) -> &mut Vec<u8> {
         if self.missing() > 0 && self.buffer.len() == self.buffer.capacity() {
             let ahead = self.buffer.len().max(GROWTH_STEP);
@@ -126,8 +131,8 @@ impl Arriving {
         &mut self.buffer
     }
 
-    /// Takes bytes off the front of `input` until the body is complete or the input is used up.
-    /// Returns the body if it is complete.
+    /// Takes bytes off the front of `input`; returns the body if it is complete.
+    /// It stops when the body is complete or the input is used up.
     pub(crate) fn feed(&mut self, input: &mut &[u8]) -> Option<Vec<u8>> {
         while self.missing() > 0 && !input.is_empty() {
             let room = self.space().capacity().min(self.target) - self.buffer.len();

@@ -1,4 +1,4 @@
-//! The protocol of a server that is no store, by the first bytes that it sends.
+//! The protocol of a server that is not a store, found by its first bytes.
 
 /// First bytes, and the kind of server that sends them.
 const KINDS: [(&[u8], &str); 9] = [
@@ -14,7 +14,7 @@ const KINDS: [(&[u8], &str); 9] = [
     (b"-DENIED", "a Redis server"),
 ];
 
-/// The kind of server that answers with these bytes, if they tell.
+/// Returns the kind of server that answers with these bytes, if it is known.
 pub fn kind_of_server(first: &[u8]) -> Option<&'static str> {
     // The settings frame that begins a connection: a length of three bytes, the type 4, stream 0.
     if let [0, 0, _, 4, 0, 0, 0, 0, 0, ..] = first {

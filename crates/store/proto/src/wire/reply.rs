@@ -1,7 +1,6 @@
 //! Replies: written by the server, collected by the client.
 //!
-//! A reply does not say what it is: the client knows from its request what must come, its
-//! [`Shape`].
+//! A reply contains no type. The client knows from its request what has to come: the [`Shape`].
 
 use bytes::Bytes;
 
@@ -11,21 +10,21 @@ use super::{Arriving, WireError};
 pub const STOP_WAITING: u8 = 0;
 /// The answer to `CANCEL_WAIT`.
 pub const WAIT_CANCELED: u8 = 1;
-/// The answer to `GET_WHEN_THERE` if the key is there: the value comes behind it.
+/// The answer to `GET_WHEN_THERE` if the key exists; the value follows.
 pub const VALUE_FOLLOWS: u8 = 2;
 
 /// The answer to `CHECK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CheckReply {
-    /// All keys are there.
+    /// All keys exist.
     Ready = 0,
-    /// At least one is not.
+    /// At least one key does not exist.
     NotReady = 1,
 }
 
 impl CheckReply {
-    /// Reads the byte of the wire.
+    /// Converts the byte of the wire.
     pub fn from_byte(byte: u8) -> Result<Self, WireError> {
         match byte {
             0 => Ok(Self::Ready),
@@ -38,23 +37,24 @@ impl CheckReply {
     }
 }
 
-/// Writes a number, as it answers `ADD`, `GETNUMKEYS`, `DELETE_KEY` and `QUEUE_LEN`.
+/// Writes a number, the answer to a request that counts.
+/// Such requests are `ADD`, `GETNUMKEYS`, `DELETE_KEY` and `QUEUE_LEN`.
 pub fn number(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Writes a length and that many bytes, as they answer `GET` and `COMPARE_SET`.
+/// Writes a length and that many bytes, the answer to `GET` and `COMPARE_SET`.
 pub fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     length(out, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// Writes the length in front of bytes that are sent from elsewhere.
+/// Writes the length of bytes that are sent separately.
 pub fn length(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&(length as u64).to_le_bytes());
 }
 
-/// The kind of reply that a request calls for.
+/// The kind of reply to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// One byte: `CHECK`, `WAIT`, `BARRIER`, `CANCEL_WAIT`.
@@ -76,45 +76,46 @@ pub enum Shape {
 /// A complete reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// To [`Shape::Byte`].
+    /// Reply of [`Shape::Byte`].
     Byte(u8),
-    /// To [`Shape::Nonce`].
+    /// Reply of [`Shape::Nonce`].
     Nonce(u32),
-    /// To [`Shape::Number`].
+    /// Reply of [`Shape::Number`].
     Number(i64),
-    /// To [`Shape::Bytes`].
+    /// Reply of [`Shape::Bytes`].
     Bytes(Bytes),
-    /// To [`Shape::Values`], in the order of the request.
+    /// Reply of [`Shape::Values`], in the order of the request.
     Values(Vec<Bytes>),
-    /// To [`Shape::Pop`]: the first value, or nothing if the queue was empty.
+    /// Reply of [`Shape::Pop`]: the first value, or `None` if the queue was empty.
     Pop(Option<Bytes>),
-    /// To [`Shape::List`].
+    /// Reply of [`Shape::List`].
     List(Vec<Bytes>),
 }
 
-/// Size of the holder of one value of a reply, besides its bytes.
+/// Memory of one value of a reply besides its bytes.
 const ENTRY_BYTES: usize = size_of::<Bytes>();
 
-/// Collects one reply from bytes in any segmentation. Memory grows only with what arrives, and a
-/// reply that would need more than the limit is refused by its first length.
+/// Collects one reply from bytes in any segmentation.
+/// Memory grows only with received bytes. A reply that would need more than the limit is refused by
+/// its first length.
 #[derive(Debug)]
 pub struct ReplyReader {
     shape: Shape,
-    /// Most memory for the reply.
+    /// Maximum memory for the reply.
     limit: usize,
-    /// Memory of the values collected so far.
+    /// Memory of the values collected until now.
     held: usize,
-    /// The number, length or count in progress.
+    /// Bytes of the number, length or count in progress.
     head: [u8; 8],
     head_length: usize,
     body: Option<Arriving>,
     collected: Vec<Bytes>,
-    /// Number of bodies still to come, once it is known.
+    /// Number of bodies that are still to come, once it is known.
     left: Option<usize>,
 }
 
 impl ReplyReader {
-    /// Ready for a reply of that shape, which may need `limit` bytes of memory.
+    /// Creates a reader for a reply of this shape, with a memory limit.
     pub fn new(shape: Shape, limit: usize) -> Self {
         Self {
             shape,
@@ -132,10 +133,11 @@ impl ReplyReader {
         }
     }
 
-    /// Takes bytes off the front of `input` until the reply is complete or the input is used up.
+    /// Takes bytes off the front of `input`.
     ///
-    /// Also to be called with empty input after reading into [`ReplyReader::space`], and once at
-    /// the start: a reply of no values is complete without a byte. Not to be called again once it
+    /// It stops when the reply is complete or the input is used up. Call it with empty input after
+    /// reading into [`ReplyReader::space`], and once at the start, because a reply of no values is
+    /// complete without a byte. Do not call it again after it has returned the reply.
     /// has returned the reply.
     pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, WireError> {
         loop {
@@ -172,18 +174,18 @@ impl ReplyReader {
         }
     }
 
-    /// Where to read more bytes of a body straight into; read no more than its spare capacity and
-    /// no more than [`ReplyReader::missing`].
+    /// Returns the buffer into which more bytes of a body may be read directly.
+    /// Read at most its spare capacity and at most [`ReplyReader::missing`] bytes.
     pub fn space(&mut self) -> Option<&mut Vec<u8>> {
         self.body.as_mut().map(Arriving::space)
     }
 
-    /// Number of bytes that the body in progress still lacks.
+    /// Returns the number of bytes that the body in progress still lacks.
     pub fn missing(&self) -> usize {
         self.body.as_ref().map_or(0, Arriving::missing)
     }
 
-    /// Memory held for the reply. Never more than the limit.
+    /// Returns the memory held for the reply, which never exceeds the limit.
     pub fn held(&self) -> usize {
         let arriving = self.body.as_ref();
         self.held + arriving.map_or(0, |body| body.buffer.capacity() + ENTRY_BYTES)
@@ -213,7 +215,8 @@ impl ReplyReader {
         Ok(None)
     }
 
-    /// Refuses what would not fit beside the values collected so far.
+    /// Refuses a part that exceeds the limit.
+    /// The values collected until now count as well.
     fn admit(&self, more: usize) -> Result<(), WireError> {
         let declared = self.held.saturating_add(more);
         if declared > self.limit {

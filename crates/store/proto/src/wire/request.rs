@@ -1,9 +1,10 @@
-//! Requests: the table of opcodes, reading a request that is there in whole (server), and writing
-//! requests (client).
+//! Requests: the table of opcodes, reading and writing.
 //!
-//! Reading copies and allocates nothing. Written keys are wire keys: the `/` that PyTorch puts in
-//! front of every key of its API is part of them. The `_head` functions write everything but the
-//! last value, for callers that send a large value from where it lies.
+//! The server reads complete requests, and the client writes them.
+//!
+//! Reading copies and allocates nothing. Written keys are wire keys, which include the `/` that
+//! PyTorch puts in front of every key of its API. The `_head` functions write everything but the
+//! last value, for callers that send a large value from its own buffer.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +17,7 @@ use crate::limits::Limits;
 /// The number that a client sends in `VALIDATE`, before anything else.
 pub const VALIDATE_MAGIC: u32 = 0x3C85_F7CE;
 
-/// The ranges of opcodes, and the protocol that has each. The numbers between them are free.
+/// The ranges of opcodes, with the protocol of each. Other numbers are free.
 pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of PyTorch", 0x00..=0x12),
     ("rendezvous", 0x20..=0x2b),
@@ -27,18 +28,19 @@ pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of rdzv", 0x70..=0x77),
 ];
 
-/// Opcodes from the end of PyTorch's to the end of ASCII belong to an extension of the server, those in [`Opcode`] aside.
-/// Their body is a `u64` length and that many bytes. A server without an extension closes on them, as on
-/// every other unknown opcode.
+/// Opcodes of an extension, except those in [`Opcode`].
+/// They range from the end of PyTorch's opcodes to the end of ASCII. Their body is a `u64` length
+/// and that many bytes. A server without an extension closes the connection, as for any unknown
+/// opcode.
 pub const EXTENSION_OPCODES: RangeInclusive<u8> = 0x13..=0x7f;
 
 /// The opcodes of the native rendezvous; see [`OPCODE_RANGES`].
 pub mod rendezvous {
-    /// Takes part in the next round.
+    /// Joins the next round.
     pub const JOIN: u8 = 0x20;
-    /// Does not take part any more.
+    /// Leaves the membership.
     pub const LEAVE: u8 = 0x21;
-    /// Ends the run for everybody.
+    /// Ends the run for all agents.
     pub const CLOSE: u8 = 0x22;
     /// Renews the membership.
     pub const HEARTBEAT: u8 = 0x23;
@@ -46,27 +48,28 @@ pub mod rendezvous {
     pub const FAILED: u8 = 0x24;
     /// Announces the store of the workers.
     pub const MASTER: u8 = 0x25;
-    /// Asks for the state of a run.
+    /// Requests the state of a run.
     pub const STATUS: u8 = 0x26;
-    /// Goes on over a new connection.
+    /// Reattaches over a new connection.
     pub const REATTACH: u8 = 0x27;
-    /// Says that the workers of a round have succeeded.
+    /// Reports that the workers of a round have succeeded.
     pub const SUCCEEDED: u8 = 0x28;
     /// Renews the lease of a node.
     pub const LEASE: u8 = 0x29;
-    /// Says that the connection is about to be closed, and that its process lives.
+    /// Announces that the connection is about to close while its process lives.
     pub const DETACH: u8 = 0x2a;
-    /// Says whether an agent can be a voter.
+    /// Reports whether an agent can be a voter.
     pub const CANDIDATE: u8 = 0x2b;
 }
 
-/// The nonce of a client that asks whether the server knows the requests that only ours have, and the answer of one that
-/// does. Others answer with the nonce. No id of a process, which other clients send, is as large.
+/// The nonce by which a client detects a server of ours.
+/// Such a server knows requests that only ours have, and replies with [`NATIVE_ANSWER`]. Others
+/// reply with the same nonce. It is larger than any process id, which other clients send.
 pub const NATIVE_PROBE: u32 = 0x7372_6452;
-/// See [`NATIVE_PROBE`].
+/// The answer of our servers to [`NATIVE_PROBE`].
 pub const NATIVE_ANSWER: u32 = 0x7472_6452;
 
-/// The effect of a request on the keys that it names. Queues are no keys.
+/// The effect of a request on the keys that it names. Queues are not keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Nothing,
@@ -77,8 +80,9 @@ pub(crate) enum Access {
 /// Each row: the opcode and its number, the effect on keys, and the body.
 macro_rules! requests {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $access:ident { $($field:ident: $part:ty),* };)*) => {
-        /// The kind of a request. PyTorch's numbers only ever grew since 2.2, so this one table
-        /// serves clients from 2.2 to 2.15. Those of ours are far above.
+        /// The kind of a request.
+        /// PyTorch has only added numbers since 2.2, so this one table serves clients from 2.2 to
+        /// 2.15. Our numbers are far above.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Opcode {
@@ -86,7 +90,7 @@ macro_rules! requests {
         }
 
         impl Opcode {
-            /// The opcode of that number, if it is one of a store.
+            /// Returns the opcode with this number, if it is one of a store.
             #[inline]
             pub fn from_byte(byte: u8) -> Option<Self> {
                 match byte {
@@ -95,13 +99,13 @@ macro_rules! requests {
                 }
             }
 
-            /// The number on the wire.
+            /// Returns the number on the wire.
             pub fn byte(self) -> u8 {
                 self as u8
             }
         }
 
-        /// One request, as far as possible borrowed from the bytes it was read from.
+        /// One request, which borrows as much as possible from its bytes.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum Request<'a> {
             $(
@@ -115,15 +119,15 @@ macro_rules! requests {
             )*
             /// A request of an extension.
             Extension {
-                /// Its opcode, one of [`EXTENSION_OPCODES`].
+                /// Opcode of the request, one of [`EXTENSION_OPCODES`].
                 opcode: u8,
-                /// Its body.
+                /// Body of the request.
                 payload: &'a [u8],
             },
         }
 
         impl<'a> Request<'a> {
-            /// The body of a request of this kind.
+            /// Returns the fields of a request of this kind.
             pub(super) fn fields(opcode: Opcode) -> &'static [Field] {
                 match opcode {
                     $(Opcode::$name => const { &[$(<$part as Part<'a>>::FIELD),*] },)*
@@ -137,7 +141,8 @@ macro_rules! requests {
                 })
             }
 
-            /// The key that it names and the effect on it, if it names one.
+            /// Returns the key that the request names and the effect on it.
+            /// `None` unless it names exactly one key.
             pub(crate) fn single_key(&self) -> Option<(&'a [u8], Access)> {
                 let mut single = None;
                 match self {
@@ -159,31 +164,35 @@ requests! {
     Validate = 0x00, Nothing { magic: u32 };
     /// Stores a value. No reply.
     Set = 0x01, Writes { key: &'a [u8], value: Body<'a> };
-    /// Stores a value if the key holds what is expected. Replies with bytes.
+    /// Stores a value if the key holds the expected one. Replies with bytes.
     CompareSet = 0x02, Writes { key: &'a [u8], expected: Body<'a>, desired: Body<'a> };
     /// Replies with the value.
     Get = 0x03, Reads { key: &'a [u8] };
     /// Adds to a decimal number. Replies with the sum.
     Add = 0x04, Writes { key: &'a [u8], delta: i64 };
-    /// Asks whether all keys are there. Replies with a [`CheckReply`](super::reply::CheckReply).
+    /// Checks that all keys exist.
+    /// Replies with a [`CheckReply`](super::reply::CheckReply).
     Check = 0x05, Reads { keys: Keys<'a> };
-    /// Replies with [`STOP_WAITING`](super::reply::STOP_WAITING) once all keys are there.
+    /// Waits until all keys exist.
+    /// Replies with [`STOP_WAITING`](super::reply::STOP_WAITING).
     Wait = 0x06, Reads { keys: Keys<'a> };
     /// Replies with the number of keys.
     GetNumKeys = 0x07, Nothing {};
-    /// Removes a key. Replies with how many were removed, 0 or 1.
+    /// Removes a key. Replies with the number of removed keys, 0 or 1.
     DeleteKey = 0x08, Writes { key: &'a [u8] };
     /// Appends to a value or creates it. No reply.
     Append = 0x09, Writes { key: &'a [u8], value: Body<'a> };
-    /// Replies with the values, back to back.
+    /// Replies with the values in order, without a separator.
     MultiGet = 0x0a, Reads { keys: Keys<'a> };
     /// Stores several values. No reply.
     MultiSet = 0x0b, Writes { pairs: Pairs<'a> };
-    /// Gives up all waits. Replies with [`WAIT_CANCELED`](super::reply::WAIT_CANCELED).
+    /// Cancels all waits.
+    /// Replies with [`WAIT_CANCELED`](super::reply::WAIT_CANCELED).
     CancelWait = 0x0c, Nothing {};
-    /// Replies with the same nonce (clients since 2.5 send it once, after `VALIDATE`).
+    /// Replies with the same nonce.
+    /// Clients since 2.5 send it once, after `VALIDATE`.
     Ping = 0x0d, Nothing { nonce: u32 };
-    /// Adds to the end of a queue. No reply.
+    /// Appends a value to a queue. No reply.
     QueuePush = 0x0e, Nothing { key: &'a [u8], value: Body<'a> };
     /// Replies with the length before the pop and, if it was not 0, the value.
     QueuePop = 0x0f, Nothing { key: &'a [u8] };
@@ -191,17 +200,20 @@ requests! {
     QueueLen = 0x10, Nothing { key: &'a [u8] };
     /// Replies with a count and all keys.
     ListKeys = 0x11, Nothing {};
-    /// Counts the caller; replies [`STOP_WAITING`](super::reply::STOP_WAITING) when all have come.
+    /// Counts the caller and waits until all have come.
+    /// Replies with [`STOP_WAITING`](super::reply::STOP_WAITING).
     Barrier = 0x12, Writes { key: &'a [u8], world_size: i64 };
-    /// Replies with [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) and the value if the key is there; is a `WAIT` for it
-    /// otherwise. Only servers of ours know it: see [`NATIVE_PROBE`].
+    /// Waits for a key and replies with its value.
+    /// If the key exists, the reply is [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) and the
+    /// value. Otherwise this is a `WAIT` for the key. Only our servers know it: see
+    /// [`NATIVE_PROBE`].
     GetWhenThere = 0x70, Reads { key: &'a [u8] };
 }
 
-/// Reads the request at the start of `bytes`; `None` if it is not there in whole yet.
+/// Reads the request at the start of `bytes`; `None` if it is incomplete.
 ///
-/// Returns it and how many bytes it took. A length over its limit is an error as soon as it is
-/// there, whether or not anything follows.
+/// Returns the request and its number of bytes. A length over its limit is an error as soon as it
+/// has arrived, even if nothing follows.
 #[inline]
 pub fn decode<'a>(
     bytes: &'a [u8],
@@ -210,8 +222,9 @@ pub fn decode<'a>(
     decode_parts(bytes, None, limits)
 }
 
-/// Like [`decode`]; with `bodies`, the bodies of at least [`LARGE_BODY`](super::LARGE_BODY) bytes lie there instead
-/// of among the bytes.
+/// Reads a request like [`decode`], with its large bodies in `bodies`.
+/// These are the bodies of at least [`LARGE_BODY`](super::LARGE_BODY) bytes. If `bodies` is `None`,
+/// all bodies are in `bytes`.
 #[inline]
 pub(super) fn decode_parts<'a>(
     bytes: &'a [u8],
@@ -241,102 +254,106 @@ pub(super) fn decode_parts<'a>(
     }
 }
 
-/// Whether a byte is an opcode of an extension, and there is one.
+/// `true` if a byte is an opcode of an extension, and there is an extension.
 pub(super) fn is_extension(byte: u8, limits: &Limits) -> bool {
     limits.max_extension_bytes > 0 && EXTENSION_OPCODES.contains(&byte)
 }
 
-/// `VALIDATE` and `PING`: the first bytes of a connection. The answer is the nonce.
+/// Writes `VALIDATE` and `PING`, the first bytes of a connection.
+/// The answer is the nonce.
 pub fn preamble(out: &mut Vec<u8>, nonce: u32) {
     out.push(Opcode::Validate.byte());
     out.extend_from_slice(&VALIDATE_MAGIC.to_le_bytes());
     ping(out, nonce);
 }
 
-/// `PING`, answered with the nonce.
+/// Writes `PING`, answered with the nonce.
 pub fn ping(out: &mut Vec<u8>, nonce: u32) {
     out.push(Opcode::Ping.byte());
     out.extend_from_slice(&nonce.to_le_bytes());
 }
 
-/// `SET`, not answered.
+/// Writes `SET`, not answered.
 pub fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     set_head(out, key, value.len());
     out.extend_from_slice(value);
 }
 
-/// [`set`] without the bytes of the value.
+/// Writes `SET` without the bytes of the value.
 pub fn set_head(out: &mut Vec<u8>, key: &[u8], value_length: usize) {
     keyed(out, Opcode::Set, key);
     length(out, value_length);
 }
 
-/// `COMPARE_SET`, answered with bytes.
+/// Writes `COMPARE_SET`, answered with bytes.
 pub fn compare_set(out: &mut Vec<u8>, key: &[u8], expected: &[u8], desired: &[u8]) {
     keyed(out, Opcode::CompareSet, key);
     bytes(out, expected);
     bytes(out, desired);
 }
 
-/// `GET`, answered with bytes (empty for an absent key).
+/// Writes `GET`, answered with bytes (empty for an absent key).
 pub fn get(out: &mut Vec<u8>, key: &[u8]) {
     keyed(out, Opcode::Get, key);
 }
 
-/// `GET_WHEN_THERE`, answered with [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) and bytes, or as [`wait`].
+/// Writes `GET_WHEN_THERE`, answered with a value or as [`wait`].
+/// [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) precedes the value.
 pub fn get_when_there(out: &mut Vec<u8>, key: &[u8]) {
     keyed(out, Opcode::GetWhenThere, key);
 }
 
-/// `ADD`, answered with the sum.
+/// Writes `ADD`, answered with the sum.
 pub fn add(out: &mut Vec<u8>, key: &[u8], delta: i64) {
     keyed(out, Opcode::Add, key);
     out.extend_from_slice(&delta.to_le_bytes());
 }
 
-/// `CHECK`, answered with a [`CheckReply`](super::reply::CheckReply).
+/// Writes `CHECK`, answered with a [`CheckReply`](super::reply::CheckReply).
 pub fn check<K: AsRef<[u8]>>(out: &mut Vec<u8>, keys: &[K]) {
     listed(out, Opcode::Check, keys);
 }
 
-/// `WAIT`, answered with [`STOP_WAITING`](super::reply::STOP_WAITING) in due time.
+/// Writes `WAIT`, answered once all keys exist.
+/// The answer is [`STOP_WAITING`](super::reply::STOP_WAITING).
 pub fn wait<K: AsRef<[u8]>>(out: &mut Vec<u8>, keys: &[K]) {
     listed(out, Opcode::Wait, keys);
 }
 
-/// `CANCEL_WAIT`, answered with [`WAIT_CANCELED`](super::reply::WAIT_CANCELED).
+/// Writes `CANCEL_WAIT`.
+/// The answer is [`WAIT_CANCELED`](super::reply::WAIT_CANCELED).
 pub fn cancel_wait(out: &mut Vec<u8>) {
     out.push(Opcode::CancelWait.byte());
 }
 
-/// `GETNUMKEYS`, answered with a number.
+/// Writes `GETNUMKEYS`, answered with a number.
 pub fn get_num_keys(out: &mut Vec<u8>) {
     out.push(Opcode::GetNumKeys.byte());
 }
 
-/// `DELETE_KEY`, answered with 0 or 1.
+/// Writes `DELETE_KEY`, answered with 0 or 1.
 pub fn delete_key(out: &mut Vec<u8>, key: &[u8]) {
     keyed(out, Opcode::DeleteKey, key);
 }
 
-/// `APPEND`, not answered.
+/// Writes `APPEND`, not answered.
 pub fn append(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     append_head(out, key, value.len());
     out.extend_from_slice(value);
 }
 
-/// [`append`] without the bytes of the value.
+/// Writes `APPEND` without the bytes of the value.
 pub fn append_head(out: &mut Vec<u8>, key: &[u8], value_length: usize) {
     keyed(out, Opcode::Append, key);
     length(out, value_length);
 }
 
-/// `MULTI_GET`, answered with the values back to back.
+/// Writes `MULTI_GET`, answered with the values in order.
 pub fn multi_get<K: AsRef<[u8]>>(out: &mut Vec<u8>, keys: &[K]) {
     listed(out, Opcode::MultiGet, keys);
 }
 
-/// `MULTI_SET`, not answered.
+/// Writes `MULTI_SET`, not answered.
 pub fn multi_set<K: AsRef<[u8]>, V: AsRef<[u8]>>(out: &mut Vec<u8>, pairs: &[(K, V)]) {
     out.push(Opcode::MultiSet.byte());
     length(out, pairs.len());
@@ -346,41 +363,42 @@ pub fn multi_set<K: AsRef<[u8]>, V: AsRef<[u8]>>(out: &mut Vec<u8>, pairs: &[(K,
     }
 }
 
-/// `QUEUE_PUSH`, not answered.
+/// Writes `QUEUE_PUSH`, not answered.
 pub fn queue_push(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     queue_push_head(out, key, value.len());
     out.extend_from_slice(value);
 }
 
-/// [`queue_push`] without the bytes of the value.
+/// Writes `QUEUE_PUSH` without the bytes of the value.
 pub fn queue_push_head(out: &mut Vec<u8>, key: &[u8], value_length: usize) {
     keyed(out, Opcode::QueuePush, key);
     length(out, value_length);
 }
 
-/// `QUEUE_POP`, answered with the length before the pop and, if it was not 0, the value.
+/// Writes `QUEUE_POP`.
+/// The answer is the length before the pop and, if that was not 0, the value.
 pub fn queue_pop(out: &mut Vec<u8>, key: &[u8]) {
     keyed(out, Opcode::QueuePop, key);
 }
 
-/// `QUEUE_LEN`, answered with a number.
+/// Writes `QUEUE_LEN`, answered with a number.
 pub fn queue_len(out: &mut Vec<u8>, key: &[u8]) {
     keyed(out, Opcode::QueueLen, key);
 }
 
-/// `LIST_KEYS`, answered with a count and the keys.
+/// Writes `LIST_KEYS`, answered with a count and the keys.
 pub fn list_keys(out: &mut Vec<u8>) {
     out.push(Opcode::ListKeys.byte());
 }
 
-/// `BARRIER`, answered with [`STOP_WAITING`](super::reply::STOP_WAITING) in due time.
+/// Writes `BARRIER`, answered once all members have come.
+/// The answer is [`STOP_WAITING`](super::reply::STOP_WAITING).
 pub fn barrier(out: &mut Vec<u8>, key: &[u8], world_size: i64) {
     keyed(out, Opcode::Barrier, key);
     out.extend_from_slice(&world_size.to_le_bytes());
 }
 
-/// A request of an extension, whose opcode is one of
-/// [`EXTENSION_OPCODES`].
+/// Writes a request of an extension, with one of [`EXTENSION_OPCODES`].
 pub fn extension(out: &mut Vec<u8>, opcode: u8, payload: &[u8]) {
     out.push(opcode);
     bytes(out, payload);

@@ -1,8 +1,10 @@
-//! The exchanges recorded from PyTorch 2.15, read. Included by each test that plays them.
+//! The exchanges recorded from PyTorch 2.15.
+//!
+//! Each test that plays them includes this file.
 
 use serde_json::Value;
 
-/// A group of the recorded exchanges between clients and servers of the TCP store.
+/// Returns a group of the recorded exchanges of the TCP store.
 pub(crate) fn exchanges(group: &str) -> Vec<Value> {
     let recorded: Value = serde_json::from_str(include_str!("tcpstore.json")).unwrap();
     let groups = recorded["groups"].as_array().unwrap();
@@ -10,7 +12,7 @@ pub(crate) fn exchanges(group: &str) -> Vec<Value> {
     group["exchanges"].as_array().unwrap().clone()
 }
 
-/// The bytes of a recorded frame.
+/// Returns the bytes of a recorded frame.
 pub(crate) fn bytes_of(frame: &Value) -> Vec<u8> {
     let hex = |value: &Value| value.as_str().map(|text| unhex(text).unwrap());
     if let Some(bytes) = hex(&frame["hex"]) {
@@ -27,7 +29,7 @@ pub(crate) fn bytes_of(frame: &Value) -> Vec<u8> {
         .collect()
 }
 
-/// The bytes that hexadecimal digits stand for; `None` if they are none.
+/// Decodes hexadecimal digits; `None` if the text has others.
 pub(crate) fn unhex(digits: &str) -> Option<Vec<u8>> {
     let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
     digits.as_bytes().chunks(2).map(byte).collect()

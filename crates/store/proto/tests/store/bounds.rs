@@ -1,4 +1,6 @@
-//! What happens at the limits: one connection is closed with a reason, and memory stays bounded.
+//! Tests of the limits.
+//!
+//! One connection is closed with a reason, and memory stays bounded.
 
 use std::time::Duration;
 
@@ -106,7 +108,7 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
     assert!(server.paused[&client]);
     let unsent: usize = server.machine.unsent(client).map(<[u8]>::len).sum();
     assert!((1001..1620).contains(&unsent), "{unsent} bytes unsent");
-    // Little by little it takes them after all.
+    // The client reads them in small parts.
     let mut taken: Vec<u8> = Vec::new();
     while taken.len() < 10 * (608 + 4) {
         let some: Vec<u8> = server

@@ -1,4 +1,4 @@
-//! Descriptors that are short, and the connections that make room.
+//! Tests of scarce descriptors, and of the connections that make room.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rdzv_store_proto::wire::request;
 
 use crate::harness::Harness;
 
-/// Makes the connection of a request with a payload that of an agent.
+/// Makes a connection that of an agent when it sends a request with a payload.
 #[derive(Debug)]
 struct Agents;
 
@@ -52,7 +52,7 @@ fn server() -> Harness {
     Harness::extended(Limits::default(), Box::new(Agents))
 }
 
-/// Moves the server's clock.
+/// Sets the server's clock.
 fn at(server: &mut Harness, millis: u64) {
     server.now.mono = Mono::from_origin(Duration::from_millis(millis));
 }
@@ -94,12 +94,12 @@ fn the_oldest_that_ask_for_nothing_make_room_and_nobody_else_does() {
     at(&mut server, 1000);
     let fresh = server.connect();
 
-    // One that has not even said that it is a client goes first, then the older client.
+    // A connection that has not even validated is closed first, then the older client.
     server.handle(Input::DescriptorsShort(2));
     assert_eq!(refused(&server), [first.0, silent.0]);
     server.handle(Input::DescriptorsShort(9));
     assert_eq!(refused(&server), [first.0, second.0, silent.0]);
-    // A connection that is new may be about to ask for something.
+    // A new connection may be about to send a request.
     at(&mut server, 2000);
     server.handle(Input::DescriptorsShort(9));
     assert_eq!(refused(&server), [first.0, second.0, silent.0, fresh.0]);
@@ -126,13 +126,13 @@ fn the_last_descriptors_are_for_agents() {
     let [agent, asks, writes, later] = [(); 4].map(|()| server.client());
     server.handle(Input::DescriptorsShort(2));
     join(&mut server, agent);
-    // A request of the extension that joins nothing makes no agent.
+    // A request of the extension without a join makes no agent.
     server.ask(asks, |out| request::extension(out, 0x20, b""));
     set(&mut server, known);
     assert_eq!(refused(&server), [asks.0]);
     set(&mut server, writes);
     assert_eq!(refused(&server), [asks.0, writes.0]);
-    // The two that were refused have left room.
+    // The two refused connections have left room.
     set(&mut server, later);
     assert_eq!(refused(&server), [asks.0, writes.0]);
     assert_eq!(server.machine.stats().connections, 3);
@@ -143,7 +143,7 @@ fn one_that_asks_for_something_takes_the_place_of_one_that_does_not() {
     let mut server = server();
     let idle = server.client();
     server.handle(Input::DescriptorsShort(1));
-    // A moment ago it came.
+    // The connection is too new.
     assert!(server.closed.is_empty());
     at(&mut server, 1000);
     for _ in 0..2 {

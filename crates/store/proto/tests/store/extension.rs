@@ -1,4 +1,6 @@
-//! The seam for requests of our own: who gets to see what, and that a plain server has no part in it.
+//! Tests of the interface for requests of rdzv.
+//!
+//! They cover what an extension is shown, and that a plain server ignores such requests.
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
@@ -11,7 +13,7 @@ use crate::harness::Harness;
 
 const PROBE: u32 = 0xABCD_0001;
 
-/// Echoes requests to the connection whose number they name, counts what it is shown.
+/// Echoes requests to the connection whose number they name, and records calls.
 #[derive(Debug, Default)]
 struct Recorder {
     watches: bool,
@@ -101,7 +103,7 @@ fn the_extension_may_send_to_another_connection() {
 fn only_its_own_keys_are_shown_and_a_value_is_fresh_when_it_is_read() {
     let mut world = extended();
     let client = world.client();
-    // Before its first request it watches nothing.
+    // The extension watches nothing before its first request.
     world.ask(client, |out| request::set(out, b"/own.a", b"0"));
     world.ask(client, |out| request::extension(out, 0x20, b""));
     world.ask(client, |out| request::set(out, b"/other", b"1"));

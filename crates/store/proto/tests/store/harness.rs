@@ -1,4 +1,6 @@
-//! A driver without a world: carries bytes between test code and a server machine.
+//! A driver without I/O.
+//!
+//! It carries bytes between test code and a server machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,17 +12,17 @@ use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{CloseReason, Extension, Input, Output, ServerMachine};
 use rdzv_store_proto::wire::request;
 
-/// Bytes that the server's driver reads at a time.
+/// Number of bytes that the server's driver reads at a time.
 const PIECE: usize = 32 << 10;
 
 pub(crate) struct Harness {
     pub(crate) machine: ServerMachine,
     pub(crate) now: Now,
-    /// What each connection was sent and has not been looked at yet.
+    /// Bytes that each connection has received and the test has not taken.
     pub(crate) received: BTreeMap<ConnId, Vec<u8>>,
     pub(crate) closed: BTreeMap<ConnId, CloseReason>,
     pub(crate) paused: BTreeMap<ConnId, bool>,
-    /// Connections that take no replies.
+    /// Connections that read no replies.
     pub(crate) stalled: Vec<ConnId>,
     /// Connections of agents.
     pub(crate) joined: Vec<ConnId>,
@@ -91,7 +93,7 @@ impl Harness {
         self.take(id)
     }
 
-    /// Everything that came on a connection since it was last looked at.
+    /// Takes everything that arrived on a connection since the last call.
     pub(crate) fn take(&mut self, id: ConnId) -> Vec<u8> {
         self.received.remove(&id).unwrap_or_default()
     }

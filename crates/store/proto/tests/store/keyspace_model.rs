@@ -1,4 +1,4 @@
-//! The keyspace against a naive model of it.
+//! Tests of the keyspace against a naive model of it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -60,7 +60,7 @@ proptest! {
                 Step::Set(key, length, own) => {
                     let value = vec![key; length];
                     model.map.insert(name(key), value.clone());
-                    // Only a large body ever has a buffer of its own.
+                    // Only a large body has its own buffer.
                     if own && length >= LARGE_BODY {
                         keyspace.set(&name(key), Body::Whole(meter.share(value)));
                     } else {

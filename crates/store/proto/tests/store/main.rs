@@ -1,4 +1,4 @@
-//! The store server's machine, driven without a world.
+//! Tests of the store server's machine, without I/O.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

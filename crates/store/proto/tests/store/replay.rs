@@ -1,5 +1,7 @@
-//! The recorded exchanges of PyTorch's clients, byte for byte, against the server of `golden.rs`:
-//! the machine in one test binary, a process with sockets in the other.
+//! Replays the recorded exchanges of PyTorch's clients, byte for byte.
+//!
+//! The server is that of `golden.rs`: the machine in one test binary, a process with sockets in the
+//! other.
 
 use std::collections::BTreeSet;
 
@@ -26,17 +28,19 @@ fn bad_input_is_answered_as_recorded_or_better() {
     assert_eq!(play("libuv/malformed"), 25);
 }
 
-/// A server, seen from the clients' end. Connections have the names of the recording.
+/// A server, seen from the clients' end.
+/// Connections have the names of the recording.
 pub(crate) trait Server {
-    /// A server without connections.
+    /// Starts a server without connections.
     fn start() -> Self;
-    /// Connects.
+    /// Opens a connection.
     fn open(&mut self, connection: &str);
-    /// The client closes.
+    /// Closes the client's end of a connection.
     fn close(&mut self, connection: &str);
-    /// The client sends; errors of a connection that the server has closed do not matter.
+    /// Sends bytes from the client.
+    /// Errors of a connection that the server has closed are ignored.
     fn send(&mut self, connection: &str, bytes: &[u8]);
-    /// The next this many bytes that the server sends.
+    /// Returns the next `length` bytes that the server sends.
     fn receive(&mut self, connection: &str, length: usize) -> Vec<u8>;
     /// Returns once the server has closed, and asserts that it sent nothing more.
     fn expect_close(&mut self, connection: &str);
@@ -44,13 +48,14 @@ pub(crate) trait Server {
     fn assert_quiet(&mut self);
 }
 
-/// What we do better than the recording: our frames instead of the recorded ones, and why.
+/// Exchanges in which our server is better than the recorded one.
 ///
-/// `>` is sent by the client, `<` by the server; `<close` is the server's close.
+/// Each has the reason, and our frames in place of the recorded ones. `>` marks bytes of the
+/// client, `<` those of the server; `<close` is the server's close.
 const BETTER: [(&str, &str, &[&str]); 5] = [
     (
         "wait_cas_failed_absent",
-        "nobody is woken for a key that does not exist; the client cancels in its own time",
+        "no client is woken for a key that does not exist; the client cancels in its own time",
         &[
             "A>06010000000000000004000000000000002f773132",
             "B>0204000000000000002f7731320300000000000000666f6f0300000000000000626172",
@@ -61,17 +66,17 @@ const BETTER: [(&str, &str, &[&str]); 5] = [
     ),
     (
         "bad_magic",
-        "closed at once, not only when more comes",
+        "closed immediately, not only when more comes",
         &["B>00cff7853c", "B<close"],
     ),
     (
         "no_validate",
-        "closed at once instead of carried out late and without validation",
+        "closed immediately instead of carried out late and without validation",
         &["C>0d01000000", "C<close"],
     ),
     (
         "http_get",
-        "closed at once, not only when more comes",
+        "closed immediately, not only when more comes",
         &["D>474554202f20485454502f312e300d0a0d0a", "D<close"],
     ),
     (
@@ -81,7 +86,7 @@ const BETTER: [(&str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// Plays a group of exchanges against a server; returns how many there were.
+/// Plays a group of exchanges against a server; returns their number.
 fn play(group: &str) -> usize {
     let mut server = Clients::start();
     let exchanges = exchanges(group);
@@ -136,7 +141,7 @@ fn play_ours(name: &str, frame: &str, server: &mut impl Server) {
     }
 }
 
-/// The keys of a `LIST_KEYS` answer; its order means nothing.
+/// Returns the keys of a `LIST_KEYS` answer, whose order means nothing.
 fn listed(mut answer: &[u8]) -> BTreeSet<Vec<u8>> {
     let mut number = || -> usize {
         let (head, rest) = answer.split_first_chunk::<8>().unwrap();

@@ -1,4 +1,6 @@
-//! Any bytes in any pieces: never a panic, and the pieces make no difference.
+//! Tests with any bytes in any pieces.
+//!
+//! The machine never panics, and the pieces make no difference.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +11,7 @@ use rdzv_store_proto::wire::{LARGE_BODY, request};
 
 use crate::harness::Harness;
 
-/// Small limits, so that random bytes reach them.
+/// Returns small limits, so that random bytes reach them.
 fn limits() -> Limits {
     Limits {
         max_key_bytes: 40,
@@ -54,15 +56,15 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
     vec(one, 0..30).prop_map(|requests| {
         let mut out = Vec::new();
         for request in requests {
-            // Most strings that are no numbers end the connection; that is one case of many.
+            // Most strings that are not numbers end the connection, which is only one case of many.
             write(&mut out, request);
         }
         out
     })
 }
 
-/// What a client sees that sends `bytes` in `pieces`, large values going to their own buffers
-/// directly when `direct`.
+/// Returns what a client receives that sends `bytes` in `pieces`.
+/// If `direct`, large values are read directly into their own buffers.
 fn observe(bytes: &[u8], pieces: &[usize], direct: bool) -> (Vec<u8>, Option<CloseReason>, usize) {
     let mut server = Harness::new(limits());
     let id = server.connect();
@@ -124,7 +126,7 @@ proptest! {
         let (replies, closed, keys) = observe(&bytes, &[usize::MAX], false);
         let cut = observe(&bytes, &pieces, false);
         prop_assert_eq!((replies, keys), (cut.0, cut.2));
-        // How many of the first bytes a reason shows depends on how many had come.
+        // The reason shows as many of the first bytes as had arrived.
         prop_assert_eq!(closed.is_some(), cut.1.is_some());
     }
 }

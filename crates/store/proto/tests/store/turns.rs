@@ -1,4 +1,6 @@
-//! Turns: what one connection asks for costs the others one turn at most.
+//! Tests of turns.
+//!
+//! The requests of one connection delay the others by at most one turn.
 
 use std::net::IpAddr;
 
@@ -34,7 +36,7 @@ fn a_write_of_a_large_value_that_a_barrier_waits_on_does_not_read_it() {
         server.ask(writer, |out| request::append(out, b"/n", b"0"));
     }
     assert!(server.machine.stats().longest_turn < TURN_WORK);
-    // It is no number, however it begins.
+    // The value is not a number, whatever it begins with.
     server.ask(writer, |out| request::add(out, b"/n", 1));
     assert!(matches!(
         server.closed[&writer],
@@ -74,7 +76,7 @@ fn a_pipeline_of_lists_is_cut_in_turns_and_others_are_served_in_between() {
         let mut yielded = false;
         while let Some(output) = server.machine.poll_output() {
             match output {
-                // A fast reader: it takes all that there is.
+                // The reader is fast: it takes all available bytes.
                 Output::Flush(id) => taken += take(&mut server, id),
                 Output::Yield => yielded = true,
                 _ => {}
@@ -88,7 +90,7 @@ fn a_pipeline_of_lists_is_cut_in_turns_and_others_are_served_in_between() {
             }
             continue;
         }
-        // Between any two turns of it, another one is served.
+        // Another connection is served between any two turns of this one.
         if turns == 0 {
             give(&mut server, Input::Connected(honest, None));
             let mut preamble = Vec::new();
@@ -106,7 +108,7 @@ fn a_pipeline_of_lists_is_cut_in_turns_and_others_are_served_in_between() {
     assert!(server.machine.stats().longest_turn < 2 * TURN_WORK);
 }
 
-/// Hands an input in, and leaves the outputs.
+/// Passes an input to the machine, and leaves its outputs.
 fn give(server: &mut Harness, input: Input<'_>) {
     server.machine.handle(server.now, input);
 }
@@ -152,9 +154,9 @@ fn replies_are_bounded_before_they_are_made() {
     let keys = vec!["/k"; 30_000];
     server.ask(client, |out| request::multi_get(out, &keys));
     let grown = server.machine.stats().peak_memory_bytes - before;
-    // The request itself, twice, and replies up to the bound, in a buffer that has doubled.
+    // The request itself counts twice, with replies up to the bound, in a buffer that has doubled.
     assert!(grown < 6 << 20, "{grown} bytes for 30 000 replies of 16 kB");
-    // The reader that comes back gets all of them.
+    // The reader that resumes gets all of them.
     server.stalled.clear();
     let unsent = server.machine.unsent(client).map(<[u8]>::len).sum();
     server.handle(Input::Sent(client, unsent));
@@ -177,7 +179,7 @@ fn requests_about_many_keys_are_answered_right_in_steps() {
     let expected: usize = all.iter().map(|key| 8 + key.len()).sum();
     assert_eq!(listed.len(), 8 + expected);
     assert_eq!(listed[..8], (all.len() as i64).to_le_bytes());
-    // A wait for one more ends with that one, and a check of it fails.
+    // A wait for one more key ends with that key, and a check of it fails.
     let more: Vec<String> = all.into_iter().chain(["/more".to_owned()]).collect();
     assert_eq!(server.ask(client, |out| request::check(out, &more)), [1]);
     assert_eq!(server.ask(client, |out| request::wait(out, &more)), b"");
@@ -186,7 +188,7 @@ fn requests_about_many_keys_are_answered_right_in_steps() {
     assert!(server.machine.stats().longest_turn < 2 * TURN_WORK);
 }
 
-/// The holder that is over its share.
+/// Returns the holder that is over its share.
 fn holder(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::OverShare { holder, .. } => holder,
@@ -211,14 +213,14 @@ fn one_peer_that_fills_its_share_and_leaves_takes_nothing_from_others() {
                 return reason;
             }
         }
-        panic!("nobody refused it");
+        panic!("the server did not refuse it");
     };
     assert_eq!(holder(&fill_up(66, &mut server)), "its connection");
     assert!(server.machine.stats().memory_bytes <= memory / 8 + (1 << 20));
     fill_up(66, &mut server);
     assert_eq!(holder(&fill_up(66, &mut server)), "its address");
     assert!(server.machine.stats().memory_bytes <= memory / 4 + (1 << 20));
-    // Another host goes on writing.
+    // Another host continues to write.
     let honest = server.client_from(host(1));
     for key in 0..50 {
         server.ask(honest, |out| {
@@ -226,7 +228,7 @@ fn one_peer_that_fills_its_share_and_leaves_takes_nothing_from_others() {
         });
     }
     assert!(server.closed.is_empty());
-    // Deleting what it had stored gives its share back.
+    // Deleting the stored keys frees the share.
     let kept = [&b"/h/"[..]];
     server.handle(Input::PreparePurge);
     server.handle(Input::Purge(&kept));

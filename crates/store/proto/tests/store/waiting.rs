@@ -1,4 +1,4 @@
-//! Who is woken, when, and how often.
+//! Tests of the waits that are woken, and of the time of waking.
 
 use rdzv_core::ident::ConnId;
 use rdzv_store_proto::limits::Limits;
@@ -55,7 +55,7 @@ fn an_entry_is_offered_to_the_next_when_the_first_does_not_come_for_it() {
     push(&mut server, pusher, "/q");
     assert_eq!(server.take(first), WOKEN);
     server.leave(first);
-    assert_eq!(server.take(second), WOKEN, "the first is gone");
+    assert_eq!(server.take(second), WOKEN, "the first has left");
     server.ask(second, |out| request::ping(out, 1));
     assert_eq!(server.take(third), WOKEN, "the second does something else");
     assert_eq!(pop(&mut server, third, "/q")[..8], 1_i64.to_le_bytes());
@@ -135,7 +135,7 @@ fn a_value_is_sent_at_once_if_it_is_there_and_waited_for_otherwise() {
     server.ask(writer, |out| request::delete_key(out, b"/k"));
     assert_eq!(get(&mut server), NOTHING);
     assert_eq!(server.ask(reader, request::cancel_wait), CANCELED);
-    // As elsewhere, an entry of a queue ends the wait and is no value.
+    // As in PyTorch, an entry of a queue ends the wait and is not a value.
     push(&mut server, writer, "/k");
     assert_eq!(get(&mut server), WOKEN);
     assert_eq!(server.machine.stats().waits, 0);

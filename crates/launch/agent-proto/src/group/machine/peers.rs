@@ -1,8 +1,8 @@
 //! Reactions of the worker group to events at other nodes.
 //!
-//! | event | workers run | stopping, restarts left | last failure, not announced yet | exit barrier |
+//! | event | workers run | stopping, restarts left | last failure, unannounced | exit barrier |
 //! |---|---|---|---|---|
-//! | membership changed | stop, join again | absorbed: it joins again anyway | a loss explains it: join again | end: succeeded, and leave |
+//! | membership changed | stop, join again | no effect | after a loss: join again | success |
 //! | a peer failed | stop, end | end with the peer's failure | end with the own failure | end |
 //! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
 //! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
@@ -202,7 +202,7 @@ impl WorkerGroup {
         self.others.ended = true;
         self.others.unexplained = None;
         match self.phase {
-            // The answer of the rendezvous says more.
+            // The rendezvous gives a more precise answer.
             Phase::New | Phase::Joining | Phase::Clearing { then: None, .. } => {}
             Phase::Barrier => self.others.at_barrier(now),
             _ => self.close(now, StopReason::RunClosed),

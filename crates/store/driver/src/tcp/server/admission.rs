@@ -3,11 +3,11 @@
 //! ```text
 //!   first byte      0x30   handshake of the token ─────────► open
 //!   of a peer       0x16   TLS, then that handshake ───────► open
-//!                   other  a client of PyTorch's ──────────► open, if the policy allows its address;
+//!                   other  a client of PyTorch's ──────────► open, if its address is admitted;
 //!                                                            not the keys and requests of agents
 //! ```
 //!
-//! A server without credentials looks at no first byte.
+//! A server without credentials does not check the first byte.
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
@@ -20,42 +20,45 @@ use rdzv_trust::{Credentials, Session};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// Which clients need not prove the token, because PyTorch's cannot.
+/// The clients that need not prove the token, because PyTorch's clients cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TorchClients {
-    /// None.
+    /// No client.
     Deny,
-    /// Those on loopback, and on addresses from which a process of the job has proven the token to this
-    /// server. A server with an [extension](super::ServerOptions::extension) of its own that
-    /// is no [workers' store](Admission::agent_prefix) takes none.
+    /// Clients on loopback, and at addresses that have proven the token.
+    /// Such an address is that of a process of the job. A server with an
+    /// [extension](super::ServerOptions::extension) that is not a [workers'
+    /// store](Admission::agent_prefix) admits none of them.
     #[default]
     Job,
-    /// All: needed where agents of torchrun take part. Everybody who reaches the port is one.
+    /// All clients. Needed if agents of torchrun participate.
+    /// Anyone who can reach the port is such a client.
     Any,
 }
 
-/// The rule by which a server admits clients. The default demands nothing.
+/// The rule by which a server admits clients. The default requires nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Admission {
-    /// A client proves to have the same. Without any, everybody is admitted.
+    /// Credentials that a client has to prove. If empty, every client is admitted.
     pub credentials: Credentials,
-    /// The clients that prove nothing.
+    /// The clients that need no proof.
     pub torch_clients: TorchClients,
-    /// The beginning of the names on the wire of keys that are for agents, in a store that workers use too.
-    /// Clients that prove nothing can neither read nor change those keys, nor make requests of an extension.
+    /// Wire prefix of the keys for agents, in a store that workers use too.
+    /// Clients without proof can neither read nor change those keys, nor send requests of an
+    /// extension.
     pub agent_prefix: Option<Vec<u8>>,
 }
 
 /// The stage of a connection before the store reads from it.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// Nothing has been read of it.
+    /// Nothing has been read from the connection.
     First,
-    /// The handshake of TLS goes on.
+    /// The handshake of TLS is in progress.
     Encrypting,
-    /// That of the token does.
+    /// The handshake of the token is in progress.
     Proving(Box<Acceptor>),
-    /// Its bytes are for the store.
+    /// The bytes of the connection are for the store.
     Open,
 }
 
@@ -64,13 +67,14 @@ pub(super) type Tls = Session<TcpStream>;
 
 /// The next step of a connection that is not open yet.
 pub(super) enum Step {
-    /// It waits for bytes, or for room if that is said.
+    /// The connection waits for bytes, or for space to write if `room`.
     Wait { room: bool },
     /// The peer has left.
     Gone,
-    /// It is open. `proven`: the peer has proven that it belongs to the job.
+    /// The connection is open.
+    /// `proven` if the peer has proven that it belongs to the job.
     Open { proven: bool, rest: Vec<u8> },
-    /// The peer is refused, for this reason.
+    /// The server refuses the peer, for this reason.
     Refuse(String),
 }
 
@@ -78,9 +82,9 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct Gate {
     admission: Admission,
-    /// Whether agents meet here, and workers do not.
+    /// `true` if agents use this store and workers do not.
     is_for_agents: bool,
-    /// Where a peer was that has proven the token.
+    /// Addresses of peers that have proven the token.
     known: BTreeSet<IpAddr>,
 }
 
@@ -93,7 +97,7 @@ impl Gate {
         }
     }
 
-    /// Where a connection begins.
+    /// Returns the first stage of a connection.
     pub(super) fn entry(&self) -> Entry {
         match self.admission.credentials.is_empty() {
             true => Entry::Open,
@@ -101,7 +105,7 @@ impl Gate {
         }
     }
 
-    /// Goes on with a connection that is not open.
+    /// Continues a connection that is not open.
     pub(super) fn advance(
         &mut self,
         descriptor: &OwnedFd,
@@ -135,7 +139,7 @@ impl Gate {
         }
     }
 
-    /// Looks at the first byte, which stays where it is.
+    /// Reads the first byte without consuming it.
     fn first(
         &self,
         descriptor: &OwnedFd,
@@ -177,7 +181,7 @@ impl Gate {
         match session.handshake() {
             Ok(true) => match &self.admission.credentials.token {
                 Some(token) => Ok(proving(token)),
-                // The authority of the job has signed its certificate.
+                // The authority of the job has signed the peer's certificate.
                 None => Err(open(true)),
             },
             Ok(false) => Err(Step::Wait {
@@ -187,7 +191,7 @@ impl Gate {
         }
     }
 
-    /// A client that begins like PyTorch's.
+    /// Admits or refuses a client that begins like PyTorch's.
     fn admit_unproven(&self, peer: Option<IpAddr>) -> Result<Entry, Step> {
         let is_of_job = peer.is_some_and(|peer| peer.is_loopback() || self.known.contains(&peer));
         let allowed = match self.admission.torch_clients {
@@ -206,7 +210,7 @@ impl Gate {
         }
     }
 
-    /// Whether a client that has proven nothing may not touch what is for agents.
+    /// `true` if clients without proof may not use the keys and requests of agents.
     pub(super) fn restricts(&self) -> bool {
         self.admission.agent_prefix.is_some() && self.admission.torch_clients != TorchClients::Any
     }
@@ -225,7 +229,7 @@ fn proving(token: &rdzv_trust::Token) -> Entry {
     Entry::Proving(Box::new(Acceptor::new(token.clone(), nonce())))
 }
 
-/// Reads what has come of the handshake.
+/// Reads the bytes of the handshake that have arrived.
 fn prove(
     acceptor: &mut Acceptor,
     descriptor: &OwnedFd,
@@ -253,7 +257,7 @@ fn prove(
                 Ok(Progress::More) => break,
                 Ok(Progress::Answer(used, answer)) => {
                     bytes = &bytes[used..];
-                    // It is short, and nothing has been sent before.
+                    // The answer is short, and nothing has been sent before it.
                     let sent = match &mut tls {
                         Some(session) => session.write(&[IoSlice::new(&answer)]).ok(),
                         None => send(descriptor, &answer, SendFlags::NOSIGNAL).ok(),
@@ -310,7 +314,7 @@ mod tests {
         workers.known.insert("10.0.0.7".parse().unwrap());
         assert!(admits(&workers, "10.0.0.7"));
         assert!(!admits(&workers, "10.0.0.8"));
-        // Where agents meet, nobody is admitted who has proven nothing.
+        // A store for agents admits no client without proof.
         assert!(!admits(&gate(TorchClients::Job, true), "127.0.0.1"));
         assert!(!admits(&gate(TorchClients::Deny, false), "127.0.0.1"));
         assert!(admits(&gate(TorchClients::Any, true), "10.0.0.7"));

@@ -1,17 +1,19 @@
-//! The server's handle: starting, asking, purging and ending it from other threads.
+//! The handle of the server, for use by other threads.
 //!
-//! The server itself is one thread that owns the machine of [`rdzv_store_proto::server`]; the
+//! It starts, queries, purges and ends the server.
+//!
+//! The server itself is one thread that owns the machine of [`rdzv_store_proto::server`]. The
 //! handle sends it commands through a mailbox.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `mod.rs` | the handle |
 //! | `service.rs` | the thread: waiting, commands, purge, end |
-//! | `sockets.rs` | the table of connections and what the kernel shall report of each |
+//! | `sockets.rs` | the table of connections, with the events that the kernel reports of each |
 //! | `service/traffic.rs` | accepting, reading, writing |
-//! | `service/descriptors.rs` | how many descriptors the process has, and who may use them |
-//! | `admission.rs` | who may use the server, if its job has a token or certificates |
-//! | `keep_alive.rs` | finding out that a silent peer is gone |
+//! | `service/descriptors.rs` | the number of descriptors of the process, and their reserves |
+//! | `admission.rs` | the clients that may use the server, if its job has a token or certificates |
+//! | `keep_alive.rs` | detecting that a silent peer is lost |
 //! | `listen.rs` | binding: dual-stack, a given host, a given socket |
 
 mod admission;
@@ -38,69 +40,73 @@ pub use admission::{Admission, TorchClients};
 pub use keep_alive::KeepAlive;
 use service::Service;
 
-/// Where a server listens and how much it accepts.
+/// Address and limits of a server.
 #[derive(Debug, Default)]
 pub struct ServerOptions {
-    /// Name or address to bind; `None` is every address of this host, IPv6 and IPv4.
+    /// Name or address to bind; `None` means every address of this host.
     pub host: Option<String>,
-    /// Port; 0 is one that is free.
+    /// Port; 0 selects a free one.
     pub port: u16,
-    /// Sockets that are bound already, instead of `host`. `port` must then be 0 or theirs.
+    /// Bound sockets, instead of `host`. `port` must then be 0 or their port.
     pub listeners: Vec<TcpListener>,
-    /// Bounds; exceeding one closes the connection that does.
+    /// Limits; a connection that exceeds one is closed.
     pub limits: Limits,
-    /// The rule for clients. Default: everybody who reaches it is admitted.
+    /// Rule for clients. By default every client is admitted.
     pub admission: Admission,
     /// Answers requests that a store does not know.
     pub extension: Option<Box<dyn Extension>>,
-    /// When connections are dropped whose peers are silent and do not answer. Those of agents are
-    /// dropped after 15 s.
+    /// Times after which connections with silent peers are dropped.
+    /// Connections of agents are dropped after 15 s.
     pub keep_alive: KeepAlive,
 }
 
-/// A running c10d store server. Dropping it ends it at once and quietly; its data is gone then.
+/// A running c10d store server.
+/// Dropping it ends it immediately and without an error; its data is lost.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
-    /// None once the server is to end: nobody is to be queued who will not be served.
+    /// `None` once the server is to end.
+    /// Then the kernel queues no further clients.
     listener: Option<TcpListener>,
     commands: Sender<Command>,
     figures: Arc<Figures>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Checks that a thread is alive: the thread sends one message in its next iteration; the sender is
-/// dropped without one if the thread has ended. Never waits.
+/// A check that a thread is alive.
+/// The thread sends one message in its next iteration. If the thread has ended, the sender is
+/// dropped without a message. The check never waits.
 pub type Pinger = Arc<dyn Fn(mpsc::Sender<()>) + Send + Sync>;
 
-/// Bytes that went through a server's connections since it was started.
+/// Bytes that passed through a server's connections since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Bytes of requests.
     pub received_bytes: u64,
     /// Bytes of replies.
     pub sent_bytes: u64,
-    /// Connections that were dropped because their peers did not answer any more.
+    /// Connections that were dropped because their peers no longer answered.
     pub lost_connections: u64,
 }
 
 /// A request of the handle to the thread.
 #[derive(Debug)]
 enum Command {
-    /// Remove all keys that start with none of these; say when it is done.
+    /// Remove all keys that start with none of these; report when it is done.
     Purge {
         keep: Vec<Vec<u8>>,
         done: mpsc::SyncSender<()>,
     },
-    /// Answer, which shows that the thread is alive. An extension may write down how things stand before.
+    /// Answer, which shows that the thread is alive.
+    /// An extension may record its state before.
     Ping(mpsc::Sender<()>),
-    /// Accept nobody any more, and end when all are gone or after this time.
+    /// Stop accepting; end when all clients have left or after this time.
     Shutdown { linger: Duration },
 }
 
 impl TcpStoreServer {
-    /// Binds, listens and starts the thread. Connections are accepted from the moment this
-    /// returns, and queued by the kernel before.
+    /// Binds, listens and starts the thread.
+    /// The thread accepts connections from the moment this returns; before, the kernel queues them.
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
         let refused = refused(options.port);
         let figures = Arc::new(Figures::default());
@@ -119,11 +125,11 @@ impl TcpStoreServer {
         })
     }
 
-    /// Serves on the calling thread, for a process that does nothing else: with a single thread, the
-    /// kernel need not guard the table of descriptors against others, on every call.
+    /// Serves on the calling thread, for a process that does nothing else.
     ///
-    /// `ready` gets the address, and what [`TcpStoreServer::pinger`] returns of other servers. When
-    /// `end` can be read from (a descriptor for signals, say), it stops accepting, lets clients
+    /// With a single thread, the kernel need not guard the table of descriptors in every call.
+    /// `ready` gets the address, and a pinger as [`TcpStoreServer::pinger`] returns it. When `end`
+    /// becomes readable (a descriptor for signals, say), the server stops accepting, lets clients
     /// finish for up to `linger`, and returns.
     pub fn serve(
         options: ServerOptions,
@@ -140,55 +146,57 @@ impl TcpStoreServer {
         Ok(())
     }
 
-    /// Binds and listens without serving, for [`ServerOptions::listeners`]. Connections are queued by the kernel
-    /// until a server accepts them, also while one process after another serves on the same sockets.
+    /// Binds and listens without serving, for [`ServerOptions::listeners`].
     ///
-    /// `host` and `port` are as in [`ServerOptions`].
+    /// The kernel queues connections until a server accepts them. Several processes can serve on
+    /// the same sockets, one after another. `host` and `port` are as in [`ServerOptions`].
     ///
     /// # Errors
     ///
-    /// If the host has no address here, or the port is taken.
+    /// If the host has no address here, or the port is in use.
     pub fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
         listen::listen(host, port)
     }
 
-    /// The address it is bound to, with the actual port. Without a host that is the IPv6 one of the
-    /// two, where there are two.
+    /// Returns the bound address, with the actual port.
+    /// Without a host and with two sockets, this is the IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its listening socket (without a host, the IPv6 one of the two), to pass on to another process.
+    /// Returns the listening socket, to pass it to another process.
+    /// Without a host and with two sockets, this is the IPv6 socket.
     pub fn listener(&self) -> &TcpListener {
         let listener = self.listener.as_ref();
-        listener.expect("the server has not been told to end")
+        listener.expect("the server has not begun to end")
     }
 
-    /// The port it listens on.
+    /// Returns the port that the server listens on.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Figures as of the thread's last iteration.
+    /// Returns the figures as of the thread's last iteration.
     pub fn stats(&self) -> ServerStats {
         self.figures.lock().0
     }
 
-    /// Bytes that have gone through its connections so far, as of the thread's last iteration.
+    /// Returns the bytes of all connections, as of the thread's last iteration.
     pub fn traffic(&self) -> Traffic {
         self.figures.lock().1
     }
 
-    /// Checks, at any time and from any thread, whether the server's thread is alive.
+    /// Returns a check that the server's thread is alive.
+    /// It can be used at any time and from any thread.
     pub fn pinger(&self) -> Pinger {
         pinger(self.commands.clone())
     }
 
-    /// Removes every key and queue whose name on the wire (with the leading `/`) starts with none
-    /// of `keep`. Returns when it is done.
+    /// Removes every key and queue that starts with none of `keep`.
     ///
-    /// Whatever clients had sent when this was called is executed first, so that nothing that
-    /// ended processes left in their connections appears afterwards.
+    /// The names are those on the wire, with the leading `/`. Returns when it is done. The server
+    /// first executes all requests that clients had sent before this call. So no request that ended
+    /// processes left in their connections appears afterwards.
     pub fn purge(&self, keep: &[&str]) {
         let keep = keep.iter().map(|prefix| prefix.as_bytes().to_vec());
         let (done, wait) = mpsc::sync_channel(1);
@@ -200,8 +208,8 @@ impl TcpStoreServer {
         let _ = wait.recv();
     }
 
-    /// Stops accepting, lets the clients that are connected finish and leave, and ends when they
-    /// are gone or after `linger`. Replies that were written are not lost.
+    /// Stops accepting and ends when the connected clients have left.
+    /// The server ends after `linger` at the latest. Replies that were written are not lost.
     pub fn shutdown(mut self, linger: Duration) {
         self.end(linger);
     }
@@ -224,7 +232,7 @@ impl Drop for TcpStoreServer {
 }
 
 fn pinger(commands: Sender<Command>) -> Pinger {
-    // Without a thread the sender is dropped, which the asking side sees.
+    // Without a thread the sender is dropped, which the receiver detects.
     Arc::new(move |alive| commands.send(Command::Ping(alive)))
 }
 
@@ -272,5 +280,5 @@ fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {
     }
 }
 
-/// The thread's figures, for others to read. It is held for a copy only.
+/// The thread's figures for other threads. The lock is held only for a copy.
 type Figures = Mutex<(ServerStats, Traffic)>;

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   epoll ──► listener   accept a batch                       traffic.rs
-//!         ──► connection read once, handle, write at once     traffic.rs
+//!         ──► connection read once, handle, write immediately     traffic.rs
 //!         ──► mailbox    commands of the handle
 //!         ──► time       the machine's deadline, the end of lingering, accepting again
 //! ```
 //!
-//! In one iteration, every connection that the kernel reports is read from once; then all replies
-//! are sent. Doing all of one and then all of the other keeps each of the two long ways through the
-//! kernel in the processor's caches.
+//! In one iteration, every connection that the kernel reports is read from once. Then all replies
+//! are sent. Separating the two keeps each of the two long paths through the kernel in the
+//! processor's caches.
 //!
-//! The kernel reports each arrival once (edge-triggered), which spares it a check of every
-//! connection after every answer. A read that fills the buffer may have left something, so such a
-//! connection is read from again in the next iteration, after all that are reported then. The same
-//! holds for a connection with more replies than are sent at a time, and for those that the machine
-//! has stopped because they have had their turn.
+//! The kernel reports each arrival once (edge-triggered), so it need not check every connection
+//! after every answer. A read that fills the buffer may have left data. Such a connection is read
+//! from again in the next iteration, after all that are reported then. The same applies to a
+//! connection with more replies than are sent at a time. It also applies to connections that the
+//! machine has stopped because they have had their turn.
 
 mod descriptors;
 mod notices;
@@ -42,32 +42,38 @@ use super::sockets::Sockets;
 use super::{Command, Figures, Traffic};
 
 const MAILBOX: u64 = u64::MAX;
-/// The descriptor that ends the server when it is readable.
+/// Token of the descriptor that ends the server when it becomes readable.
 const END: u64 = u64::MAX - 1;
-/// The first listening socket, the next, …; connections have small numbers.
+/// Token of the first listening socket; the others follow.
+/// Connections have small numbers.
 const LISTENERS: u64 = 1 << 32;
 
-/// With at most this many connections, the thread spins for a moment after each iteration in which a client was served.
+/// Maximum number of connections with which the thread spins.
+/// It then spins for a moment after each iteration in which a client was served.
 const FEW: usize = 32;
 
-/// The time that it spins. A client that asks in a loop, as PyTorch's do (twice for each `get`), comes
-/// back within it; waking up a thread, and the processor that it sleeps on, takes as long.
+/// Duration of spinning.
+/// A client that sends requests in a loop, as PyTorch's do (twice for each `get`), sends the next
+/// one within this time. Waking up a thread and its processor takes as long.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// The number of reports taken from the kernel at a time.
+/// Number of reports taken from the kernel at a time.
 const REPORTS: usize = 256;
 
-/// Bytes read from a connection in one iteration (a large value is read into its own buffer instead).
+/// Bytes read from a connection in one iteration.
+/// A large value is read into its own buffer instead.
 const SCRATCH_BYTES: usize = 32 << 10;
 
-/// Iterations with as many reports as there can be, after which connections that wait for their next
-/// turn are served although more may be ready.
+/// Number of full iterations after which stopped connections are served.
+/// An iteration is full if it has the maximum number of reports. Then the connections that wait for
+/// their next turn are served although more may be ready.
 const MOST_ITERATIONS: usize = 16;
 
-/// After running out of descriptors, accepting is tried again when one is freed or after this.
+/// Time before accepting resumes after a lack of descriptors.
+/// A freed descriptor resumes it earlier.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(250);
 
-/// Everything the thread owns.
+/// The state of the thread.
 #[derive(Debug)]
 pub(super) struct Service {
     machine: ServerMachine,
@@ -77,30 +83,33 @@ pub(super) struct Service {
     scratch: Vec<u8>,
     /// Outputs taken from the machine and not applied yet.
     outputs: VecDeque<Output>,
-    /// Connections that may have more to read than was read, and as what they were reported: the
-    /// kernel does not repeat that their end has come. They are read from again in the next iteration.
+    /// Connections that may have unread data, with their reported events.
+    /// The kernel does not repeat that their end has come. They are read from again in the next
+    /// iteration.
     again: Vec<(ConnId, EventFlags)>,
-    /// Connections that take more replies than were sent at a time; more is sent in the next iteration.
+    /// Connections with more replies than were sent at a time.
+    /// The rest is sent in the next iteration.
     unsent: Vec<ConnId>,
-    /// The machine waits for its next turns.
+    /// `true` if the machine waits for its next turns.
     yielded: bool,
-    /// Iterations since it has had them.
+    /// Number of iterations since the machine's last turns.
     since_turn: usize,
     /// Connections with replies to send at the end of this iteration.
     flushes: Vec<ConnId>,
-    /// The time of this iteration.
+    /// Time of this iteration.
     now: Now,
     descriptors: Descriptors,
-    /// When accepting is tried again, if it is suspended.
+    /// Time at which accepting resumes, if it is suspended.
     accept_again: Option<Instant>,
     origin: Instant,
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
     traffic: Traffic,
     notices: Notices,
-    /// When to end even if clients are still connected; set by a shutdown.
+    /// Time at which the server ends even with connected clients.
+    /// A shutdown sets it.
     end: Option<Instant>,
-    /// A descriptor that shuts the server down when it is readable, and the linger time then.
+    /// A descriptor that shuts the server down when readable, with the linger time.
     end_when: Option<(OwnedFd, Duration)>,
 }
 
@@ -143,17 +152,17 @@ impl Service {
         })
     }
 
-    /// Has it shut down when this descriptor is readable.
+    /// Makes the server shut down when this descriptor becomes readable.
     pub(super) fn end_when(&mut self, readable: OwnedFd, linger: Duration) -> io::Result<()> {
         self.sockets.poller().add(&readable, END, EventFlags::IN)?;
         self.end_when = Some((readable, linger));
         Ok(())
     }
 
-    /// Serves until it is shut down.
+    /// Serves until the server is shut down.
     pub(super) fn run(mut self) {
         let mut reports: Vec<Event> = Vec::with_capacity(REPORTS);
-        // Until when the thread spins although nothing has come.
+        // Time until which the thread spins although nothing has arrived.
         let mut spin_until: Option<Instant> = None;
         while !self.has_ended() {
             *self.figures.lock() = (self.machine.stats(), self.traffic);
@@ -197,7 +206,7 @@ impl Service {
             self.flush_all();
             let after = self.machine.requests();
             if after.0 == before.0 && after.1 != before.1 {
-                // A client that asks the extension for something does other things next.
+                // A client of the extension does not send its next request immediately.
                 spin_until = None;
             }
         }
@@ -206,15 +215,15 @@ impl Service {
         self.leave();
     }
 
-    /// Hands an input to the machine and applies its outputs.
+    /// Passes an input to the machine and applies its outputs.
     #[inline]
     fn handle(&mut self, input: Input<'_>) {
         self.machine.handle(self.now, input);
         self.apply_outputs();
     }
 
-    /// Applies the machine's outputs, one after another. An input that this causes has its outputs
-    /// taken before the next input.
+    /// Applies the machine's outputs in order.
+    /// If an output causes an input, the outputs of that input are taken before the next input.
     #[inline]
     fn apply_outputs(&mut self) {
         loop {
@@ -238,8 +247,9 @@ impl Service {
         }
     }
 
-    /// Serves the connections that the machine has stopped, once every other one has been served
-    /// that is ready. Only so many are reported at a time, so it may take some iterations.
+    /// Serves the connections that the machine has stopped.
+    /// Before that, every other ready connection has been served. The kernel reports a limited
+    /// number at a time, so this may take some iterations.
     fn next_turns(&mut self, reported: usize) {
         self.since_turn += 1;
         if self.yielded && (reported < REPORTS || self.since_turn >= MOST_ITERATIONS) {
@@ -249,7 +259,7 @@ impl Service {
         }
     }
 
-    /// Whether anything can be done without a report.
+    /// `true` if there is work without a report.
     fn has_more(&self) -> bool {
         self.yielded || !self.again.is_empty() || !self.unsent.is_empty()
     }
@@ -268,7 +278,7 @@ impl Service {
         }
     }
 
-    /// Changes whether the kernel reports new connections.
+    /// Sets whether the kernel reports new connections.
     fn set_accepting(&mut self, on: bool) {
         self.accept_again = (!on).then(|| Instant::now() + ACCEPT_AGAIN);
         let flags = match on {
@@ -310,7 +320,7 @@ impl Service {
         let mono = deadlines.into_iter().flatten().min();
         let mono = mono.map(|deadline| deadline.since(now));
         let until = |instant: Instant| instant.saturating_duration_since(Instant::now());
-        // After the end, the machine's deadline tells how long to wait.
+        // After the end, the machine's deadline determines the wait.
         let end = self.end.filter(|_| self.machine.may_end());
         [mono, end.map(until), self.accept_again.map(until)]
             .into_iter()
@@ -338,7 +348,7 @@ impl Service {
             match command {
                 Command::Purge { keep, done } => {
                     self.purge(&keep);
-                    // The caller waits for this, unless it is gone.
+                    // The caller waits for this message, unless it has ended.
                     let _ = done.send(());
                 }
                 Command::Ping(alive) => {

@@ -1,40 +1,40 @@
 //! The descriptors of the process, which connections may not use up.
 //!
 //! ```text
-//!   0 ───────────────── everybody ──────────── agents ──── the process ── limit
+//!   0 ───────────────── all clients ────────── agents ──── the process ── limit
 //!                                            │            │
-//!     beyond it, connections that ask for nothing         beyond it, nobody is accepted
-//!     make room, and only agents are let in               unless somebody makes room
+//!     beyond it, connections that wait for nothing        beyond it, no client is accepted
+//!     make room, and only agents are accepted             until another one makes room
 //! ```
 //!
-//! The process needs its own for what it starts and opens. The kernel gives out the lowest number
-//! that is free, so that the number of an accepted connection tells how many are in use, by
-//! whomever.
+//! The process needs descriptors for what it starts and opens. The kernel assigns the lowest free
+//! number. So the number of an accepted connection shows how many descriptors are in use in the
+//! whole process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::process::{Resource, getrlimit};
 
-/// A sixteenth of the limit is the unit of the reserves, but not more than this.
+/// Largest unit of the reserves. The unit is a sixteenth of the limit.
 const MOST_UNIT: usize = 1024;
 
-/// The count of descriptors in use, and its bounds.
+/// The number of descriptors in use, and its limits.
 #[derive(Debug)]
 pub(super) struct Descriptors {
-    /// The limit of open files; `None`: there is none.
+    /// Limit of open files; `None` if there is none.
     limit: Option<usize>,
-    /// Above this, only agents are let in.
+    /// Number above which only agents are accepted.
     for_all: usize,
-    /// Above this, nobody is.
+    /// Number above which no client is accepted.
     for_connections: usize,
-    /// In use when the last connection was accepted.
+    /// Number in use when the last connection was accepted.
     used: usize,
-    /// The machine has to learn of it.
+    /// `true` if the machine has to receive a change.
     has_changed: bool,
 }
 
 impl Descriptors {
-    /// Those of this process. `has_agents`: agents may join here.
+    /// Creates the state for this process. `has_agents` if agents may join here.
     pub(super) fn new(has_agents: bool) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         Self::within(
@@ -48,8 +48,8 @@ impl Descriptors {
         let unit = (most / 16).min(MOST_UNIT);
         Self {
             limit,
-            // Clients of a store without agents leave some to agents of another one in this
-            // process.
+            // Clients of a store without agents leave descriptors for agents of another store in
+            // this process.
             for_all: most - if has_agents { 4 * unit } else { 3 * unit },
             for_connections: most - 2 * unit,
             used: 0,
@@ -57,12 +57,12 @@ impl Descriptors {
         }
     }
 
-    /// A connection has been accepted.
+    /// Records an accepted connection.
     pub(super) fn taken(&mut self, descriptor: &OwnedFd) {
         self.now_used(usize::try_from(descriptor.as_raw_fd()).map_or(0, |number| number + 1));
     }
 
-    /// The system has refused one.
+    /// Records that the system has refused a connection.
     pub(super) fn refused(&mut self) {
         self.now_used(self.limit.unwrap_or(self.used));
     }
@@ -72,17 +72,18 @@ impl Descriptors {
         self.used = used;
     }
 
-    /// Whether nobody is to be accepted before somebody has made room.
+    /// `true` if no client may be accepted before another one has made room.
     pub(super) fn are_scarce(&self) -> bool {
         self.used > self.for_connections
     }
 
-    /// The number in use beyond those that everybody may use, if the machine has to learn of it.
+    /// Returns the number in use beyond the reserve, if it has changed.
+    /// The machine has to receive this number.
     pub(super) fn take_beyond(&mut self) -> Option<usize> {
         std::mem::take(&mut self.has_changed).then(|| self.used.saturating_sub(self.for_all))
     }
 
-    /// The number in use, for log lines.
+    /// Returns the number in use, for log lines.
     pub(super) fn shown(&self) -> String {
         match self.limit {
             Some(limit) => format!("{} of {limit} descriptors are in use", self.used),

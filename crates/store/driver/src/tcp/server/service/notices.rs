@@ -115,8 +115,8 @@ pub(super) fn short_of_descriptors(
     let holders: Vec<String> = holders.iter().map(shown).collect();
     tracing::warn!(
         "the store server is short of descriptors: {used}, {} by its connections ({}); {} connections \
-         that are no agent's were closed for it until now; raise the limit of open files (ulimit -n), or \
-         keep others off the port with a firewall",
+         that are no agent's were closed for it until now; raise the limit of open files (ulimit -n), \
+         or keep others off the port with a firewall",
         stats.connections,
         holders.join(", "),
         stats.refused_for_descriptors,

@@ -22,31 +22,32 @@ use super::{Service, notices};
 use crate::tcp::server::admission::{Entry, Step, Tls};
 use crate::tcp::server::keep_alive::KeepAlive;
 
-/// Connections accepted in one iteration before the others are served.
+/// Number of connections accepted in one iteration before others are served.
 const ACCEPT_BATCH: usize = 256;
 
-/// Parts sent with one system call.
+/// Number of parts sent with one system call.
 const SEND_PARTS: usize = 64;
 
-/// Bytes read into a large value, or sent, with one system call. The kernel can hold megabytes for
-/// one connection, which take a millisecond to copy.
+/// Number of bytes read into a large value, or sent, with one system call.
+/// The kernel can hold megabytes for one connection, and copying those takes a millisecond.
 const COPY_BYTES: usize = 256 << 10;
 
-/// Bytes read from one connection while a purge makes sure that nothing is left unread. More can
-/// only come from a client that keeps sending, and that is not what a purge is about.
+/// Number of bytes read from one connection during a purge.
+/// A purge makes sure that nothing is left unread. Only a client that keeps sending has more, and a
+/// purge does not concern such a client.
 const PURGE_READ_BYTES: usize = 16 << 20;
 
 /// Connections accepted at a purge; the kernel queues a few thousand at most.
 const PURGE_ACCEPT: usize = 16 << 10;
 
-/// Addresses that a line about descriptors names.
+/// Number of addresses in a log line about descriptors.
 const SHOWN_ADDRESSES: usize = 5;
 
 /// The result of a read.
 enum Read {
     Some {
         count: usize,
-        /// The buffer is full, so there may be more.
+        /// `true` if the buffer is full, so there may be more.
         filled: bool,
     },
     Nothing,
@@ -54,7 +55,7 @@ enum Read {
 }
 
 impl Service {
-    /// Accepts what is pending, up to a batch.
+    /// Accepts pending connections, up to a batch.
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
             if !self.accept_one(listener) || self.descriptors.are_scarce() {
@@ -63,8 +64,8 @@ impl Service {
         }
     }
 
-    /// Has connections closed that ask for nothing, if descriptors are short. Everything that came in this
-    /// iteration has been read by now.
+    /// Closes connections that wait for nothing, if descriptors are scarce.
+    /// All data of this iteration has been read by now.
     pub(super) fn make_room(&mut self) {
         let Some(beyond) = self.descriptors.take_beyond() else {
             return;
@@ -87,7 +88,7 @@ impl Service {
         }
     }
 
-    /// Accepts everything that is pending.
+    /// Accepts all pending connections.
     pub(super) fn accept_all(&mut self) {
         for listener in 0..self.listeners.len() {
             let accepted = |_: &usize| self.accept_one(listener);
@@ -95,7 +96,7 @@ impl Service {
         }
     }
 
-    /// Accepts one connection; false if there is none or none can be taken in.
+    /// Accepts one connection; `false` if there is none or it cannot be accepted.
     fn accept_one(&mut self, listener: usize) -> bool {
         let Some(listener) = self.listeners.get(listener) else {
             return false;
@@ -106,7 +107,7 @@ impl Service {
             Err(Errno::INTR | Errno::CONNABORTED) => return true,
             Err(Errno::AGAIN) => return false,
             Err(error) => {
-                // The connection stays pending, and the kernel would go on reporting it.
+                // The connection stays pending, and the kernel would continue to report it.
                 match error {
                     Errno::MFILE => self.descriptors.refused(),
                     _ => self.notices.cannot_accept(self.now.mono, error),
@@ -126,7 +127,8 @@ impl Service {
         true
     }
 
-    /// The kernel reports that a connection can be read from or written to, or is broken.
+    /// Handles the kernel's report on a connection.
+    /// The connection is readable, writable or broken.
     #[inline]
     pub(super) fn ready(&mut self, id: ConnId, flags: EventFlags) {
         if flags.contains(EventFlags::OUT) {
@@ -140,7 +142,7 @@ impl Service {
                 self.read(id, flags.intersects(ends));
             }
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-            // Its replies will not be taken any more, and what it has sent may not be asked for.
+            // The peer will not read its replies, and the server may not be reading its requests.
             if let Some(socket) = self.sockets.get(id)
                 && let Ok(Err(error)) = socket_error(&socket.descriptor)
             {
@@ -150,8 +152,9 @@ impl Service {
         }
     }
 
-    /// Reads once and has the requests executed. `ending`: the peer's end will not be reported
-    /// again, so reading goes on until it is there.
+    /// Reads once and passes the requests to the machine.
+    /// `ending` means that the kernel will not report the peer's end again, so reading continues
+    /// until the end has come.
     #[inline]
     fn read(&mut self, id: ConnId, ending: bool) {
         match self.read_once(id) {
@@ -184,7 +187,7 @@ impl Service {
         if !matches!(socket.entry, Entry::Open) {
             return self.enter(id);
         }
-        // Whether a large value is arriving, which is then read to where it stays.
+        // A large value that is arriving is read directly into its final buffer.
         let space = self.machine.space(id);
         let lands = space.is_some();
         let received = match (space, &mut socket.tls) {
@@ -227,7 +230,7 @@ impl Service {
         socket.is_none_or(|socket| matches!(socket.entry, Entry::Open))
     }
 
-    /// Goes on with a connection whose peer has to show that it belongs to the job.
+    /// Continues a connection whose peer has to prove that it belongs to the job.
     #[cold]
     fn enter(&mut self, id: ConnId) -> Read {
         let Some(socket) = self.sockets.get_mut(id) else {
@@ -258,7 +261,8 @@ impl Service {
         }
     }
 
-    /// A connection has broken. It counts as lost if its host did not answer any more.
+    /// Notes a broken connection.
+    /// It counts as lost if its host no longer answered.
     fn note_broken(&mut self, id: ConnId, error: Errno) {
         let peer = self.sockets.get(id).and_then(|socket| socket.peer);
         if matches!(
@@ -274,8 +278,9 @@ impl Service {
         }
     }
 
-    /// The connection of an agent comes back if it is closed, so it is closed soon if the agent's host
-    /// does not answer.
+    /// Sets the keep-alive of an agent's connection.
+    /// An agent connects again if its connection is closed. So the connection is closed soon if the
+    /// agent's host does not answer.
     pub(super) fn watch_closely(&mut self, id: ConnId, silence: Option<Duration>) {
         let keep_alive = KeepAlive::of_agent(silence);
         if let Some(socket) = self.sockets.get(id)
@@ -285,7 +290,7 @@ impl Service {
         }
     }
 
-    /// Sends unsent replies once; what is left goes when the kernel reports that there is room.
+    /// Sends replies once; the kernel reports when there is space for the rest.
     #[inline]
     pub(super) fn flush(&mut self, id: ConnId) {
         let Some((sent, wanted, more)) = self.send_once(id) else {
@@ -294,7 +299,7 @@ impl Service {
         match sent {
             Ok(count) => {
                 self.traffic.sent_bytes += count as u64;
-                // Of encrypted bytes, a part is taken at a time although the socket has room.
+                // Encrypted bytes are accepted in parts although the socket has space.
                 let is_encrypted = || {
                     self.sockets
                         .get(id)
@@ -315,7 +320,8 @@ impl Service {
         }
     }
 
-    /// One attempt to send: its result, how much was tried, and whether there is more.
+    /// Attempts to send once.
+    /// Returns the result, the number of bytes tried, and whether there are more.
     #[inline]
     fn send_once(&mut self, id: ConnId) -> Option<(Result<usize, Errno>, usize, bool)> {
         let socket = self.sockets.get_mut(id)?;
@@ -352,7 +358,7 @@ impl Service {
         Some((sent, wanted, is_cut || parts.next().is_some()))
     }
 
-    /// Closes a connection for a reason, after a last attempt to send what it was answered.
+    /// Closes a connection for a reason, after a last attempt to send its replies.
     pub(super) fn close(&mut self, id: ConnId, reason: &CloseReason) {
         if *reason == CloseReason::OutOfDescriptors {
             self.tell_short();
@@ -364,7 +370,7 @@ impl Service {
                     None => send(&socket.descriptor, &line, SendFlags::NOSIGNAL),
                     Some(tls) => encrypt(tls, &[IoSlice::new(&line)]),
                 };
-                // With unread input, the system would take that back.
+                // With unread input, the system would discard that line.
                 let _ = receive(&socket.descriptor, &mut self.scratch);
             }
         }
@@ -372,13 +378,13 @@ impl Service {
         self.forget_quietly(id);
     }
 
-    /// The peer has left or the connection broke.
+    /// Removes a connection whose peer has left or that has broken.
     fn forget(&mut self, id: ConnId) {
         self.forget_quietly(id);
         self.apply_outputs();
     }
 
-    /// Like [`Service::forget`], for use while outputs are applied.
+    /// Does the same as [`Service::forget`], for use while outputs are applied.
     fn forget_quietly(&mut self, id: ConnId) {
         if self.sockets.remove(id).is_some() {
             self.machine.handle(self.now, Input::Closed(id));
@@ -388,8 +394,8 @@ impl Service {
         }
     }
 
-    /// Ends all connections so that what was sent to them still reaches them: closing a socket
-    /// with unread input would reset the connection instead.
+    /// Ends all connections so that their last replies still arrive.
+    /// Closing a socket with unread input would reset the connection instead.
     pub(super) fn leave(&mut self) {
         for id in self.sockets.ids() {
             let _ = self.send_once(id);
@@ -413,7 +419,8 @@ impl Service {
     }
 }
 
-/// The line for a peer that is refused because of what it has to prove, or because it wants a proof.
+/// Returns the line for a peer that is refused because of a proof.
+/// Either its proof is missing or wrong, or it requires a proof that the server cannot give.
 fn refusal_of(reason: &CloseReason) -> Option<Vec<u8>> {
     match reason {
         CloseReason::Refused(why) => Some(handshake::refusal(why)),
@@ -426,14 +433,16 @@ fn refusal_of(reason: &CloseReason) -> Option<Vec<u8>> {
     }
 }
 
-/// Reads into a buffer. Returns the number of bytes, and whether there may be more.
+/// Reads into a buffer.
+/// Returns the number of bytes, and whether there may be more.
 #[inline]
 fn receive(socket: impl AsFd, into: &mut [u8]) -> Result<(usize, bool), Errno> {
     let (count, _) = recv(socket, &mut *into, RecvFlags::empty())?;
     Ok((count, count == into.len()))
 }
 
-/// The same of a read of encrypted bytes: a record may hold more, and more records may be there.
+/// Converts the result of a read of encrypted bytes.
+/// A record may hold more bytes, and more records may be available, so `true` is returned.
 fn decrypted(read: io::Result<usize>) -> Result<(usize, bool), Errno> {
     match read {
         Ok(count) => Ok((count, true)),
@@ -452,8 +461,8 @@ fn errno(error: &io::Error) -> Errno {
     }
 }
 
-/// Reads into the spare capacity of a buffer. Returns the number of bytes, and whether there may be
-/// more.
+/// Reads into the spare capacity of a buffer.
+/// Returns the number of bytes, and whether there may be more.
 fn land(socket: impl AsFd, space: &mut Vec<u8>) -> Result<(usize, bool), Errno> {
     let length = space.len();
     if space.capacity() - length <= COPY_BYTES {
