@@ -154,7 +154,11 @@ const ONE_LEFT: &str = "42 cleared -> restarting 0/1 | join 1\n…";
 #[test]
 fn a_restart_of_another_node_is_one_of_the_jobs() {
     let group = regrouped_then("restarted", "", NONE_LEFT);
-    assert_eq!(group.restart_count(), 0, "workers see only the restarts of their node");
+    assert_eq!(
+        group.restart_count(),
+        0,
+        "workers see only the restarts of their node"
+    );
     for change in ["changed", "waiting"] {
         regrouped_then(change, "", ONE_LEFT);
     }
