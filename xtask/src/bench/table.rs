@@ -34,9 +34,9 @@ impl Comparison {
     /// Adds what was measured once.
     pub(super) fn add(&mut self, is_ours: bool, value: f64) {
         if is_ours {
-            self.ours.push(value)
+            self.ours.push(value);
         } else {
-            self.theirs.push(value)
+            self.theirs.push(value);
         }
     }
 

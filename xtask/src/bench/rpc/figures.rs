@@ -1,4 +1,4 @@
-//! What is measured, and the table of it.
+//! Quantities that are measured, and their comparisons.
 
 use std::collections::BTreeMap;
 
@@ -6,186 +6,73 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::bench::table::Better::{self, Less, More};
-use crate::bench::table::{Comparison, figure, median, spread};
+use crate::bench::table::Comparison;
 
-/// One quantity: how it is called in the answers of workers and in the table, and how good ours has to
-/// be whatever others do.
-struct Quantity {
-    key: &'static str,
-    name: &'static str,
-    unit: &'static str,
-    /// What an answer is multiplied with to be in that unit.
-    scale: f64,
-    better: Better,
-    gate: f64,
-}
+/// Key in the answers of workers, name, unit, and factor between the answer and the unit; then how
+/// many times better rdzv has to be, with the transports that both sides choose on one host.
+type Quantity = (&'static str, &'static str, &'static str, f64, Better, f64);
 
-/// In this order in the table. The gates are for a virtual machine with two processors.
 #[rustfmt::skip]
 const QUANTITIES: [Quantity; 15] = [
-    quantity("latency_p50", "empty call, median", "us", 1e6, Less, 4.0),
-    quantity("latency_p90", "empty call, 90th percentile", "us", 1e6, Less, 8.0),
-    quantity("latency_p99", "empty call, 99th percentile", "us", 1e6, Less, 20.0),
-    quantity("paced_p50", "empty call every 10 ms, median", "us", 1e6, Less, 150.0),
-    quantity("in_flight", "64 in flight", "thousand calls/s", 1e-3, More, 100.0),
-    quantity("one_way", "64 MiB one way", "GB/s", 1e-9, More, 3.5),
-    quantity("echo", "64 MiB there and back", "GB/s", 1e-9, More, 1.7),
-    quantity("cores", "idle", "% of a core", 100.0, Less, 0.2),
-    quantity("threads", "added", "threads", 1.0, Less, 4.0),
-    quantity("descriptors", "added", "descriptors", 1.0, Less, 24.0),
-    quantity("megabytes", "added", "MiB", 1.0, Less, 8.0),
-    quantity("init_2", "2 workers start", "ms", 1e3, Less, 20.0),
-    quantity("init_4", "4 workers start", "ms", 1e3, Less, 40.0),
-    quantity("shutdown_2", "2 workers shut down", "ms", 1e3, Less, 5.0),
-    quantity("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 10.0),
+    ("latency_p50", "empty call, median", "us", 1e6, Less, 10.0),
+    ("latency_p90", "empty call, 90th percentile", "us", 1e6, Less, 1.0),
+    ("latency_p99", "empty call, 99th percentile", "us", 1e6, Less, 1.0),
+    ("paced_p50", "empty call every 10 ms, median", "us", 1e6, Less, 1.0),
+    ("in_flight", "64 in flight", "thousand calls/s", 1e-3, More, 10.0),
+    ("one_way", "64 MiB one way", "GB/s", 1e-9, More, 1.5),
+    ("echo", "64 MiB there and back", "GB/s", 1e-9, More, 1.5),
+    ("cores", "idle", "% of a core", 100.0, Less, 1.0),
+    ("threads", "added", "threads", 1.0, Less, 1.0),
+    ("descriptors", "added", "descriptors", 1.0, Less, 0.0),
+    ("megabytes", "added", "MiB", 1.0, Less, 1.0),
+    ("init_2", "2 workers start", "ms", 1e3, Less, 1.0),
+    ("init_4", "4 workers start", "ms", 1e3, Less, 3.0),
+    ("shutdown_2", "2 workers shut down", "ms", 1e3, Less, 1.0),
+    ("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 1.0),
 ];
 
-/// Figures without a counterpart in PyTorch: tensors in shared memory that are not copied.
-#[rustfmt::skip]
-const OURS_ALONE: [Quantity; 2] = [
-    quantity("lent", "64 MiB lent from an arena, one call", "us", 1e6, Less, 200.0),
-    quantity("lent_large", "1 GiB lent from an arena, one call", "us", 1e6, Less, 200.0),
-];
+/// Keys of calls with tensors that workers lend from an arena, and their sizes.
+pub(super) const LENT: [(&str, &str); 2] = [("lent", "64 MiB"), ("lent_large", "1 GiB")];
 
-/// How many times better ours has to be than PyTorch's default.
-const TARGETS: [(&str, f64); 5] = [
-    ("latency_p50", 10.0),
-    ("in_flight", 10.0),
-    ("one_way", 1.5),
-    ("echo", 1.5),
-    ("init_4", 3.0),
-];
-
-/// The most that ours may use while nothing is called, in cores.
-const IDLE: f64 = 0.01;
-
-const fn quantity(
-    key: &'static str,
-    name: &'static str,
-    unit: &'static str,
-    scale: f64,
-    better: Better,
-    gate: f64,
-) -> Quantity {
-    Quantity {
-        key,
-        name,
-        unit,
-        scale,
-        better,
-        gate,
-    }
-}
-
-impl Quantity {
-    fn of(key: &str) -> &'static Self {
-        let mut all = QUANTITIES.iter();
-        all.find(|quantity| quantity.key == key)
-            .expect("targets are of quantities that there are")
-    }
-
-    /// The gate, and whether a value is within it.
-    fn verdict(&self, value: f64) -> String {
-        let (sign, within) = match self.better {
-            Less => ("<=", value <= self.gate),
-            More => (">=", value >= self.gate),
-        };
-        let gate = figure(self.gate);
-        format!("{sign} {gate} | {}", if within { "yes" } else { "NO" })
-    }
-}
-
-/// What was measured once of one side, by key.
+/// Answers of the workers of one side in one run, by key.
 #[derive(Debug, Default)]
-pub(super) struct Figures(BTreeMap<&'static str, f64>);
+pub(super) struct Figures(pub(super) BTreeMap<String, f64>);
 
 impl Figures {
-    pub(super) fn add(&mut self, key: &'static str, value: f64) {
-        self.0.insert(key, value);
+    pub(super) fn add(&mut self, key: &str, value: f64) {
+        self.0.insert(key.to_owned(), value);
     }
 
-    /// Adds every quantity that is in a worker's answer.
+    /// Adds every number of a worker's answer.
     pub(super) fn add_all(&mut self, answer: &Value) {
-        for quantity in QUANTITIES.iter().chain(&OURS_ALONE) {
-            if let Some(value) = answer[quantity.key].as_f64() {
-                self.add(quantity.key, value);
-            }
-        }
-    }
-
-    /// Itself, if nothing is missing.
-    pub(super) fn complete(self) -> anyhow::Result<Self> {
-        for Quantity { key, .. } in &QUANTITIES {
-            let value = self.0.get(key);
-            value.with_context(|| format!("nobody answered '{key}'"))?;
-        }
-        Ok(self)
+        let numbers = answer.as_object().into_iter().flatten();
+        let numbers = numbers.filter_map(|(key, value)| Some((key.clone(), value.as_f64()?)));
+        self.0.extend(numbers);
     }
 }
 
-/// Who is measured, and what came of it in each run.
-#[derive(Debug)]
-pub(super) struct Side {
-    pub(super) name: &'static str,
-    pub(super) runs: Vec<Figures>,
-}
-
-impl Side {
-    pub(super) fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            runs: Vec::new(),
-        }
-    }
-
-    /// What was measured of one quantity, in its unit; nothing if this side has no such thing.
-    fn values(&self, quantity: &Quantity) -> Vec<f64> {
-        let runs = self.runs.iter();
-        runs.filter_map(|figures| figures.0.get(quantity.key))
-            .map(|value| value * quantity.scale)
-            .collect()
-    }
-}
-
-/// Prints all quantities of all sides. The gates are for the first of them.
-pub(super) fn print(title: &str, sides: &[Side]) {
-    println!("\n{title}: median (lowest to highest)\n");
-    let names: Vec<&str> = sides.iter().map(|side| side.name).collect();
-    println!("| quantity | {} | gate | met |", names.join(" | "));
-    println!("|---|{}---|---|", "---:|".repeat(sides.len()));
-    for quantity in QUANTITIES.iter().chain(&OURS_ALONE) {
-        let values = sides.iter().map(|side| match side.values(quantity) {
-            none if none.is_empty() => "-".to_owned(),
-            values => spread(&values),
+/// Compares two sides; without targets unless both use their default transports.
+pub(super) fn comparisons(
+    [ours, theirs]: [&[Figures]; 2],
+    has_targets: bool,
+) -> anyhow::Result<Vec<Comparison>> {
+    let compared = QUANTITIES
+        .iter()
+        .map(|(key, name, unit, scale, better, target)| {
+            let values = |side: &[Figures]| {
+                let values = side
+                    .iter()
+                    .map(|figures| Some(figures.0.get(*key)? * scale));
+                values
+                    .collect::<Option<Vec<f64>>>()
+                    .with_context(|| format!("no worker answered '{key}'"))
+            };
+            let target = if has_targets { *target } else { 0.0 };
+            let mut comparison = Comparison::new(name, unit, *better, target);
+            (comparison.ours, comparison.theirs) = (values(ours)?, values(theirs)?);
+            Ok(comparison)
         });
-        let values: Vec<String> = values.collect();
-        println!(
-            "| {}, {} | {} | {} |",
-            quantity.name,
-            quantity.unit,
-            values.join(" | "),
-            quantity.verdict(median(&sides[0].values(quantity)))
-        );
-    }
-}
-
-/// What ours has to be better at than PyTorch's default.
-pub(super) fn comparisons(ours: &Side, theirs: &Side) -> Vec<Comparison> {
-    let compared = TARGETS.iter().map(|(key, target)| {
-        let quantity = Quantity::of(key);
-        let mut comparison =
-            Comparison::new(quantity.name, quantity.unit, quantity.better, *target);
-        comparison.ours = ours.values(quantity);
-        comparison.theirs = theirs.values(quantity);
-        comparison
-    });
     compared.collect()
-}
-
-/// Whether a side uses next to nothing while nothing is called.
-pub(super) fn rests(side: &Side) -> bool {
-    let quantity = Quantity::of("cores");
-    median(&side.values(quantity)) < IDLE * quantity.scale
 }
 
 #[cfg(test)]
@@ -195,52 +82,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_that_nobody_answered_is_missed() {
-        let mut figures = Figures::default();
-        let all = QUANTITIES.map(|quantity| (quantity.key.to_owned(), json!(0.5)));
-        let mut answer: Value = all.into_iter().collect();
-        figures.add_all(&answer);
-        let side = Side {
-            name: "PyTorch",
-            runs: vec![figures.complete().unwrap()],
-        };
-        assert_eq!(side.values(&QUANTITIES[0]), [500_000.0]);
-
-        answer["echo"] = Value::Null;
+    fn a_figure_that_no_worker_answered_is_an_error() {
+        let answer: Value = QUANTITIES
+            .iter()
+            .map(|(key, ..)| ((*key).to_owned(), json!(0.5)))
+            .collect();
         let mut figures = Figures::default();
         figures.add_all(&answer);
-        let error = figures.complete().unwrap_err().to_string();
-        assert_eq!(error, "nobody answered 'echo'");
-    }
+        let mut sides = [vec![figures], Vec::new()];
+        let compared = comparisons([&sides[0], &sides[0]], true).unwrap();
+        assert_eq!(compared[0].ours, [500_000.0]);
+        assert!(!compared[0].is_met() && compared[1].is_met());
 
-    #[test]
-    fn gates_and_targets_point_the_right_way() {
-        let latency = Quantity::of("latency_p50");
-        assert_eq!(latency.verdict(3.0), "<= 4.00 | yes");
-        assert_eq!(latency.verdict(5.0), "<= 4.00 | NO");
-        assert_eq!(Quantity::of("in_flight").verdict(99.0), ">= 100 | NO");
-
-        let side = |name, value| {
-            let mut figures = Figures::default();
-            for quantity in &QUANTITIES {
-                figures.add(quantity.key, value);
-            }
-            Side {
-                name,
-                runs: vec![figures],
-            }
-        };
-        let (slow, fast) = (side("slow", 1.0), side("fast", 100.0));
-        let met = |ours, theirs| {
-            let all: Vec<bool> = comparisons(ours, theirs)
-                .iter()
-                .map(Comparison::is_met)
-                .collect();
-            all
-        };
-        // Small is good for a time, large for a rate.
-        assert_eq!(met(&fast, &slow), [false, true, true, true, false]);
-        assert_eq!(met(&slow, &fast), [true, false, false, false, true]);
-        assert!(rests(&side("rdzv", 0.009)) && !rests(&slow));
+        sides[0][0].0.remove("echo");
+        let error = comparisons([&sides[0], &sides[0]], true).unwrap_err();
+        assert_eq!(error.to_string(), "no worker answered 'echo'");
     }
 }

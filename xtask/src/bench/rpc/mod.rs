@@ -19,11 +19,11 @@ use serde_json::Value;
 use super::peer::Server;
 use super::{release_binary, table, test_program};
 use crate::install;
-use figures::{Figures, Side};
+use figures::{Figures, LENT, comparisons};
 use group::Group;
 
-/// The side that has arenas.
-const LENDER: &str = "rdzv";
+/// Most of a core that rdzv may use while nothing is called, in per cent.
+const IDLE_PER_CENT: f64 = 1.0;
 
 const PEER: &str = include_str!("../rpc_peer.py");
 
@@ -35,30 +35,32 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let worker = test_program("rpc_bench")?;
     let python = install::python()?;
     let mut sides = [
-        (ours(&worker, "default"), Side::new(LENDER)),
-        (peer(&python, "default"), Side::new("PyTorch")),
-        (ours(&worker, "tcp"), Side::new("rdzv, TCP")),
-        (peer(&python, "uv_basic"), Side::new("PyTorch, TCP")),
+        ("rdzv", ours(&worker, "default"), Vec::new()),
+        ("PyTorch", peer(&python, "default"), Vec::new()),
+        ("rdzv, TCP", ours(&worker, "tcp"), Vec::new()),
+        ("PyTorch, TCP", peer(&python, "uv_basic"), Vec::new()),
     ];
     for run in 1..=runs {
         println!("    run {run} of {runs}");
-        for (program, side) in &mut sides {
-            let lends = side.name == LENDER;
-            let figures = measure(program, &store, lends)
-                .with_context(|| format!("{} failed in run {run}", side.name))?;
-            side.runs.push(figures);
+        for (name, program, figures) in &mut sides {
+            let measured = measure(program, &store, *name == "rdzv")
+                .with_context(|| format!("{name} failed in run {run}"))?;
+            figures.push(measured);
         }
     }
-    let sides = sides.map(|(_, side)| side);
-    figures::print(&format!("bench rpc, {runs} runs"), &sides);
-    let [ours, theirs, ..] = &sides;
-    let compared = figures::comparisons(ours, theirs);
-    let met = table::print("asked for", theirs.name, &compared);
-    let rests = figures::rests(ours);
-    println!(
-        "\nasked for: less than 1 % of a core while idle: {}",
-        if rests { "yes" } else { "NO" }
-    );
+    let [ours, theirs, ours_tcp, theirs_tcp] = sides.map(|(_, _, figures)| figures);
+    let compared = comparisons([&ours, &theirs], true)?;
+    let over_tcp = comparisons([&ours_tcp, &theirs_tcp], false)?;
+    let met = table::print(&format!("bench rpc, {runs} runs"), "PyTorch", &compared);
+    table::print("through TCP alone", "PyTorch", &over_tcp);
+    println!();
+    for (key, size) in LENT {
+        let times: Vec<f64> = ours.iter().map(|run| run.0[key] * 1e6).collect();
+        let times = table::spread(&times);
+        println!("rdzv alone, {size} lent from an arena, one call, us: {times}");
+    }
+    let idle = compared.iter().find(|quantity| quantity.name == "idle");
+    let rests = idle.is_some_and(|idle| table::median(&idle.ours) < IDLE_PER_CENT);
     ensure!(met && rests, "a target was missed");
     Ok(())
 }
@@ -116,7 +118,7 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
         slowest(&four.tell_all("shutdown")?, "seconds")?,
     );
     four.end()?;
-    figures.complete()
+    Ok(figures)
 }
 
 /// The largest that a worker answered.
