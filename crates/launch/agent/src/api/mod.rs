@@ -1,9 +1,9 @@
-//! The library's interface to the agent, with the names of torchelastic.
+//! Library interface to the agent, with the names of torchelastic.
 //!
 //! ```text
 //!   LaunchConfig ── launch ──────────┐
-//!                                    ▼                    ┌── run ──────────► RunResult
-//!   WorkerSpec ── build ──► LocalElasticAgent ──────┐     │                   (or WorkerGroupFailure)
+//!                                    ▼                    ┌── run ──────────► RunResult, or
+//!   WorkerSpec ── build ──► LocalElasticAgent ──────┐     │                   WorkerGroupFailure
 //!                           (processes of this node) ├► ElasticAgent
 //!                 ┌───────► SimpleElasticAgent<S> ──┘     │
 //!   your own S: WorkerSupervisor (start, monitor,         └── worker_group ──► WorkerGroup
