@@ -10,12 +10,12 @@
 //!                          stop, shut down)                                    (a snapshot)
 //! ```
 //!
-//! * A [`WorkerSpec`] specifies the workers of one node: their [`WorkerEntrypoint`] (a command, a
-//!   Python script or module, or a function of this program), their number, the maximum number of
-//!   restarts, and how the nodes find one another.
+//! * A [`WorkerSpec`] specifies the workers of one node: their [`WorkerEntrypoint`], their number,
+//!   the maximum number of restarts, and the kind of rendezvous. The entry point is a command, a
+//!   Python script or module, or a function of this program.
 //! * [`LocalElasticAgent`] runs them as processes, with everything that the command line offers.
 //! * For workers that are not processes (threads, jobs on another machine), implement the four
-//!   methods of [`WorkerSupervisor`] and pass it to a [`SimpleElasticAgent`]. The agent brings
+//!   methods of [`WorkerSupervisor`] and pass it to a [`SimpleElasticAgent`]. The agent provides
 //!   rendezvous, ranks, restarts and the exit barrier: the same machine (`rdzv_agent_proto::group`)
 //!   drives both agents.
 //! * [`launch()`] is the shortest way: a configuration, an entry point, and the values that the

@@ -13,8 +13,8 @@
 //! | `workers.⟨role⟩.run_total`, `.run_{success,failed}_{with,no}_retries` | 0 or 1, at the end |
 //! | `workers.⟨role⟩.flakiness` | percent, at the end |
 //!
-//! The metrics of the state never have `init` or `stopped`. Each failed attempt has `failed` or
-//! `unhealthy` once.
+//! No metric has the state `init` or `stopped`. Each failed attempt has one metric with the state
+//! `failed` or `unhealthy`.
 //!
 //! Torchelastic publishes the state with every poll of its workers. This module publishes the state
 //! when it changes, and has no `_monitor_workers`.

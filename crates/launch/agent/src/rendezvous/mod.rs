@@ -86,7 +86,8 @@ pub(crate) enum Answer {
 pub(crate) enum LeaveReason {
     /// All nodes have succeeded: the run is over.
     Succeeded,
-    /// The run is over for all nodes; they learn the reason if they do not know it.
+    /// The run is over for all nodes.
+    /// `reason` is for nodes that do not know it yet.
     Failed { reason: Option<String> },
     /// The other nodes may continue.
     Left,
@@ -323,7 +324,7 @@ impl RendezvousHandle {
         }
     }
 
-    /// Notifies the other agents of the round of preemption.
+    /// Notifies the other agents that the scheduler will take the nodes away.
     pub(crate) fn announce_preemption(&mut self, signal: i32) {
         if self.backend.is_some() {
             preemption::announce(&self.store, signal, self.us.rank);
@@ -367,7 +368,7 @@ impl RendezvousHandle {
     }
 
     fn answer(&self, answer: Answer) {
-        // There is no receiver only when the agent is ending.
+        // Only an agent that is ending has no receiver any more.
         let _ = self.answers.send(answer);
     }
 }

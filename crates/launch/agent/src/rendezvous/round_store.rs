@@ -52,7 +52,7 @@ impl RoundStore {
     /// # Errors
     ///
     /// Returns an error if the server of the store has ended, or if it does not answer within the
-    /// timeout of the store. Also if the round is over at the first call.
+    /// timeout of the store. The first call also returns an error if the round is over.
     pub fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_others)
     }
