@@ -236,7 +236,7 @@ mod tests {
     #[test]
     #[expect(
         clippy::zombie_processes,
-        reason = "the code under test collects them"
+        reason = "the code under test collects the children"
     )]
     fn whatever_another_thread_collects_meanwhile_nothing_is_left() {
         if std::env::var_os(ALONE).is_none() {
