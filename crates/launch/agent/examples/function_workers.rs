@@ -1,11 +1,13 @@
-//! Functions of this program as workers: each runs in a copy of it, and what it returns comes back.
+//! Functions of this program as workers: each runs in a copy of the program.
+//!
+//! The agent collects the values that they return.
 //!
 //! ```text
-//! function_workers [WORKERS]                each returns the square of its rank
-//! function_workers [WORKERS] fail ⟨rank⟩    that one fails, and is named
+//! function_workers [WORKERS]                each worker returns the square of its rank
+//! function_workers [WORKERS] fail ⟨rank⟩    the worker with this rank fails, and is named
 //! ```
 //!
-//! It runs under a keeper, so that nothing of it is left even if it is killed.
+//! The program runs under a keeper, so no process stays behind even if the program is killed.
 
 use std::process::Command;
 
@@ -19,12 +21,12 @@ struct Input {
     failing: Option<u64>,
 }
 
-/// What each worker does.
+/// Returns the power of the worker's rank, or fails on request.
 fn power(input: Input) -> Result<u64, String> {
     let rank = std::env::var("RANK").map_err(|error| error.to_string())?;
     let rank: u64 = rank.parse().map_err(|_| format!("RANK is '{rank}'"))?;
     if input.failing == Some(rank) {
-        return Err(format!("rank {rank} was told to fail"));
+        return Err(format!("rank {rank} fails on request"));
     }
     Ok(rank.pow(input.exponent))
 }

@@ -233,7 +233,7 @@ pub enum AgentEvent {
         state: &'static str,
         /// Duration of the run.
         took: Duration,
-        /// `true` if the workers succeeded; torchelastic does not report this.
+        /// `true` if the workers succeeded; torchelastic has no such field.
         workers_succeeded: bool,
         /// Error with which the agent ended, if any.
         raw_error: Option<String>,

@@ -125,7 +125,7 @@ impl Exits {
             match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => Exit::Code(code),
                 (None, Some(signal)) => Exit::Signal(signal),
-                (None, None) => unreachable!("waitid was asked for ended processes only"),
+                (None, None) => unreachable!("waitid returns ended processes only"),
             },
         ))
     }

@@ -234,7 +234,10 @@ mod tests {
     const ALONE: &str = "RDZV_TEST_CLEARS_ALONE";
 
     #[test]
-    #[expect(clippy::zombie_processes, reason = "the code under test collects them")]
+    #[expect(
+        clippy::zombie_processes,
+        reason = "the code under test collects the children"
+    )]
     fn whatever_another_thread_collects_meanwhile_nothing_is_left() {
         if std::env::var_os(ALONE).is_none() {
             let name = "reap::tests::whatever_another_thread_collects_meanwhile_nothing_is_left";

@@ -1,12 +1,13 @@
-//! An agent of one's own: its workers are threads, and everything else (rendezvous, ranks, restarts,
-//! the exit barrier) comes from the library.
+//! Custom agent whose workers are threads.
+//!
+//! Everything else (rendezvous, ranks, restarts, the exit barrier) comes from the library.
 //!
 //! ```text
-//! own_agent [WORKERS]        4 if nothing is said
+//! own_agent [WORKERS]        the default is 4
 //! ```
 //!
-//! The workers meet at the store that the agent hosts and add up their ranks. In the first attempt
-//! the last one fails, so that there is a restart to be seen.
+//! The workers connect to the store that the agent hosts and add up their ranks. In the first
+//! attempt the last worker fails, to show a restart.
 
 mod threads;
 
@@ -23,7 +24,7 @@ use threads::{Stop, ThreadWorkers};
 fn main() -> Result<(), Box<dyn Error>> {
     let workers = std::env::args().nth(1);
     let workers = workers.map_or(Ok(4), |text| text.parse())?;
-    // What a supervisor makes of the entry point is its own business.
+    // Each supervisor interprets the entry point in its own way; this one ignores it.
     let spec = WorkerSpec::builder(WorkerEntrypoint::command("add up the ranks"))
         .role("adder")
         .local_world_size(workers)
@@ -61,11 +62,11 @@ fn say(agent: &impl ElasticAgent, result: &RunResult) -> Result<(), Box<dyn Erro
     }
 }
 
-/// What one worker does.
+/// Adds up the ranks of all workers, as one of them.
 fn add_up(request: &StartRequest, stop: &Stop) -> Result<Value, String> {
     let (rank, world_size) = (request.ranks.rank.0, request.ranks.world_size);
     if request.restart_count == 0 && rank + 1 == world_size {
-        return Err("the first attempt is bound to fail".to_owned());
+        return Err("the first attempt always fails".to_owned());
     }
     let variable = |name: &str| {
         let found = request.environment.iter().find(|(known, _)| *known == name);

@@ -1,4 +1,4 @@
-//! Workers that are threads of this process: everything that a supervisor has to do.
+//! Workers that are threads of this process, with a complete supervisor.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,9 @@ use rdzv_core::rank::{LocalRank, Rank};
 use rdzv_core::time::Wall;
 use serde_json::Value;
 
-/// How workers are told to end: a flag, and what they ask to be called then. A thread cannot be
-/// killed, so whoever waits for something has to say how the wait is ended.
+/// Request to the workers to end: a flag and callbacks.
+/// A thread cannot be killed. A worker that waits for something must therefore register a callback
+/// that ends the wait.
 #[derive(Default)]
 pub(crate) struct Stop {
     wanted: AtomicBool,
@@ -25,13 +26,13 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Whether the workers are to end.
+    /// Returns `true` if the workers must end.
     #[allow(dead_code, reason = "not every user of this file needs it")]
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::SeqCst)
     }
 
-    /// Calls this when the workers are to end; at once if that is so already.
+    /// Calls `call` when the workers must end; immediately if they already must.
     pub(crate) fn on_stop(&self, call: impl Fn() + Send + 'static) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         if self.wanted.load(Ordering::SeqCst) {
@@ -50,14 +51,15 @@ impl Stop {
     }
 }
 
-/// What a worker does: it is told its place, looks at its flag now and then, and returns a value or
-/// why it failed.
+/// Work of one worker.
+/// It receives its ranks and checks its flag from time to time. It returns a value or the reason of
+/// its failure.
 pub(crate) type Work = Arc<dyn Fn(&StartRequest, &Stop) -> Result<Value, String> + Send + Sync>;
 
-/// A worker that has ended.
+/// Worker that has ended.
 type Ended = (LocalRank, Rank, Result<Value, String>);
 
-/// Starts a thread for each worker.
+/// Supervisor that starts a thread for each worker.
 pub(crate) struct ThreadWorkers {
     work: Work,
     stop: Arc<Stop>,
@@ -88,7 +90,7 @@ impl ThreadWorkers {
         let place = request.ranks;
         let thread = thread::Builder::new().spawn(move || {
             let result = work(&request, &stop);
-            // Nobody listens any more once the group is being stopped.
+            // There is no receiver any more once the group is being stopped.
             let _ = ended.send((place.local_rank, place.rank, result));
         })?;
         self.threads.insert(place.local_rank, thread);
@@ -126,7 +128,7 @@ impl WorkerSupervisor for ThreadWorkers {
         };
         match ended.recv_timeout(within) {
             Ok((local_rank, rank, result)) => {
-                // It has sent its last word.
+                // The worker has sent its result, so its thread is about to end.
                 let panicked = self
                     .threads
                     .remove(&local_rank)
@@ -145,7 +147,7 @@ impl WorkerSupervisor for ThreadWorkers {
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            // All are gone, and somebody without a word: it panicked.
+            // All threads have ended, and one of them sent no result: it panicked.
             Err(RecvTimeoutError::Disconnected) if !self.threads.is_empty() => {
                 return Ok(RunResult::of_state(WorkerState::Unknown));
             }
@@ -167,12 +169,12 @@ impl WorkerSupervisor for ThreadWorkers {
         Ok(())
     }
 
-    /// A thread cannot be killed: all that can be done is to ask, and to wait.
+    /// A thread cannot be killed: this can only request the end and wait for it.
     fn shutdown(&mut self, _signal: i32, _grace: Duration) {
         self.stop.want();
         self.ended = None;
         for (_, thread) in std::mem::take(&mut self.threads) {
-            // If it panicked, the failure is known already.
+            // If the thread panicked, the failure is known already.
             let _ = thread.join();
         }
     }

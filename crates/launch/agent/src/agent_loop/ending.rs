@@ -1,4 +1,4 @@
-//! The end of a run: output, outcome, verdict, and the message to other nodes.
+//! End of a run: output, outcome, verdict, and the message to other nodes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::requests::Request;
 use crate::supervisor::Supervisor;
 use crate::{AgentError, AgentEvent, Failure, Outcome, Verdict};
 
-/// Signal that asks workers that are no longer needed to end: SIGTERM.
+/// Signal for ending workers that are no longer needed: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
 
 /// Longest time that a leaving node waits until the other nodes know it.
@@ -31,9 +31,9 @@ const CLOSING: Duration = Duration::from_secs(60);
 const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 
 impl<S: Supervisor> AgentLoop<'_, S> {
-    /// Ends the run. The workers have exited, unless their supervisor knows better.
+    /// Ends the run, once all workers that the agent knows of have exited.
     pub(super) async fn end(mut self, ending: Ending) -> Outcome {
-        // Whatever happens to this process after this line, the run has ended for it.
+        // From this line on, the run has ended for this process, even if the process is killed.
         self.note(|note| note.has_ended = true);
         self.supervisor.shutdown(match ending {
             Ending::Signalled { signal, .. } => signal,
@@ -91,8 +91,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         outcome
     }
 
-    /// Waits until the output of workers to our stderr is captured.
-    /// The wait is as long as for the other output.
+    /// Waits until the workers' output to the agent's stderr is captured.
+    /// The time limit is the same as for the other output.
     async fn capture_output(&mut self, console_until: Instant) {
         let stop_requested = self.stop_requested;
         let request = tokio::select! {
@@ -191,8 +191,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 LeaveReason::Failed { reason: None }
             }
             (Ending::Devices(text), _) => failed(Some(text.clone())),
-            // A node that could not join, or has lost what the others meet at, does not speak for
-            // them.
+            // A node that could not join, or that has lost the rendezvous, does not speak for the
+            // other nodes.
             (
                 Ending::Broken,
                 Outcome::Error(AgentError::Rendezvous(_) | AgentError::NodeCheck { .. }),
@@ -255,7 +255,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         })
     }
 
-    /// Emits one event per worker: how the run ended for it.
+    /// Emits one event per worker with its final state.
     fn emit_finals(&mut self, exits: &[WorkerExit], outcome: &Outcome) {
         let at = self.clock.now().wall;
         let failures: &[Failure] = match outcome {

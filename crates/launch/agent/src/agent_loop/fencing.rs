@@ -1,4 +1,4 @@
-//! The fence of this node: workers are suspended without a majority.
+//! Fence of this node, which suspends workers while there is no majority.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! The agent's loop: passes each event to the worker-group machine.
-//! The loop waits for whatever happens first, and applies what the machine decides.
+//! Agent's loop, which passes each event to the worker-group machine.
+//! The loop waits for the next event, and applies what the machine decides.
 //!
 //! ```text
 //!   Supervisor ── WorkerEvent ──┐                          ┌─► Supervisor (start, signal, kill)
-//!   Requests ──── Request ──────┼─► WorkerGroup ─ output ──┼─► RendezvousHandle (join, assign, leave)
+//!   Requests ──── Request ──────┼─► WorkerGroup ─ output ──┼─► RendezvousHandle (join, assign)
 //!   Rendezvous ── Answer ───────┘    (decides)             └─► AgentEvent ─► observer
 //!                     └──────► FailureAnalysis ─► Outcome, Verdict
 //! ```
@@ -51,7 +51,7 @@ pub(crate) struct AgentLoop<'o, S> {
     observer: &'o mut dyn FnMut(&AgentEvent),
     clock: Clock,
     group: WorkerGroup,
-    /// The state of the group in the last event about it.
+    /// State of the group in the last event about it.
     emitted_state: GroupState,
     /// Inputs of the machine that come before anything from outside.
     inputs: VecDeque<GroupInput>,
@@ -62,16 +62,17 @@ pub(crate) struct AgentLoop<'o, S> {
     failures: FailureAnalysis,
     /// Time at which the current rendezvous or exchange began.
     step_began: Mono,
-    /// The error that the machine knows as "broken".
+    /// Error that the machine knows only as "broken".
     error: Option<AgentError>,
     ending: Option<Ending>,
-    /// `true` if a signal has stopped this agent, whatever ended the run.
+    /// `true` if a signal has stopped this agent.
+    /// Another cause may have ended the run before.
     stop_requested: bool,
     /// `true` if the other nodes know that this node has failed.
     announced: bool,
     preemption: Preemption,
     awaiting: Awaiting,
-    /// Stops the workers while no coordinator has a majority.
+    /// Fence that suspends the workers while no coordinator has a majority.
     fence: Fence,
     /// End of the workers' lease, as recorded for the guard.
     noted_lease: Option<Mono>,
@@ -79,7 +80,7 @@ pub(crate) struct AgentLoop<'o, S> {
     stands_since: Option<Mono>,
     /// `Some(true)` if rounds have a fence; `None` if none has had one.
     has_fence: Option<bool>,
-    /// The round that this node is in.
+    /// Round that this node is in.
     round: Option<u64>,
 }
 
@@ -159,7 +160,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Records what an agent has to know that is started in place of this one.
+    /// Records data for an agent that may replace this one.
     fn note(&self, change: impl FnOnce(&mut AgentNote)) {
         if let Some(kept) = &self.config.rendezvous.kept {
             kept.update_note(change);
@@ -168,8 +169,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     /// Waits for the next event.
     ///
-    /// Ends of workers come first: they happened before whatever is ready at the same time could
-    /// make the agent do something about them.
+    /// Ends of workers come first. They happened before another event of the same time could make
+    /// the agent act on the workers.
     async fn wait(&mut self) {
         let clock = self.clock;
         let deadline = self.group.deadline();
@@ -196,7 +197,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Takes what happened to workers.
+    /// Handles the events of the supervisor.
     fn take(&mut self, events: Vec<WorkerEvent>) {
         for event in events {
             match event {
@@ -228,7 +229,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         self.inputs.extend(input);
     }
 
-    /// Suspends the workers until the job is continued, or has to end.
+    /// Suspends the workers until the job continues or must end.
     async fn suspend(&mut self) -> Option<GroupInput> {
         let role = self.config.identity.role.clone();
         let since = self.clock.now().mono;
@@ -292,7 +293,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Emits what a dynamic rendezvous has recorded.
+    /// Emits an event that a dynamic rendezvous has recorded.
     /// In a static rendezvous, and on a single node, nodes neither join nor leave.
     fn emit_recorded(&mut self, event: RendezvousEvent) {
         let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan else {
@@ -341,7 +342,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 let text = self.failures.announcement(now, &exit, &self.supervisor);
                 self.announce(text);
             }
-            // The workers are suspended, and would run again for a signal that they can handle.
+            // The workers are suspended, and a signal that they can handle would let them run
+            // again.
             GroupOutput::Signal { workers, .. } if self.fence.is_closed() => {
                 let kill = rustix::process::Signal::KILL.as_raw();
                 let events = self
@@ -477,7 +479,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         self.rendezvous.announce(text);
     }
 
-    /// An answer of the rendezvous, for the machine.
+    /// Converts an answer of the rendezvous to an input of the machine.
     fn answered(&mut self, answer: Answer) -> Option<GroupInput> {
         Some(match answer {
             Answer::Joined(joined) => self.joined(joined),

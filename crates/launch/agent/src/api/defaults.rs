@@ -1,4 +1,4 @@
-//! The default values that torchelastic has had, and those of the command line.
+//! Default values of torchelastic and of the command line.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub const DEFAULT_ROLE: &str = "default";
 /// Default role of workers in a [`LaunchConfig`](super::LaunchConfig).
 pub const LAUNCH_ROLE: &str = "default_role";
 
-/// The defaults that differ between torchelastic's generations and interfaces.
+/// Defaults that differ between torchelastic's generations and interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
     /// Maximum number of restarts of a group after failures.

@@ -1,19 +1,21 @@
-//! The interface of every agent.
+//! Interface of every agent.
 
 use super::{RunError, RunResult, WorkerGroup};
 
-/// Manages the workers of one node from the first rendezvous to the end.
+/// Manager of one node's workers from the first rendezvous to the end.
 ///
-/// An agent is made for one role. Implement this trait for a completely different agent. Or
-/// implement [`WorkerSupervisor`](super::WorkerSupervisor), and let a
-/// [`SimpleElasticAgent`](super::SimpleElasticAgent) do everything else.
+/// An agent is made for one role. Implement this trait for a completely different agent.
+/// Alternatively, implement [`WorkerSupervisor`](super::WorkerSupervisor); a
+/// [`SimpleElasticAgent`](super::SimpleElasticAgent) then does everything else.
 pub trait ElasticAgent {
     /// Runs the worker group of `role` to its end and returns the result.
-    /// The result has the values that the workers returned, or their failures once no restart was
-    /// left, each by global rank.
+    /// The result has the values that the workers returned, or the failures after the last restart,
+    /// each by global rank.
     ///
-    /// An error is what kept the agent itself from its work: no rendezvous, a program that cannot
-    /// be started, a signal, or a role for which the agent has no workers.
+    /// # Errors
+    ///
+    /// Returns an error if the agent itself could not work. Examples: no rendezvous, a program that
+    /// cannot be started, a signal, or a role for which the agent has no workers.
     fn run(&mut self, role: &str) -> Result<RunResult, RunError>;
 
     /// Returns a copy of the current state of the workers of `role`.

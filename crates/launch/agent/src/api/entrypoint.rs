@@ -1,4 +1,4 @@
-//! The entry point of workers.
+//! Entry point of workers.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use super::SpecError;
 use crate::Entrypoint;
 use crate::python::interpreter as interpreter_in;
 
-/// The program, script, module or function that each worker executes.
+/// Program, script, module or function that each worker executes.
 ///
 /// In the arguments, `$local_rank` and `${local_rank}` become the worker's local rank and `$$`
 /// becomes `$`, as on the command line.
@@ -19,21 +19,21 @@ use crate::python::interpreter as interpreter_in;
 pub enum WorkerEntrypoint {
     /// A program.
     Command {
-        /// Program; `PATH` is searched if it has no slash.
+        /// Program; searched for in `PATH` if it contains no slash.
         program: OsString,
         /// Arguments of the program.
         arguments: Vec<OsString>,
     },
     /// A Python script, run as `python -u script arguments…`.
     Script {
-        /// The script.
+        /// Path of the script.
         path: PathBuf,
         /// Arguments of the script.
         arguments: Vec<OsString>,
     },
     /// A Python module, run as `python -u -m module arguments…`.
     Module {
-        /// The module.
+        /// Name of the module.
         name: String,
         /// Arguments of the module.
         arguments: Vec<OsString>,
@@ -41,17 +41,17 @@ pub enum WorkerEntrypoint {
     /// A function of this program, run in a copy of it.
     /// See [`function`](super::function).
     Function {
-        /// The name that it is registered under.
+        /// Name under which the function is registered.
         name: String,
         /// Argument of the function, as JSON.
         input: Value,
-        /// The arguments of the program's copy.
+        /// Arguments of the program's copy.
         arguments: Vec<OsString>,
     },
 }
 
 impl WorkerEntrypoint {
-    /// A program, without arguments yet.
+    /// Returns a program without arguments.
     pub fn command(program: impl Into<OsString>) -> Self {
         Self::Command {
             program: program.into(),
@@ -61,8 +61,8 @@ impl WorkerEntrypoint {
 
     /// Returns a Python script without arguments.
     ///
-    /// The interpreter is `PYTHON_EXEC`, or the Python of `VIRTUAL_ENV`, or `python3` or `python`
-    /// in `PATH`, in this order.
+    /// The interpreter is `PYTHON_EXEC`, the Python of `VIRTUAL_ENV`, or `python3` or `python` in
+    /// `PATH`, in this order.
     pub fn script(path: impl Into<PathBuf>) -> Self {
         Self::Script {
             path: path.into(),
@@ -80,7 +80,7 @@ impl WorkerEntrypoint {
     }
 
     /// Returns the function of this program that is registered under `name`.
-    /// Each worker calls it with `input`. Fails if `input` has no form in JSON.
+    /// Each worker calls it with `input`. Fails if `input` cannot be converted to JSON.
     pub fn function<A: Serialize>(
         name: impl Into<String>,
         input: &A,
@@ -93,9 +93,9 @@ impl WorkerEntrypoint {
     }
 
     /// Makes workers run one test, in a program that `cargo test` made.
-    /// The only line of that test is
-    /// [`WorkerFunctions::run_if_worker`](super::WorkerFunctions::run_if_worker). `test` is its
-    /// full name, such as `tests::worker`.
+    /// That test consists only of
+    /// [`WorkerFunctions::run_if_worker`](super::WorkerFunctions::run_if_worker). `test` is the
+    /// full name of the test, such as `tests::worker`.
     #[must_use]
     pub fn in_test(self, test: &str) -> Self {
         self.args([test, "--exact", "--nocapture", "--test-threads=1"])

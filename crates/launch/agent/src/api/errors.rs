@@ -8,13 +8,13 @@ use thiserror::Error;
 use crate::AgentError;
 use crate::topology::PlacementError;
 
-/// A specification that cannot be used.
+/// Error of a specification that cannot be used.
 #[derive(Debug, Error)]
 pub enum SpecError {
-    /// A setting cannot be used; the text says which and why.
+    /// Setting that cannot be used; the text names it and the reason.
     #[error("{0}")]
     Setting(String),
-    /// There is no Python for a script or module.
+    /// No Python was found for a script or module.
     #[error(
         "no Python interpreter: none in VIRTUAL_ENV and no python3 or python in PATH; activate an \
          environment, set PYTHON_EXEC, or use a command"
@@ -23,17 +23,17 @@ pub enum SpecError {
     /// Workers cannot be bound to processors.
     #[error(transparent)]
     Placement(#[from] PlacementError),
-    /// A function runs in a copy of this program, which was not found.
+    /// This program, whose copy runs the function, was not found.
     #[error("find this program, to run a function in a copy of it: {0}")]
     OwnProgram(#[source] io::Error),
 }
 
-/// The error that kept an agent from its work.
+/// Error that prevented the agent's work.
 /// Failures of workers are no errors; they are a [`RunResult`](super::RunResult).
 #[derive(Debug, Error)]
 pub enum RunError {
     /// A signal stopped the agent.
-    #[error("the agent was told to stop by signal {signal}, and has stopped its workers")]
+    #[error("signal {signal} stopped the agent, which has stopped its workers")]
     Signalled {
         /// Number of the signal.
         signal: i32,
@@ -43,19 +43,19 @@ pub enum RunError {
     /// The agent manages other workers.
     #[error("this agent has workers of role '{has}', none of role '{asked}'")]
     UnknownRole {
-        /// The requested role.
+        /// Requested role.
         asked: String,
-        /// The agent's role.
+        /// Role of the agent's workers.
         has: String,
     },
     /// Another agent runs in this process.
     #[error(
         "another LocalElasticAgent is running in this process: an agent clears away every process \
          that workers leave behind, so there can be one at a time; wait for it, or start the second \
-         one in a process of its own"
+         one in a separate process"
     )]
     Busy,
-    /// A function's arguments could not be passed, or its value not be read.
+    /// The arguments of a function could not be passed, or its value not be read.
     #[error("call the function '{function}' in the workers: {what}")]
     Function {
         /// Name of the function.
@@ -66,16 +66,16 @@ pub enum RunError {
     /// The specification cannot be carried out here.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A supervisor does not know how its workers are.
+    /// The supervisor does not know the state of its workers.
     /// Such a group cannot be recovered; its agent should end.
     #[error("[{role}] Worker group in {state} state")]
     Unrecoverable {
-        /// The role of the workers.
+        /// Role of the workers.
         role: String,
-        /// The state that was found.
+        /// State that the agent found.
         state: &'static str,
     },
-    /// Anything else that an agent cannot do without.
+    /// Another error of the agent.
     #[error(transparent)]
     Agent(#[from] Box<AgentError>),
 }

@@ -1,4 +1,4 @@
-//! The shortest way: a configuration, an entry point, and the workers' values.
+//! Shortest way to run workers: a configuration, an entry point and the values.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,17 +18,17 @@ use super::{
 use crate::observe::EventSink;
 use crate::{LogBase, LogPlan, RendezvousPlan};
 
-/// The port of a static endpoint that names none.
+/// Port of a static endpoint without a port.
 const STATIC_PORT: u16 = 29_500;
 
-/// Configuration of a launch on this node: torchelastic's class of the same name.
+/// Configuration of a launch on this node, like torchelastic's `LaunchConfig`.
 ///
-/// The defaults are torchelastic's, with one exception: where torchelastic would use an etcd
-/// server, the backend here is `c10d`, and a single node needs no backend.
+/// The defaults are torchelastic's, with one exception. Instead of an etcd server, the backend here
+/// is `c10d`, and a single node needs no backend.
 ///
 /// | field | default |
 /// |---|---|
-/// | `role` | `default_role` (an agent and the command line say `default`) |
+/// | `role` | `default_role` (in an agent and on the command line: `default`) |
 /// | `run_id` | empty: a random one, with a warning if there may be other nodes |
 /// | `rdzv_backend` | `c10d` (torchelastic: `etcd`) |
 /// | `rdzv_endpoint` | empty |
@@ -45,15 +45,15 @@ pub struct LaunchConfig {
     pub max_nodes: u32,
     /// Number of workers on each node.
     pub local_world_size: u32,
-    /// The name that all nodes of the job share.
+    /// Name that all nodes of the job share.
     pub run_id: String,
-    /// The role of the workers.
+    /// Role of the workers.
     pub role: String,
-    /// Rendezvous backend: how the nodes find one another.
+    /// Rendezvous backend.
     pub rdzv_backend: String,
     /// Endpoint of the rendezvous.
     pub rdzv_endpoint: String,
-    /// The backend's options.
+    /// Options of the backend.
     pub rdzv_config: BTreeMap<String, String>,
     /// Maximum number of restarts of the group after failures.
     pub max_restarts: u32,
@@ -61,7 +61,7 @@ pub struct LaunchConfig {
     pub monitor_interval: Duration,
     /// Time that workers have between the closing signal and SIGKILL.
     pub shutdown_timeout: Duration,
-    /// The address of this node that others should use.
+    /// Address of this node that other nodes should use.
     pub local_addr: Option<String>,
     /// Signals (numbers) that end the run in order.
     pub signals: Vec<i32>,
@@ -69,7 +69,7 @@ pub struct LaunchConfig {
     pub logs: LogPlan,
     /// `true` gives every worker local rank 0 and only its own device.
     pub virtual_local_rank: bool,
-    /// Binds each worker to processors near its device.
+    /// Binding of each worker to processors near its device.
     pub numa_binding: Option<BindingMode>,
     /// Destination of events, by name: `null`, `console`, `dynamic_rendezvous`.
     pub event_log_handler: String,
@@ -123,7 +123,7 @@ impl LaunchConfig {
         self
     }
 
-    /// The specification of this node's workers.
+    /// Returns the specification of this node's workers.
     pub fn spec(&self, entrypoint: WorkerEntrypoint) -> Result<WorkerSpec, SpecError> {
         let mut spec = self.builder(entrypoint)?.build()?;
         spec.event_handlers
@@ -228,7 +228,7 @@ fn random_run_id(alone: bool) -> String {
     run_id
 }
 
-/// The reason why a launch has no values.
+/// Reason why a launch has no values.
 #[derive(Debug, Error)]
 pub enum LaunchError {
     /// Workers failed.
@@ -246,10 +246,11 @@ impl From<SpecError> for LaunchError {
 }
 
 /// Runs `entrypoint` in the workers of this node and returns their values.
-/// Keys are global ranks: torchelastic's `elastic_launch(config, entrypoint)(…)`.
+/// The keys are global ranks.
+/// Corresponds to torchelastic's `elastic_launch(config, entrypoint)(…)`.
 ///
-/// Commands return nothing, so the map is empty for them. The notes on the process of a
-/// [`LocalElasticAgent`] hold here too.
+/// Commands return nothing, so the map is empty for them. The restrictions on the process of a
+/// [`LocalElasticAgent`] apply here too.
 pub fn launch(
     config: &LaunchConfig,
     entrypoint: WorkerEntrypoint,

@@ -1,4 +1,4 @@
-//! The agent whose workers are processes of this machine.
+//! Agent whose workers are processes of this machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -15,18 +15,17 @@ use super::{
 use crate::run::run_processes;
 use crate::{Failure, Outcome};
 
-/// Held by the one agent that runs in this process.
+/// Lock of the one agent that runs in this process.
 static RUNNING: Mutex<()> = Mutex::new(());
 
-/// Runs the workers of one node as processes: the agent of `rdzv run`.
+/// Agent that runs the workers of one node as processes, as `rdzv run` does.
 ///
 /// [`ElasticAgent::run`] blocks its thread until all workers and their processes have ended. During
 /// the run, this process handles the signals of the specification, adopts orphans of the workers,
-/// and keeps its open descriptors from being inherited. There can be one run at a time in a
-/// process.
+/// and does not let them inherit its open descriptors. A process can have only one run at a time.
 ///
 /// If this process is killed, its workers die with it, but processes that they had started may not.
-/// A program that needs that guarantee too runs under a keeper ([`keep`](crate::keep)).
+/// For that guarantee too, run the program under a keeper ([`keep`](crate::keep)).
 #[derive(Debug)]
 pub struct LocalElasticAgent {
     spec: Arc<WorkerSpec>,
@@ -35,7 +34,7 @@ pub struct LocalElasticAgent {
 }
 
 impl LocalElasticAgent {
-    /// An agent for the workers of one node.
+    /// Makes an agent for the workers of one node.
     pub fn new(spec: WorkerSpec) -> Self {
         let spec = Arc::new(spec);
         Self {
@@ -114,7 +113,7 @@ impl ElasticAgent for LocalElasticAgent {
     }
 }
 
-/// Refuses a role for which an agent has no workers.
+/// Returns an error for a role for which an agent has no workers.
 pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> {
     if role == spec.role() {
         return Ok(());
@@ -126,7 +125,7 @@ pub(super) fn check_role(spec: &WorkerSpec, role: &str) -> Result<(), RunError> 
 }
 
 /// Returns the result of a run.
-/// `values` has what the workers returned, if they have succeeded.
+/// `values` returns the values of workers that have succeeded.
 pub(super) fn result(
     outcome: Outcome,
     values: impl FnOnce() -> Result<BTreeMap<Rank, Value>, RunError>,

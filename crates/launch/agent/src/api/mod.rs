@@ -1,21 +1,21 @@
-//! The library's interface to the agent, with the names of torchelastic.
+//! Library interface to the agent, with the names of torchelastic.
 //!
 //! ```text
 //!   LaunchConfig ── launch ──────────┐
-//!                                    ▼                    ┌── run ──────────► RunResult
-//!   WorkerSpec ── build ──► LocalElasticAgent ──────┐     │                   (or WorkerGroupFailure)
+//!                                    ▼                    ┌── run ──────────► RunResult, or
+//!   WorkerSpec ── build ──► LocalElasticAgent ──────┐     │                   WorkerGroupFailure
 //!                           (processes of this node) ├► ElasticAgent
 //!                 ┌───────► SimpleElasticAgent<S> ──┘     │
 //!   your own S: WorkerSupervisor (start, monitor,         └── worker_group ──► WorkerGroup
 //!                          stop, shut down)                                    (a snapshot)
 //! ```
 //!
-//! * A [`WorkerSpec`] specifies the workers of one node: their [`WorkerEntrypoint`] (a command, a
-//!   Python script or module, or a function of this program), their number, the maximum number of
-//!   restarts, and how the nodes find one another.
+//! * A [`WorkerSpec`] specifies the workers of one node: their [`WorkerEntrypoint`], their number,
+//!   the maximum number of restarts, and the kind of rendezvous. The entry point is a command, a
+//!   Python script or module, or a function of this program.
 //! * [`LocalElasticAgent`] runs them as processes, with everything that the command line offers.
 //! * For workers that are not processes (threads, jobs on another machine), implement the four
-//!   methods of [`WorkerSupervisor`] and pass it to a [`SimpleElasticAgent`]. The agent brings
+//!   methods of [`WorkerSupervisor`] and pass it to a [`SimpleElasticAgent`]. The agent provides
 //!   rendezvous, ranks, restarts and the exit barrier: the same machine (`rdzv_agent_proto::group`)
 //!   drives both agents.
 //! * [`launch()`] is the shortest way: a configuration, an entry point, and the values that the

@@ -1,5 +1,5 @@
-//! The workers of a [`WorkerSupervisor`], for the agent's loop.
-//! All workers of an attempt are started together, and the loop polls their supervisor.
+//! Supervisor that polls a [`WorkerSupervisor`] for the agent's loop.
+//! It starts all workers of an attempt together.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -30,11 +30,11 @@ struct Polled {
     id: WorkerId,
     started: Wall,
     running: bool,
-    /// The failure that the supervisor has reported.
+    /// Failure that the supervisor has reported.
     failure: Option<ProcessFailure>,
 }
 
-/// A supervisor that is polled.
+/// Supervisor that the agent polls.
 pub(super) struct PolledSupervisor<'a> {
     spec: &'a WorkerSpec,
     supervisor: &'a mut dyn WorkerSupervisor,
@@ -66,7 +66,7 @@ impl<'a> PolledSupervisor<'a> {
         }
     }
 
-    /// The values that the workers have returned.
+    /// Returns the values that the workers have returned.
     pub(super) fn returned(&self) -> BTreeMap<Rank, Value> {
         self.returned.clone()
     }
@@ -82,7 +82,7 @@ impl<'a> PolledSupervisor<'a> {
     }
 
     /// Starts all workers of the attempt.
-    /// The machine already takes them for running.
+    /// The machine already counts them as running.
     fn start_all(&mut self, clock: Clock, requests: &[StartRequest]) -> Vec<WorkerEvent> {
         let started = self
             .supervisor
@@ -256,7 +256,7 @@ fn exited(ended: Vec<(AgentEvent, WorkerExit)>) -> Vec<WorkerEvent> {
     events.chain([GroupInput::Exited(exits).into()]).collect()
 }
 
-/// The failures of a result, the first one first and the rest by time.
+/// Returns the failures of a result: the first one, then the rest by time.
 fn in_order(found: RunResult) -> Vec<ProcessFailure> {
     let first = found.first;
     let mut failures: Vec<ProcessFailure> = found.failures.into_values().collect();
@@ -295,7 +295,7 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         let interval = self.spec.monitor_interval();
         let until = watch.within.map(|within| clock.now().mono + within);
         loop {
-            // The other tasks come first: the supervisor may wait up to its limit.
+            // Other tasks come first, because the supervisor may wait up to its limit.
             yield_now().await;
             let left = until.map(|until| until.since(clock.now().mono));
             let within = left.map_or(interval, |left| left.min(interval));
@@ -311,7 +311,7 @@ impl Supervisor for &mut PolledSupervisor<'_> {
     }
 
     /// Records that the next call of [`Supervisor::next`] stops the workers.
-    /// Stopping them may take a while, and observers learn of the decision before.
+    /// The stop may take a while, and observers must learn of the decision first.
     fn signal(
         &mut self,
         _clock: Clock,

@@ -26,17 +26,17 @@ pub struct RunResult {
     /// These are the failures of this node's workers, and the first failure of the job if that was
     /// on another node.
     pub failures: BTreeMap<Rank, ProcessFailure>,
-    /// The global rank of the failure that came first.
+    /// Global rank of the failure that came first.
     pub first: Option<Rank>,
-    /// The reason why no restart followed, after a run that failed.
+    /// Reason why no restart followed, after a run that failed.
     pub finality: Option<Finality>,
 }
 
-/// The first torchelastic's name for the result of a poll.
+/// Name of the result of a poll in the first torchelastic.
 pub type MonitorResult = RunResult;
 
 impl RunResult {
-    /// Workers that run, or a state with nothing to add.
+    /// Returns the result for a state without details, such as `Healthy`.
     pub fn of_state(state: WorkerState) -> Self {
         Self {
             state,
@@ -47,7 +47,7 @@ impl RunResult {
         }
     }
 
-    /// All workers have ended well, with these values.
+    /// Returns the result for workers that have all ended well, with these values.
     pub fn succeeded(return_values: BTreeMap<Rank, Value>) -> Self {
         Self {
             return_values,
@@ -55,7 +55,7 @@ impl RunResult {
         }
     }
 
-    /// These workers have failed, in this order.
+    /// Returns the result for workers that have failed, in this order.
     pub fn failed(failures: Vec<ProcessFailure>) -> Self {
         Self {
             first: failures.first().map(|failure| failure.rank),
@@ -82,7 +82,7 @@ impl RunResult {
         value.map(serde_json::from_value).transpose()
     }
 
-    /// The failure that came first.
+    /// Returns the failure that came first.
     pub fn first_failure(&self) -> Option<&ProcessFailure> {
         self.first
             .and_then(|rank| self.failures.get(&rank))
@@ -107,7 +107,8 @@ impl RunResult {
     }
 }
 
-/// Failure of one worker. Named as in torchelastic; it may not be a process.
+/// Failure of one worker, named as in torchelastic.
+/// The worker may not be a process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessFailure {
     /// Global rank of the worker.
@@ -184,8 +185,8 @@ impl fmt::Display for ProcessFailure {
     }
 }
 
-/// The workers of a group failed, and no restart followed.
-/// The text gives the reason for that before the first failure.
+/// Error that the workers of a group failed and no restart followed.
+/// Its text gives the reason for the missing restart, then the first failure.
 #[derive(Debug, Clone, Error)]
 #[error("{name} failed: {}", self.summary())]
 pub struct WorkerGroupFailure {
@@ -204,7 +205,7 @@ impl WorkerGroupFailure {
         }
     }
 
-    /// The failures by global rank.
+    /// Returns the failures by global rank.
     pub fn failures(&self) -> &BTreeMap<Rank, ProcessFailure> {
         &self.result.failures
     }
@@ -223,8 +224,8 @@ impl WorkerGroupFailure {
     }
 
     /// Returns the reason why no restart followed.
-    /// Either the budget was used up, or the failure was final. `None` if the agent that made the
-    /// result does not report it.
+    /// Either the restarts were used up, or the failure was final. `None` if the agent does not
+    /// report a reason.
     pub fn finality(&self) -> Option<Finality> {
         self.result.finality
     }

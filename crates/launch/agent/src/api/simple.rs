@@ -1,5 +1,5 @@
-//! An agent for workers that the caller supervises.
-//! The agent does rendezvous, ranks, restarts and the exit barrier.
+//! Agent for workers that the caller supervises.
+//! The agent provides rendezvous, ranks, restarts and the exit barrier.
 
 use std::sync::Arc;
 

@@ -18,14 +18,14 @@ use crate::processes::signal_name;
 use crate::topology::Hardware;
 use crate::{AgentConfig, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan};
 
-/// A handler that receives every event of a run, on the thread of the agent.
+/// Handler that receives every event of a run, on the thread of the agent.
 pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
 
 /// Specification of one node's workers: one role and one entry point.
 /// [`WorkerSpec::builder`] makes and checks it. It is the same for the whole run.
 ///
-/// Other nodes of the job may have other roles and other numbers of workers. Ranks follow from what
-/// each node sends in the rendezvous.
+/// Other nodes of the job may have other roles and other numbers of workers. The ranks follow from
+/// the information that each node sends in the rendezvous.
 #[derive(Clone)]
 pub struct WorkerSpec {
     pub(super) entrypoint: WorkerEntrypoint,
@@ -44,7 +44,7 @@ impl WorkerSpec {
     /// console.
     pub fn builder(entrypoint: WorkerEntrypoint) -> WorkerSpecBuilder {
         let mut config = AgentConfig::default();
-        // Workers that are no processes of ours have no command.
+        // Workers that are not processes of this agent have no command.
         config.entrypoint.name = entrypoint.name();
         config.restarts.max_restarts = Defaults::LIBRARY.max_restarts;
         config.logs = LogPlan::new(LogBase::Temporary(crate::host::own_temporary_directory()));
@@ -64,7 +64,7 @@ impl WorkerSpec {
         &self.entrypoint
     }
 
-    /// The label of all its workers.
+    /// Returns the role of all workers.
     pub fn role(&self) -> &str {
         &self.config.identity.role
     }
@@ -75,7 +75,7 @@ impl WorkerSpec {
     }
 
     /// Returns the settings of the agent.
-    /// The entry point, the environment and the processors are those of a run.
+    /// The entry point, the environment and the processors are set only in a run.
     pub fn config(&self) -> &AgentConfig {
         &self.config
     }
@@ -85,7 +85,7 @@ impl WorkerSpec {
         self.monitor_interval
     }
 
-    /// The configuration of an agent with processes.
+    /// Returns the configuration of an agent with processes.
     pub(super) fn process_config(&self) -> Result<AgentConfig, SpecError> {
         let mut config = self.agent_config();
         config.entrypoint = self.entrypoint.resolve(&config.environment)?;
@@ -100,7 +100,7 @@ impl WorkerSpec {
         Ok(config)
     }
 
-    /// The configuration of an agent whose workers are no processes of ours.
+    /// Returns the configuration of an agent without worker processes.
     pub(super) fn agent_config(&self) -> AgentConfig {
         let mut config = self.config.clone();
         config.environment = match &self.environment {
@@ -113,7 +113,7 @@ impl WorkerSpec {
             .iter()
             .map(|number| signal_name(*number));
         config.stop.signals_text = names.collect::<Vec<_>>().join(",");
-        // Workers meet at the address of the agent with group rank 0.
+        // The workers' store is at the address of the agent with group rank 0.
         let rendezvous = &mut config.rendezvous;
         rendezvous.local_addr = self.master_addr.clone().or(rendezvous.local_addr.take());
         if let RendezvousPlan::Dynamic { parameters } = &mut rendezvous.plan {
@@ -123,7 +123,7 @@ impl WorkerSpec {
         config
     }
 
-    /// Returns what events and metrics of its runs have in common.
+    /// Returns the properties that events and metrics of its runs share.
     pub(super) fn facts(&self) -> RunFacts {
         RunFacts {
             entry_point: self.entrypoint.name(),
@@ -144,7 +144,7 @@ impl fmt::Debug for WorkerSpec {
     }
 }
 
-/// A specification in the making.
+/// Builder of a specification.
 #[derive(Debug)]
 #[must_use = "a specification is made by `build`"]
 pub struct WorkerSpecBuilder {
@@ -188,7 +188,7 @@ impl WorkerSpecBuilder {
         /// Sets the dynamic rendezvous backends, by name; the default is those of rdzv.
         rendezvous.backends: BackendRegistry;
         /// Sets the port of the workers' store; the default is a free port.
-        /// With several nodes, the port of the agent with group rank 0 counts.
+        /// The port of the agent with group rank 0 counts if there are several nodes.
         rendezvous.master_port: MasterPort;
         /// `false` lets the worker with rank 0 host the workers' store.
         /// The agent keeps the port free until that worker starts. Static rendezvous always shares
@@ -217,7 +217,7 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// Sets how the nodes find one another; the default is this node alone.
+    /// Sets the kind of rendezvous; the default is this node alone.
     pub fn rendezvous(self, plan: RendezvousPlan) -> Self {
         self.configure(|config| config.rendezvous.plan = plan)
     }
@@ -228,7 +228,7 @@ impl WorkerSpecBuilder {
         self.configure(|config| config.logs = plan)
     }
 
-    /// Sets how hangs are noticed, and what follows; the default is not at all.
+    /// Sets the detection of hangs and the action; the default is no detection.
     /// For processes only.
     pub fn hang(self, plan: HangPlan) -> Self {
         self.configure(|config| config.hang = plan)
@@ -242,14 +242,14 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// Restarts and interval of one of torchelastic's generations.
+    /// Sets the restarts and the interval of one of torchelastic's generations.
     pub fn defaults(mut self, defaults: Defaults) -> Self {
         self.spec.config.restarts.max_restarts = defaults.max_restarts;
         self.spec.monitor_interval = defaults.monitor_interval;
         self
     }
 
-    /// Sets the label of all its workers; the default is `default`.
+    /// Sets the role of all workers; the default is `default`.
     pub fn role(mut self, role: impl Into<String>) -> Self {
         self.spec.config.identity.role = role.into();
         self
@@ -267,34 +267,34 @@ impl WorkerSpecBuilder {
         self
     }
 
-    /// Adds an exit code after which no restart is tried.
-    /// A signal counts as minus its number. A worker that ends with this code, without the agent's
-    /// request, fails the run immediately.
+    /// Adds an exit code after which there is no restart.
+    /// A signal counts as its negative number. If a worker ends with this code, and the agent had
+    /// not stopped it, the run fails immediately.
     pub fn non_retryable(mut self, code: i32) -> Self {
         self.spec.config.restarts.non_retryable.insert(code);
         self
     }
 
-    /// Sets the address at which workers find the store, if this agent hosts it.
+    /// Sets the address of the workers' store, if this agent hosts it.
     /// The default is [`local_addr`](Self::local_addr).
     pub fn master_addr(mut self, address: impl Into<String>) -> Self {
         self.spec.master_addr = Some(address.into());
         self
     }
 
-    /// Sets the address of this node for the other nodes; found by default.
+    /// Sets the address of this node for the other nodes; detected by default.
     pub fn local_addr(mut self, address: impl Into<String>) -> Self {
         self.spec.config.rendezvous.local_addr = Some(address.into());
         self
     }
 
-    /// Copies teed lines of stdout with one of these texts to one common file.
+    /// Copies teed stdout lines that contain one of these texts to a common file.
     pub fn duplicate_stdout_filters(mut self, needles: Vec<String>) -> Self {
         self.spec.config.logs.stdout_filters = needles;
         self
     }
 
-    /// Does the same for standard error.
+    /// Copies teed stderr lines that contain one of these texts to a common file.
     pub fn duplicate_stderr_filters(mut self, needles: Vec<String>) -> Self {
         self.spec.config.logs.stderr_filters = needles;
         self

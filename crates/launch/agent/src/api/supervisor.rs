@@ -1,4 +1,4 @@
-//! The interface for workers that the caller supervises: four methods.
+//! Interface for workers that the caller supervises: four methods.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,9 +15,10 @@ use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerId}
 /// Workers are numbered by local rank here, and by global rank in results; the group has both.
 pub trait WorkerSupervisor {
     /// Starts all workers of an attempt and returns the location of each.
-    /// No worker is running when the agent calls it.
+    /// No worker is running at the time of the call.
     ///
-    /// If it fails, some may have been started: [`WorkerSupervisor::stop_workers`] follows.
+    /// If this method fails, some workers may have started. The agent then calls
+    /// [`WorkerSupervisor::stop_workers`].
     fn start_workers(
         &mut self,
         group: &WorkerGroup,
@@ -26,15 +27,15 @@ pub trait WorkerSupervisor {
 
     /// Returns the state of the workers.
     ///
-    /// * `Healthy`: some run and none has failed.
-    /// * `Succeeded`: all have ended well, with what they returned.
-    /// * `Failed`: with the failures in the order in which they happened.
-    /// * `Unhealthy`: workers run but are of no use, with a failure for each such worker, or with
-    ///   none if that is all of them.
+    /// * `Healthy`: some workers run and none has failed.
+    /// * `Succeeded`: all workers have ended well; the result has their values.
+    /// * `Failed`: workers have failed; the result has the failures in order.
+    /// * `Unhealthy`: workers run without progress. The result has a failure for each such worker,
+    ///   or none if all workers are meant.
     /// * `Unknown`: the state is not known, which ends the run.
     ///
-    /// The method may wait for a change for at most `within`. An implementation that returns
-    /// immediately makes the agent poll without a pause. The agent handles rendezvous and signals
+    /// The method may wait for a change for at most `within`. If an implementation returns
+    /// immediately, the agent polls without a pause. The agent handles rendezvous and signals
     /// between the calls.
     fn monitor_workers(
         &mut self,
@@ -42,9 +43,9 @@ pub trait WorkerSupervisor {
         within: Duration,
     ) -> Result<MonitorResult, SupervisorError>;
 
-    /// Ends all running workers: sends `signal`, and SIGKILL after `grace`.
-    /// No worker is left when it returns. Workers that have already ended, or never existed, are no
-    /// error.
+    /// Ends all running workers: sends `signal`, then SIGKILL after a timeout.
+    /// The last argument is this shutdown timeout. No worker may be left when the method returns.
+    /// Workers that have already ended, or never existed, are no error.
     fn stop_workers(
         &mut self,
         group: &WorkerGroup,
@@ -52,7 +53,8 @@ pub trait WorkerSupervisor {
         grace: Duration,
     ) -> Result<(), SupervisorError>;
 
-    /// Ends whatever is left: the last call of every run, also of a failed run.
-    /// It does the same as [`WorkerSupervisor::stop_workers`], and releases everything else.
+    /// Ends all remaining workers; this is the last call of every run.
+    /// It does the same as [`WorkerSupervisor::stop_workers`], and releases everything else. The
+    /// agent calls it after a failed run too.
     fn shutdown(&mut self, signal: i32, grace: Duration);
 }

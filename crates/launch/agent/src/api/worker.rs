@@ -5,8 +5,8 @@ use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 use crate::{WorkerId, WorkerIdentity};
 
 /// One worker of a group.
-/// A field is `None` before the first rendezvous, or before the worker was started. torchelastic
-/// writes -1 there, and so do the methods ending in `_or_unset`.
+/// A field is `None` before the first rendezvous, or before the start of the worker. torchelastic
+/// uses -1 in this case, and so do the methods ending in `_or_unset`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
     /// Location of the worker, once it was started.
@@ -36,22 +36,22 @@ impl Worker {
         }
     }
 
-    /// The global rank, or -1.
+    /// Returns the global rank, or -1.
     pub fn global_rank_or_unset(&self) -> i64 {
         or_unset(self.global_rank.map(|rank| rank.0))
     }
 
-    /// The role rank, or -1.
+    /// Returns the role rank, or -1.
     pub fn role_rank_or_unset(&self) -> i64 {
         or_unset(self.role_rank.map(|rank| rank.0))
     }
 
-    /// The world size, or -1.
+    /// Returns the world size, or -1.
     pub fn world_size_or_unset(&self) -> i64 {
         or_unset(self.world_size)
     }
 
-    /// The role's world size, or -1.
+    /// Returns the role's world size, or -1.
     pub fn role_world_size_or_unset(&self) -> i64 {
         or_unset(self.role_world_size)
     }

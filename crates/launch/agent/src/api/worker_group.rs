@@ -8,33 +8,33 @@ use rdzv_core::rank::{GroupRank, LocalRank};
 use super::{Worker, WorkerId, WorkerSpec, WorkerState};
 use crate::{AgentEvent, RoundStore, WorkerIdentity};
 
-/// The workers of one agent at one moment.
+/// Workers of one agent at one moment.
 #[derive(Debug, Clone)]
 pub struct WorkerGroup {
     /// Specification of the workers.
     pub spec: Arc<WorkerSpec>,
-    /// By local rank; all of them, from the beginning.
+    /// All workers by local rank, from the beginning.
     pub workers: Vec<Worker>,
-    /// The store that the agents of the round share, once there is a round.
+    /// Store that the agents of the round share, once there is a round.
     pub store: Option<RoundStore>,
     /// Endpoint of the workers' store, once the rendezvous is complete.
     pub master: Option<StoreInfo>,
-    /// The agent's number among the agents of the round.
+    /// Rank of the agent among the agents of the round.
     pub group_rank: Option<GroupRank>,
     /// Number of agents in the round.
     pub group_world_size: Option<u32>,
     /// Number of restarts of the group after failures.
     pub restart_count: u32,
-    /// The state of the group as a whole.
+    /// State of the group as a whole.
     pub state: WorkerState,
 }
 
 /// Endpoint of the workers' store of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreInfo {
-    /// `MASTER_ADDR`.
+    /// Value of `MASTER_ADDR`.
     pub master_addr: String,
-    /// `MASTER_PORT`.
+    /// Value of `MASTER_PORT`.
     pub master_port: u16,
 }
 
@@ -56,19 +56,19 @@ impl WorkerGroup {
         }
     }
 
-    /// The group rank, or -1.
+    /// Returns the group rank, or -1.
     pub fn group_rank_or_unset(&self) -> i64 {
         self.group_rank.map_or(-1, |rank| i64::from(rank.0))
     }
 
-    /// `MASTER_ADDR`, if it is known.
+    /// Returns `MASTER_ADDR`, if known.
     pub fn master_addr(&self) -> Option<&str> {
         self.master
             .as_ref()
             .map(|master| master.master_addr.as_str())
     }
 
-    /// `MASTER_PORT`, if it is known.
+    /// Returns `MASTER_PORT`, if known.
     pub fn master_port(&self) -> Option<u16> {
         self.master.as_ref().map(|master| master.master_port)
     }
@@ -115,7 +115,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Records where the workers were started.
+    /// Records the location of each worker.
     pub(super) fn set_ids(&mut self, ids: &BTreeMap<LocalRank, WorkerId>) {
         for worker in &mut self.workers {
             worker.id = ids.get(&worker.local_rank).cloned();
@@ -137,7 +137,7 @@ impl WorkerGroup {
     }
 }
 
-/// A group that its agent updates, and others read.
+/// Group that its agent updates and other threads read.
 #[derive(Debug, Clone)]
 pub(super) struct View(Arc<Mutex<WorkerGroup>>);
 
@@ -147,7 +147,7 @@ impl View {
     }
 
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut WorkerGroup) -> T) -> T {
-        // A thread that panicked with the lock held was only reading.
+        // If a thread panicked with the lock held, it was only reading.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

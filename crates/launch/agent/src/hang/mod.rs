@@ -1,8 +1,8 @@
 //! Detection, inspection and report of workers that hang, and their end.
 //!
-//! The agent ends such workers only if the user requested that. `rdzv_agent_proto::hang` decides
-//! what a hang is. This module contains the pipes that workers write to, the readings of `/proc`,
-//! and the action that follows.
+//! The agent ends such workers only if the user, or the worker itself, requested that.
+//! `rdzv_agent_proto::hang` decides what a hang is. This module contains the pipes that workers
+//! write to, the readings of `/proc`, and the action that follows.
 //!
 //! ```text
 //!   pipes ──lines──► Timers, Heartbeats ──┐

@@ -1,4 +1,4 @@
-//! Reaction to the watches: inspect all workers, report, and end culprits.
+//! Reaction to the watches: inspection, report, and end of workers at fault.
 
 use rdzv_agent_proto::group::{Cause, GroupInput};
 use rdzv_agent_proto::hang::progress::ProgressChange;
@@ -252,7 +252,7 @@ impl HangMonitor {
 }
 
 /// Returns the workers that hang, and why.
-/// If no worker makes progress, these are the suspects, or all workers without suspects.
+/// If no worker makes progress, these are the suspects, or all workers if there are no suspects.
 fn causes(trouble: Trouble, places: &[WorkerStack], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
     match trouble {
         Trouble::Expired {

@@ -1,8 +1,8 @@
 //! Named pipes that workers write to.
 //!
 //! The agent opens each pipe for writing too, so that the pipe has no end. It therefore does not
-//! stay readable after the last writer has closed it. A writer never blocks on opening it or gets a
-//! SIGPIPE, even without other writers.
+//! stay readable after the last writer has closed it. Writers neither block when they open the pipe
+//! nor get a SIGPIPE, even without other writers.
 
 use std::fs;
 use std::io;

@@ -23,7 +23,7 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    /// Returns the next start and the pause before it, after a killed process.
+    /// Returns the restart after a killed process, and the pause before it.
     /// `None` if more than `most` consecutive lives were short.
     pub(super) fn ended(
         &mut self,

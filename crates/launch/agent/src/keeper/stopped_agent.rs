@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::reap::{is_stopped, signal_below};
 
-/// Delay after the lease, so that signals of the agent may come first.
+/// Delay after the lease, so that the agent's own signals come first.
 const LATE: Duration = Duration::from_millis(50);
 
 /// Stop of the workers by the guard, in the agent's place.

@@ -164,7 +164,8 @@ impl StderrCapture {
         let _ = flushed.recv_timeout(FLUSH_TIMEOUT);
     }
 
-    /// Drops `answer` once all output until now is copied; immediately without a thread.
+    /// Drops `answer` once all output until now is copied.
+    /// Without a thread, this happens immediately.
     fn drain(&self, answer: impl Send + 'static) {
         if let Some(thread) = &self.thread {
             thread.send(Command::Drain(Box::new(answer)));

@@ -1,7 +1,7 @@
-//! Every event of a run, appended to a file: one JSON object per line, one write per line.
+//! File with every event of a run: one JSON object and one write per line.
 //!
-//! A thread of its own does the writing, so that a file system that stalls (or a named pipe that
-//! nobody reads) holds up no supervision.
+//! A separate thread writes the lines. A stalled file system, or a named pipe that is not read,
+//! therefore does not delay supervision.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,30 +17,30 @@ use super::json_events::record;
 use super::sink::{EventSink, RunFacts};
 use crate::AgentEvent;
 
-/// Number of lines that may wait to be written; further ones are lost, and counted.
+/// Limit on the lines that wait; further lines are lost and counted.
 const MOST_WAITING: usize = 4096;
 
-/// Time that the end of the run waits for the last lines to be written.
+/// Time that the end of the run waits until the last lines are written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Appends every event to a file.
+/// Sink that appends every event to a file.
 #[derive(Debug)]
 pub struct EventFile {
     facts: RunFacts,
     path: PathBuf,
     lines: Option<SyncSender<String>>,
-    /// Ends when everything is written.
+    /// Channel that closes once everything is written.
     written: Receiver<()>,
     lost: u64,
 }
 
 impl EventFile {
-    /// Opens the file, or makes it; what is in it stays.
+    /// Opens or makes the file; existing content stays.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened for writing (a named pipe: if it has no reader), or no thread
-    /// can be had.
+    /// Returns an error if the file cannot be opened for writing, or if no thread can be started. A
+    /// named pipe without a reader cannot be opened.
     pub fn open(path: &Path, facts: RunFacts) -> io::Result<Self> {
         let mut file = OpenOptions::new()
             .append(true)
@@ -71,7 +71,7 @@ impl EventFile {
 fn write_out(file: &mut File, path: &Path, lines: &Receiver<String>) {
     let mut failed = false;
     for line in lines {
-        // A full disk may have room again later, so every line is tried; reported once.
+        // A full disk may have room again later, so each line is tried. The error is reported once.
         if let Err(error) = file.write_all(line.as_bytes())
             && !failed
         {

@@ -7,10 +7,10 @@ use super::sink::{EventSink, RunFacts};
 use super::torchelastic_events::ConsoleEvents;
 use crate::AgentEvent;
 
-/// Makes a sink for one run.
+/// Function that makes a sink for one run.
 type Factory = Box<dyn Fn(&RunFacts) -> Box<dyn EventSink + Send> + Send + Sync>;
 
-/// The sinks that can be asked for by name (`--event-log-handler`).
+/// Sinks that users select by name (`--event-log-handler`).
 ///
 /// | name | output |
 /// |---|---|
@@ -20,7 +20,7 @@ type Factory = Box<dyn Fn(&RunFacts) -> Box<dyn EventSink + Send> + Send + Sync>
 pub struct EventRegistry(BTreeMap<String, Factory>);
 
 impl EventRegistry {
-    /// The three names of torchelastic.
+    /// Makes a registry with the three names of torchelastic.
     pub fn with_defaults() -> Self {
         let mut registry = Self(BTreeMap::new());
         registry.register("null", |_| Box::new(|_: &AgentEvent| {}));
@@ -31,7 +31,7 @@ impl EventRegistry {
         registry
     }
 
-    /// Registers a sink under a name, replacing the one that had it before.
+    /// Registers a sink under a name; it replaces an earlier sink of that name.
     pub fn register(
         &mut self,
         name: &str,
@@ -40,12 +40,12 @@ impl EventRegistry {
         self.0.insert(name.to_owned(), Box::new(factory));
     }
 
-    /// The sink of that name for one run; `None` if there is no such name.
+    /// Returns the sink of that name for one run; `None` if there is no such name.
     pub fn create(&self, name: &str, facts: &RunFacts) -> Option<Box<dyn EventSink + Send>> {
         self.0.get(name).map(|factory| factory(facts))
     }
 
-    /// All names, sorted.
+    /// Returns all names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

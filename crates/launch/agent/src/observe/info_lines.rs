@@ -1,4 +1,4 @@
-//! The life of the worker group as log lines at the level INFO, in the form of torchelastic's.
+//! Events of the worker group as INFO log lines, in torchelastic's form.
 
 use std::fmt::Debug;
 
@@ -8,19 +8,20 @@ use tracing::info;
 use super::sink::{EventSink, RunFacts};
 use crate::{AgentEvent, WorkerIdentity};
 
-/// Logs how the group is started, gets its ranks, is stopped and ends. The lines about failures and
-/// restarts come from the agent itself.
+/// Sink that logs the start, the ranks, the stop and the end of the group.
+/// The agent itself logs failures and restarts.
 #[derive(Debug)]
 pub struct InfoLines {
     role: String,
     entry_point: String,
     event_log_handler: String,
-    /// Whether the first attempt has begun.
+    /// `true` if the first attempt has begun.
     began: bool,
 }
 
 impl InfoLines {
-    /// For a run. `event_log_handler` is the name of the handler of its events, which one line has.
+    /// Makes the sink for a run.
+    /// `event_log_handler` is the name of the run's event handler, which one of the lines contains.
     pub fn new(facts: &RunFacts, event_log_handler: &str) -> Self {
         Self {
             role: facts.role.clone(),
@@ -30,7 +31,7 @@ impl InfoLines {
         }
     }
 
-    /// The lines of an event, without the role.
+    /// Returns the lines of an event, without the role.
     pub(super) fn lines(&mut self, event: &AgentEvent) -> Vec<String> {
         let line = |text: &str| vec![text.to_owned()];
         match event {

@@ -1,12 +1,12 @@
-//! Every event as one JSON object, in a form of our own that stays as it is:
+//! Every event as one JSON object, in rdzv's stable form.
 //!
 //! ```text
-//! {"name": "worker_exited", "time": "2026-11-21T06:09:09.123456Z", "run_id": "job", "node": "host",
-//!  "fields": {"local_rank": 0, …}}
+//! {"name": "worker_exited", "time": "2026-11-21T06:09:09.123456Z", "run_id": "job",
+//!  "node": "host", "fields": {"local_rank": 0, …}}
 //! ```
 //!
-//! Names and keys are never changed, only added to; `docs/events.md` lists them. Times are UTC,
-//! durations are seconds, an exit code below 0 is minus a signal.
+//! Names and keys never change; new ones may be added. `docs/events.md` lists them. Times are UTC,
+//! durations are seconds, and an exit code below 0 is the negative number of a signal.
 
 use std::path::Path;
 
@@ -16,9 +16,9 @@ use serde_json::{Map, Value, json};
 use super::sink::RunFacts;
 use crate::{AgentEvent, Exit, GroupEvent, WorkerIdentity};
 
-/// The JSON of one event (no newline).
+/// Returns the JSON of one event, without a newline.
 pub fn record(facts: &RunFacts, event: &AgentEvent) -> String {
-    // Written by hand, so that the keys come in a readable order.
+    // Formatted by hand, so that the keys have a readable order.
     format!(
         r#"{{"name":{},"time":{},"run_id":{},"node":{},"fields":{}}}"#,
         json!(event_name(event)),
@@ -29,7 +29,7 @@ pub fn record(facts: &RunFacts, event: &AgentEvent) -> String {
     )
 }
 
-/// The name of an event in this form, such as `worker_exited`.
+/// Returns the name of an event in this form, such as `worker_exited`.
 pub fn event_name(event: &AgentEvent) -> &'static str {
     match event {
         AgentEvent::RendezvousBegan { .. } => "rendezvous_began",
@@ -56,7 +56,7 @@ pub fn event_name(event: &AgentEvent) -> &'static str {
     }
 }
 
-/// The fields of an event.
+/// Returns the fields of an event.
 fn fields(event: &AgentEvent) -> Value {
     match event {
         AgentEvent::RendezvousBegan { restart_count, .. } => {
@@ -220,7 +220,7 @@ fn fields(event: &AgentEvent) -> Value {
     }
 }
 
-/// The fields of an event about the coordinator, its voters or the fence.
+/// Returns the fields of an event about coordinator, voters or fence.
 fn group(message: &str, event: &GroupEvent) -> Value {
     match event {
         GroupEvent::CoordinatorChanged {
@@ -250,7 +250,7 @@ fn group(message: &str, event: &GroupEvent) -> Value {
     }
 }
 
-/// The fields of a worker, and further ones.
+/// Returns the fields of a worker together with further fields.
 fn about(worker: &WorkerIdentity, more: Value) -> Value {
     let mut fields = Map::new();
     fields.insert("local_rank".to_owned(), worker.local_rank.0.into());

@@ -1,8 +1,7 @@
-//! Named numbers and their sinks: the metrics registry of torchelastic.
+//! Metrics registry of torchelastic: named numbers and their sinks.
 //!
-//! A point is published in a group; each group has its own sink, or the default one, which drops
-//! everything. The names that the agent publishes are those of torchelastic, see
-//! [`AgentMetrics`](super::AgentMetrics).
+//! Each point belongs to a group. A group has a separate sink or uses the default one, which drops
+//! everything. The agent publishes torchelastic's names; see [`AgentMetrics`](super::AgentMetrics).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,29 +9,31 @@ use std::io::Write;
 
 use rdzv_core::time::Wall;
 
-/// The default group.
+/// Name of the default group.
 pub const DEFAULT_GROUP: &str = "torchelastic";
 
-/// One value at one time. As text it is torchelastic's line, `[⟨epoch⟩][⟨group⟩]: ⟨name⟩=⟨value⟩`.
+/// One value at one time.
+/// Its text form is torchelastic's line, `[⟨epoch⟩][⟨group⟩]: ⟨name⟩=⟨value⟩`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetricPoint<'a> {
     /// Time of the value.
     pub at: Wall,
-    /// Its group.
+    /// Group of the point.
     pub group: &'a str,
-    /// Its name.
+    /// Name of the value.
     pub name: &'a str,
-    /// A count, or milliseconds if the name ends with `.ms`.
+    /// Count, or milliseconds if the name ends with `.ms`.
     pub value: i64,
 }
 
-/// A receiver of points.
+/// Receiver of points.
 pub trait MetricsSink: Send {
-    /// Takes one point. Called between two decisions of the agent, so it must not block.
+    /// Publishes one point.
+    /// The agent calls this between two decisions, so it must not block.
     fn publish(&mut self, point: &MetricPoint<'_>);
 }
 
-/// Drops every point (`null`, the default).
+/// Sink that drops every point (`null`, the default).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NullMetrics;
 
@@ -40,13 +41,13 @@ impl MetricsSink for NullMetrics {
     fn publish(&mut self, _point: &MetricPoint<'_>) {}
 }
 
-/// Writes every point on stdout (`console`), one line each.
+/// Sink that writes every point on stdout (`console`), one line each.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ConsoleMetrics;
 
 impl MetricsSink for ConsoleMetrics {
     fn publish(&mut self, point: &MetricPoint<'_>) {
-        // Without a reader there is nothing to do.
+        // If stdout has no reader, there is nothing to do.
         let _ = std::io::stdout().write_all(format!("{point}\n").as_bytes());
     }
 }
@@ -63,14 +64,14 @@ impl fmt::Display for MetricPoint<'_> {
     }
 }
 
-/// The sinks of points, by group.
+/// Sinks of points, by group.
 pub struct MetricsRegistry {
     default: Box<dyn MetricsSink>,
     groups: BTreeMap<String, Box<dyn MetricsSink>>,
 }
 
 impl MetricsRegistry {
-    /// Drops everything until it is configured.
+    /// Makes a registry that drops everything until it is configured.
     pub fn new() -> Self {
         Self {
             default: Box::new(NullMetrics),
@@ -78,7 +79,7 @@ impl MetricsRegistry {
         }
     }
 
-    /// Chooses the sink of one group, or (`None`) of all that have none of their own.
+    /// Sets the sink of one group; `None` sets it for all groups without a sink.
     pub fn configure(&mut self, sink: impl MetricsSink + 'static, group: Option<&str>) {
         match group {
             Some(group) => {

@@ -1,24 +1,25 @@
 //! Consumers of the event stream.
 //!
 //! ```text
-//!  agent ── AgentEvent ──► EventSinks ──► ConsoleEvents   torchelastic's JSON on stderr
-//!                                    ├──► EventFile       all events in our own JSON
-//!                                    ├──► AgentMetrics    torchelastic's metrics ─► MetricsRegistry
-//!                                    └──► yours           any EventSink, any closure
+//!  agent ─ AgentEvent ──► EventSinks ──► ConsoleEvents   torchelastic's JSON on stderr
+//!                                   ├──► EventFile       all events in our own JSON
+//!                                   ├──► AgentMetrics    torchelastic's metrics ─► MetricsRegistry
+//!                                   └──► yours           any EventSink, any closure
 //! ```
 //!
-//! Nothing flows back. Sinks are called on the agent's thread, in order, and must not block.
+//! The agent calls sinks on its thread, in order. Sinks must not block, and they cannot send
+//! anything back to the agent.
 //!
-//! | file | holds |
+//! | file | content |
 //! |---|---|
 //! | `sink` | [`EventSink`], several of them, and the properties that all events of a run share |
 //! | `event_handlers` | sinks by name |
 //! | `info_lines` | log lines about the life of the group |
 //! | `torchelastic_events` | events in torchelastic's JSON |
-//! | `json_events`, `event_file` | every event in JSON of our own, and a file of that |
-//! | `node_report` | the status of the node, from the events so far |
+//! | `json_events`, `event_file` | every event in rdzv's JSON, and a file of these events |
+//! | `node_report` | the status of the node, from its events |
 //! | `metrics_registry` | named numbers and their sinks |
-//! | `torchelastic_metrics` | torchelastic's metrics from our events |
+//! | `torchelastic_metrics` | torchelastic's metrics from rdzv's events |
 
 mod event_file;
 mod event_handlers;

@@ -1,4 +1,6 @@
-//! The report of a node, from the events so far: `/status`, the metrics and the failure report read it.
+//! Report of a node, computed from its events.
+//!
+//! `/status`, the metrics and the failure report read it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,22 +15,22 @@ use super::sink::{EventSink, RunFacts};
 use crate::host::HostName;
 use crate::{AgentEvent, Verdict, WorkerIdentity};
 
-/// The worker group of this node, and the verdict once the run has ended.
+/// Worker group of this node, and the verdict once the run has ended.
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeReport {
-    /// The job's name.
+    /// Name of the job.
     pub run_id: String,
-    /// The name of this host.
+    /// Name of this host.
     pub node: HostName,
-    /// The role of the workers.
+    /// Role of the workers.
     pub role: String,
-    /// The state of the group, as torchelastic names it.
+    /// State of the group, as torchelastic names it.
     pub state: &'static str,
-    /// The number of the round, once there is one.
+    /// Number of the round, once there is one.
     pub round: Option<u64>,
-    /// This agent's number.
+    /// Rank of this agent.
     pub group_rank: Option<u32>,
-    /// Number of agents that take part.
+    /// Number of agents in the round.
     pub group_world_size: Option<u32>,
     /// Address of the workers' store, as host and port.
     pub master: Option<(String, u16)>,
@@ -36,18 +38,19 @@ pub struct NodeReport {
     pub restart_count: u32,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,
-    /// Number of agents of this node that were killed and started again.
+    /// Number of agents of this node that were killed and restarted.
     pub agent_restarts: u32,
-    /// Seconds for which a fence suspended workers of this node.
+    /// Time, in seconds, for which a fence suspended workers of this node.
     pub suspended_seconds: f64,
-    /// The workers of the current attempt, by local rank.
+    /// Workers of the current attempt, by local rank.
     pub workers: Vec<WorkerStatus>,
-    /// The first failure of the job and those of this node; empty while the run goes on. No part of `/status`.
+    /// First failure of the job and failures of this node; empty during the run.
+    /// Not part of `/status`.
     #[serde(skip)]
     pub verdict: Verdict,
 }
 
-/// A report that is shared between threads.
+/// Report that several threads share.
 #[derive(Debug, Clone)]
 pub struct SharedReport(pub Arc<Mutex<NodeReport>>);
 
@@ -63,25 +66,25 @@ impl EventSink for SharedReport {
 /// One worker of the current attempt.
 #[derive(Debug, Clone, Serialize)]
 pub struct WorkerStatus {
-    /// Its place in the job, and its process id.
+    /// Ranks and process id.
     #[serde(flatten)]
     pub identity: WorkerIdentity,
-    /// Whether it runs.
+    /// `true` while the worker runs.
     pub running: bool,
-    /// Exit code, or minus the signal that ended it.
+    /// Exit code, or the negative number of the signal that ended the worker.
     pub exit_code: Option<i32>,
-    /// When it was started (RFC 3339).
+    /// Time of the start (RFC 3339).
     pub started: String,
-    /// When its end was seen.
+    /// Time at which the agent noticed the end (RFC 3339).
     pub ended: Option<String>,
-    /// The file of its standard output, if it has one.
+    /// File of the standard output, if there is one.
     pub stdout: Option<PathBuf>,
-    /// The file of its standard error, if it has one.
+    /// File of the standard error, if there is one.
     pub stderr: Option<PathBuf>,
 }
 
 impl NodeReport {
-    /// Before anything has happened.
+    /// Makes the report of a run without any events.
     pub fn new(facts: &RunFacts) -> Self {
         Self {
             run_id: facts.run_id.clone(),
@@ -101,7 +104,7 @@ impl NodeReport {
         }
     }
 
-    /// Takes one more event into account.
+    /// Updates the report with one more event.
     pub fn apply(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::RendezvousBegan { restart_count, .. } => {

@@ -6,15 +6,17 @@ use std::path::Path;
 use crate::host::HostName;
 use crate::{AgentConfig, AgentEvent};
 
-/// A receiver of every event of a run, in order.
+/// Receiver of every event of a run, in order.
 ///
-/// Every closure over an event is one. Give several of them to a run as [`EventSinks`].
+/// Every closure over an event is an event sink. [`EventSinks`] gives several sinks to one run.
 pub trait EventSink {
-    /// Takes one event. Called on the agent's thread between two decisions: while it runs, nothing
-    /// is supervised, so it must not block.
+    /// Records one event.
+    /// The agent calls this on its thread between two decisions. It supervises nothing during the
+    /// call, so the call must not block.
     fn record(&mut self, event: &AgentEvent);
 
-    /// Called once, after the last event; may wait a moment until what was recorded is written.
+    /// Ends the recording; called once, after the last event.
+    /// The call may wait a moment until the recorded events are written.
     fn finish(&mut self) {}
 }
 
@@ -24,22 +26,23 @@ impl<F: FnMut(&AgentEvent)> EventSink for F {
     }
 }
 
-/// Several sinks that receive every event, in the order in which they were added.
+/// Several sinks; each receives every event, in the order of their addition.
 #[derive(Default)]
 pub struct EventSinks(Vec<Box<dyn EventSink>>);
 
 impl EventSinks {
-    /// No sinks yet.
+    /// Makes an empty list of sinks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds one more.
+    /// Adds a sink.
     pub fn add(&mut self, sink: impl EventSink + 'static) -> &mut Self {
         self.add_boxed(Box::new(sink))
     }
 
-    /// Adds one that has a name ([`EventRegistry::create`](super::EventRegistry::create)).
+    /// Adds a boxed sink, such as one from a registry.
+    /// See [`EventRegistry::create`](super::EventRegistry::create).
     pub fn add_boxed(&mut self, sink: Box<dyn EventSink>) -> &mut Self {
         self.0.push(sink);
         self
@@ -72,15 +75,16 @@ const RUN_PATH_NAME: &str = "run_script_path";
 /// Properties of the run and the node that all events share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunFacts {
-    /// The job's name.
+    /// Name of the job.
     pub run_id: String,
-    /// The role of this node's workers.
+    /// Role of this node's workers.
     pub role: String,
-    /// The name of this host.
+    /// Name of this host.
     pub host: HostName,
     /// Name of the rendezvous backend.
     pub backend: String,
-    /// Base name of the program that workers execute, or its name in the plan if that is no path.
+    /// Base name of the program that workers execute.
+    /// With `--run-path`, this is the name of torchrun's function.
     pub entry_point: String,
     /// Number of restarts that the group may use.
     pub max_restarts: u32,
@@ -89,7 +93,7 @@ pub struct RunFacts {
 }
 
 impl RunFacts {
-    /// Those of a launch on this host.
+    /// Returns the properties of a launch on this host.
     pub fn new(plan: &AgentConfig) -> Self {
         let name = &plan.entrypoint.name;
         let entry_point = if name == RUN_PATH_NAME {

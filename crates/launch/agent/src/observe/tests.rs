@@ -1,4 +1,4 @@
-//! A run in events, and what the sinks make of it.
+//! Tests of the sinks with the events of a run.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -62,7 +62,8 @@ fn agent_final(millis: i64, state: &'static str, workers_succeeded: bool) -> Age
     }
 }
 
-/// An attempt that begins so many milliseconds after the start; its workers are up 60 ms later.
+/// Events of an attempt that begins this many milliseconds after the start.
+/// Its workers start 60 ms later.
 fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
     vec![
         AgentEvent::RendezvousBegan {
@@ -97,7 +98,7 @@ fn attempt(begin: i64, restart_count: u32) -> Vec<AgentEvent> {
     ]
 }
 
-/// One restart, then success.
+/// Events of one restart, then success.
 fn run() -> Vec<AgentEvent> {
     let exited = |millis, pid, exit| AgentEvent::WorkerExited {
         at: at(millis),
@@ -134,7 +135,7 @@ impl MetricsSink for Collected {
     }
 }
 
-/// The points that come out of events, as `name=value`.
+/// Returns the points that the events produce, as `name=value`.
 fn published(events: &[AgentEvent]) -> Vec<String> {
     let (sender, points) = channel();
     let mut registry = MetricsRegistry::new();
@@ -164,7 +165,7 @@ fn a_hang_is_published_once_and_a_failed_rendezvous_as_a_failed_restart() {
         AgentEvent::Rendezvous {
             at: at(125),
             took: Duration::from_millis(20),
-            result: Err("nobody came".to_owned()),
+            result: Err("no node came".to_owned()),
             restart_count: 1,
         },
         state(125, GroupState::Failed, 1),
@@ -241,7 +242,7 @@ fn the_references_metrics_come_out_of_a_run() {
             "workers.trainer.succeeded=1",
             "SimpleElasticAgent.run.success=1",
             "SimpleElasticAgent.run.duration.ms=201",
-            // One of four attempts that there may be was used: 100 - 100 * 3 / 4.
+            // One of four possible attempts was used: 100 - 100 * 3 / 4.
             "workers.trainer.flakiness=25",
             "workers.trainer.run_total=1",
             "workers.trainer.run_success_with_retries=1",

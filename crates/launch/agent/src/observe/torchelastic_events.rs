@@ -1,8 +1,9 @@
-//! The milestones of a run as JSON in torchelastic's form (`--event-log-handler console`).
+//! Milestones of a run as JSON in torchelastic's form.
 //!
-//! Names, keys and the one-element arrays of the inner object are torchelastic's, because programs
-//! read them. Ours are: `timestamp` is a real time in milliseconds (torchelastic has 0), and the
-//! agent's last event has an `outcome`.
+//! `--event-log-handler console` prints them. Names, keys and the one-element arrays of the inner
+//! object are torchelastic's, because programs read them. There are two differences. `timestamp` is
+//! a real time in milliseconds, whereas torchelastic writes 0. The agent's last event has an
+//! `outcome`.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use super::sink::{EventSink, RunFacts};
 use crate::host::HostName;
 use crate::{AgentEvent, Exit, WatchdogTimer, WorkerIdentity};
 
-/// Writes the milestones on stderr, one JSON object per line.
+/// Sink that writes the milestones on stderr, one JSON object per line.
 #[derive(Debug)]
 pub struct ConsoleEvents(TorchelasticEvents);
 
 impl ConsoleEvents {
-    /// For one run.
+    /// Makes the sink for one run.
     pub fn new(facts: RunFacts) -> Self {
         Self(TorchelasticEvents::new(facts))
     }
@@ -28,13 +29,13 @@ impl ConsoleEvents {
 impl EventSink for ConsoleEvents {
     fn record(&mut self, event: &AgentEvent) {
         if let Some(line) = self.0.line(event) {
-            // In one piece; without a reader there is nothing to do.
+            // One write; if stderr has no reader, there is nothing to do.
             let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
         }
     }
 }
 
-/// Puts events in torchelastic's form.
+/// Conversion of events to torchelastic's form.
 #[derive(Debug)]
 pub struct TorchelasticEvents {
     facts: RunFacts,
@@ -66,7 +67,7 @@ struct Metadata<'a> {
     /// JSON as text.
     metadata: String,
     agent_restarts: u32,
-    /// Null where it says nothing; watchdog events do not have it at all.
+    /// Null if unknown; watchdog events do not have this key at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<Option<f64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +91,7 @@ struct WorkerDetails {
     worker_pid: [Option<u32>; 1],
 }
 
-/// All of it text, as in torchelastic.
+/// Details of a watchdog event; all values are texts, as in torchelastic.
 #[derive(Serialize)]
 struct WatchdogDetails<'a> {
     watchdog_event: &'a str,
@@ -118,7 +119,7 @@ impl<'a> WatchdogDetails<'a> {
 }
 
 impl TorchelasticEvents {
-    /// For one run.
+    /// Makes the conversion for one run.
     pub fn new(facts: RunFacts) -> Self {
         Self {
             facts,
@@ -128,7 +129,8 @@ impl TorchelasticEvents {
         }
     }
 
-    /// The JSON of one event (no newline), if torchelastic has such an event.
+    /// Returns the JSON of one event, without a newline.
+    /// `None` if torchelastic has no such event.
     pub fn line(&mut self, event: &AgentEvent) -> Option<String> {
         if let AgentEvent::Rendezvous {
             at,
@@ -207,13 +209,13 @@ impl TorchelasticEvents {
         })
     }
 
-    /// Whole seconds since the first rendezvous.
+    /// Returns the whole seconds since the first rendezvous.
     fn since_start(&self, at: Wall) -> u64 {
         let started = self.started.unwrap_or(at);
         at.since(started).as_secs()
     }
 
-    /// What all events of a state have in common.
+    /// Returns the parts that all events of a state have in common.
     fn milestone<'a>(
         &'a self,
         at: Wall,
@@ -259,7 +261,7 @@ impl TorchelasticEvents {
     }
 }
 
-/// Torchelastic's text for a failure without an error file.
+/// Returns torchelastic's text for a failure without an error file.
 fn without_file(exit: Option<Exit>) -> String {
     match exit {
         Some(Exit::Signal(_)) => r#"{"message": "<NONE>"}"#.to_owned(),
@@ -279,11 +281,11 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("these types have text keys only, so they are JSON")
 }
 
-/// The JSON of one event of the rendezvous (no newline); `None` for other events. For a sink that is
-/// registered under `dynamic_rendezvous`.
+/// Returns the JSON of one event of the rendezvous, without a newline.
+/// `None` for other events. Intended for a sink that is registered as `dynamic_rendezvous`.
 ///
-/// Keys are torchelastic's. `name` is a file and a function, of ours; `local_id` is null, because
-/// our nodes have none that the user could know.
+/// The keys are torchelastic's. `name` is a file and a function of rdzv. `local_id` is null,
+/// because rdzv's nodes have no local id that the user could know.
 pub fn torchelastic_rendezvous(facts: &RunFacts, event: &AgentEvent) -> Option<String> {
     let AgentEvent::RendezvousNotice {
         state,

@@ -1,4 +1,4 @@
-//! The metrics that torchelastic's agent publishes, from our events.
+//! Metrics of torchelastic's agent, computed from the events of this agent.
 //!
 //! | name | value |
 //! |---|---|
@@ -9,14 +9,19 @@
 //! | `SimpleElasticAgent.run.success`, `.failure` | 1 |
 //! | each of these with `.duration.ms` | milliseconds |
 //! | `workers.⟨role⟩.remaining_restarts` | number that is left |
-//! | `workers.⟨role⟩.⟨state, lower case⟩` | 1; `failed` or `unhealthy` once per attempt that failed; never `init` or `stopped` |
+//! | `workers.⟨role⟩.⟨state, lower case⟩` | 1 |
 //! | `workers.⟨role⟩.run_total`, `.run_{success,failed}_{with,no}_retries` | 0 or 1, at the end |
 //! | `workers.⟨role⟩.flakiness` | percent, at the end |
 //!
-//! Torchelastic publishes the state with every poll of its workers; here the state is published
-//! when it changes, and there is no `_monitor_workers`. A restart lasts from the moment when the
-//! workers begin to be stopped, as there. A run that ends by an error of the agent has neither a
-//! failed state nor `_stop_workers` at its end, as there.
+//! No metric has the state `init` or `stopped`. Each failed attempt has one metric with the state
+//! `failed` or `unhealthy`.
+//!
+//! Torchelastic publishes the state with every poll of its workers. This module publishes the state
+//! when it changes, and has no `_monitor_workers`.
+//!
+//! As in torchelastic, a restart lasts from the moment when the agent begins to stop the workers.
+//! If a run ends with an error of the agent, neither program publishes a failed state or
+//! `_stop_workers` at the end.
 
 use std::time::Duration;
 
@@ -29,7 +34,7 @@ use crate::AgentEvent;
 
 const STOP_WORKERS: &str = "LocalElasticAgent._stop_workers";
 
-/// Publishes torchelastic's metrics.
+/// Sink that publishes torchelastic's metrics.
 #[derive(Debug)]
 pub struct AgentMetrics {
     registry: MetricsRegistry,
@@ -37,25 +42,25 @@ pub struct AgentMetrics {
     local_world_size: u32,
     max_restarts: u32,
     restart_count: u32,
-    /// When the rendezvous of this attempt began.
+    /// Time at which the rendezvous of this attempt began.
     began: Wall,
-    /// When the ranks of this attempt were known.
+    /// Time at which the ranks of this attempt were known.
     assigned: Wall,
     /// Number of workers of this attempt that were started.
     started: u32,
-    /// When the group began to be stopped, if it is.
+    /// Time at which the agent began to stop the group, if it did.
     stopping: Option<Wall>,
-    /// Time that the group took to stop before the end of the run, if it was stopped.
+    /// Duration of the group's stop before the end of the run, if it was stopped.
     stopped: Option<Duration>,
-    /// When the restart to this attempt began: with the end of the attempt before. `None`: this is the first
-    /// attempt.
+    /// Time at which the restart that led to this attempt began.
+    /// This is the end of the previous attempt; `None` for the first one.
     restarted: Option<Wall>,
-    /// Whether the failure of this attempt was published as `unhealthy`.
+    /// `true` if the failure of this attempt was published as `unhealthy`.
     unhealthy: bool,
 }
 
 impl AgentMetrics {
-    /// Publishes to this registry.
+    /// Makes a sink that publishes to this registry.
     pub fn new(facts: &RunFacts, registry: MetricsRegistry) -> Self {
         Self {
             registry,
@@ -77,7 +82,7 @@ impl AgentMetrics {
         self.registry.publish(at, DEFAULT_GROUP, name, value);
     }
 
-    /// One call of a function of torchelastic.
+    /// Publishes one call of a function of torchelastic.
     fn call(&mut self, at: Wall, function: &str, succeeded: bool, took: Duration) {
         let result = if succeeded { "success" } else { "failure" };
         self.publish(at, &format!("{function}.{result}"), 1);
@@ -94,7 +99,7 @@ impl AgentMetrics {
         self.max_restarts.saturating_sub(self.restart_count)
     }
 
-    /// An attempt has its workers, or has failed before.
+    /// Publishes the start of an attempt: its workers run, or it has failed before.
     fn initialized(&mut self, at: Wall, succeeded: bool) {
         let function = "SimpleElasticAgent._initialize_workers";
         self.call(at, function, succeeded, at.since(self.began));
@@ -116,7 +121,7 @@ impl AgentMetrics {
                 self.restarted = Some(stopping);
             }
         }
-        // Torchelastic publishes what a poll has found. Failures come with what follows from them.
+        // Torchelastic publishes the result of a poll. Failures come with their consequences.
         let found = matches!(
             state,
             GroupState::Healthy
@@ -130,7 +135,7 @@ impl AgentMetrics {
         self.unhealthy |= state == GroupState::Unhealthy;
     }
 
-    /// A poll of the workers has found this state.
+    /// Publishes a state as the result of a poll of the workers.
     fn monitored(&mut self, at: Wall, state: GroupState, remaining: u32) {
         self.of_workers(at, "remaining_restarts", i64::from(remaining));
         self.of_workers(at, &state.name().to_lowercase(), 1);
@@ -161,14 +166,14 @@ impl AgentMetrics {
         }
     }
 
-    /// 100 for a run that failed, else the share of its attempts that failed.
+    /// Returns 100 for a failed run, otherwise the share of its failed attempts.
     fn flakiness(&self, succeeded: bool) -> i64 {
         if !succeeded {
             return 100;
         }
         let left = f64::from(self.remaining()) + 1.0;
         let most = f64::from(self.max_restarts) + 1.0;
-        // Both are small and positive; torchelastic cuts off as well.
+        // Both are small and positive; torchelastic truncates too.
         (100.0 - 100.0 * left / most) as i64
     }
 }

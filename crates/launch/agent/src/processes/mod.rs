@@ -34,7 +34,7 @@ use crate::uninterruptible::KernelHolds;
 use crate::worker::{WorkerFiles, WorkerIdentity};
 use crate::{AgentConfig, AgentError, AgentEvent, TORCHELASTIC, error_file, spawn};
 
-/// How many lines of a failed worker's stderr are evidence.
+/// Number of lines from a failed worker's stderr that are evidence.
 const MOST_LINES: usize = 200;
 
 /// One worker of the current attempt.
@@ -43,40 +43,40 @@ struct Worker {
     identity: WorkerIdentity,
     pid: Pid,
     started: Wall,
-    /// The last signal that the agent sent it while it was running.
+    /// Last signal that the agent sent to the worker while it was running.
     closing_signal: Option<i32>,
-    /// Why it is being killed, if that is for a fault of its own (a hang, say): its end is then a
-    /// failure with this cause, and not a consequence of being stopped.
+    /// Fault for which the agent kills the worker (a hang, for example).
+    /// The end of the worker is then a failure with this cause, and not a consequence of a stop.
     kill_cause: Option<Cause>,
     error_file: Option<PathBuf>,
-    /// The kernel's counters when it was started.
+    /// The kernel's counters at the start of the worker.
     oom_kills: OutOfMemoryKills,
-    /// What shows that the kernel killed it because memory had run out, if anything does.
+    /// Evidence that the kernel killed the worker for lack of memory, if any.
     out_of_memory: Option<String>,
 }
 
-/// Starts, watches and stops processes.
+/// Supervisor of workers that are processes.
 pub(crate) struct ProcessSupervisor {
     config: Arc<AgentConfig>,
     workers: BTreeMap<LocalRank, Worker>,
     exits: Exits,
     children: unix::Signal,
     leftovers: Leftovers,
-    /// Whether orphans are to be collected once the ended workers are.
+    /// `true` if orphans must be collected once the ended workers are.
     orphans_wait: bool,
-    /// Whether leftovers are being killed.
+    /// `true` while leftovers are being killed.
     clearing: bool,
     logs: Logs,
     stderr: StderrCapture,
     view: Option<LiveView>,
     hang: HangMonitor,
     kernel_holds: KernelHolds,
-    /// The group of the workers, made with the first one.
+    /// Control group of the workers, made with the first worker.
     control_group: OnceCell<Option<ControlGroup>>,
     oom_counters: OutOfMemoryCounters,
 }
 
-/// What woke the supervisor.
+/// Reason why the supervisor woke up.
 enum Wakeup<H> {
     Exits(std::io::Result<Vec<(LocalRank, Exit)>>),
     Orphans,
@@ -85,10 +85,10 @@ enum Wakeup<H> {
 }
 
 impl ProcessSupervisor {
-    /// Orphans of workers come to this process from here on. To be called inside the runtime.
+    /// Makes the supervisor; must be called inside the runtime.
     ///
-    /// With a view, that shows the output of workers which goes to no file; else they share the
-    /// console.
+    /// From now on, orphans of workers become children of this process. A view shows the output of
+    /// workers that goes to no file. Without a view, the workers share the console.
     pub(crate) fn new(
         config: Arc<AgentConfig>,
         view: Option<&LiveView>,
@@ -100,7 +100,7 @@ impl ProcessSupervisor {
             Leftovers::adopt().map_err(system("adopt orphaned processes (subreaper)"))?;
         if !leftovers.can_be_found() {
             warn!(
-                "/proc is not mounted: processes that workers leave behind in sessions of their own \
+                "/proc is not mounted: processes that workers leave behind in separate sessions \
                  are not found and not killed; mount it, or run in a container that ends with the job"
             );
         }
@@ -128,7 +128,7 @@ impl ProcessSupervisor {
         })
     }
 
-    /// What this process has adopted and will.
+    /// Returns the processes that this process has adopted or will adopt.
     pub(crate) fn leftovers(&self) -> &Leftovers {
         &self.leftovers
     }
@@ -147,7 +147,7 @@ impl ProcessSupervisor {
         let local_rank = ranks.local_rank;
         environment.extend(self.hang.watches.variables(local_rank));
         if let Some(path) = self.config.worker_socket(local_rank) {
-            // A server refuses a path that exists, and a worker that was killed leaves its own.
+            // A server refuses a path that exists, and a killed worker leaves its path behind.
             let _ = fs::remove_file(&path);
             let path = path.to_string_lossy().into_owned();
             environment.push((env::TORCH_WORKER_SERVER_SOCKET, path));
@@ -208,7 +208,7 @@ impl ProcessSupervisor {
         })
     }
 
-    /// Collects orphans that have ended, or goes on with killing them.
+    /// Collects orphans that have ended, or continues to kill them.
     fn collect_orphans(&mut self) -> Vec<WorkerEvent> {
         let running = self.watched_pids();
         if !self.clearing {
@@ -220,7 +220,7 @@ impl ProcessSupervisor {
         Vec::new()
     }
 
-    /// Nothing of this attempt is left, or only what the kernel does not end.
+    /// Records that all processes of this attempt have ended or been abandoned.
     fn cleared(&mut self) {
         self.clearing = false;
         self.logs.writers_are_gone();
@@ -278,7 +278,7 @@ impl ProcessSupervisor {
         }
     }
 
-    /// Finds workers that the kernel has held for too long.
+    /// Finds workers that the kernel has held in a wait for too long.
     fn check_kernel_holds(&mut self, now: Now) -> Vec<WorkerEvent> {
         let running: Vec<(LocalRank, Pid)> = running(&self.workers, &self.exits)
             .map(|worker| (worker.identity.local_rank, worker.pid))
@@ -302,7 +302,7 @@ impl ProcessSupervisor {
         ]
     }
 
-    /// The process ids of the workers whose ends are waited for.
+    /// Returns the process ids of the workers whose ends are not collected yet.
     fn watched_pids(&self) -> HashSet<Pid> {
         self.workers
             .iter()
@@ -328,7 +328,7 @@ impl ProcessSupervisor {
         }))
     }
 
-    /// Sends SIGKILL to the process group of one worker whose grace is over.
+    /// Sends SIGKILL to the process group of a worker after the shutdown timeout.
     fn force(&mut self, clock: Clock, worker: LocalRank) -> Option<WorkerEvent> {
         let before = self.workers.get(&worker)?.closing_signal;
         let running = self.send(worker, Signal::KILL);
@@ -349,13 +349,13 @@ impl ProcessSupervisor {
         }))
     }
 
-    /// Sends a signal that ends processes; the process id of the leader of the group, if that was
-    /// still running.
+    /// Sends a signal that ends processes.
+    /// Returns the process id of the group's leader, if the leader was still running.
     fn send(&mut self, worker: LocalRank, signal: Signal) -> Option<u32> {
         let running = self.exits.is_running(worker);
         self.signal_group(worker, signal);
         if signal != Signal::KILL {
-            // A suspended process does not take any other signal before it is continued.
+            // A suspended process handles no other signal before SIGCONT.
             self.signal_group(worker, Signal::CONT);
         }
         let worker = self.workers.get_mut(&worker).filter(|_| running)?;
@@ -363,15 +363,15 @@ impl ProcessSupervisor {
         Some(worker.identity.pid)
     }
 
-    /// Sends any signal to the process group of one worker, as far as there is one: always to the
-    /// whole group, whether its leader is still there or not.
+    /// Sends any signal to the whole process group of one worker, if it exists.
+    /// The leader of the group may have ended.
     fn signal_group(&self, worker: LocalRank, signal: Signal) {
         let Some(worker) = self.workers.get(&worker) else {
             return;
         };
         let ours = self.watched_pids();
-        // As long as the leader is not collected, or one of its orphans is our child, the number of
-        // the group cannot be anybody else's.
+        // While the leader is not collected, or one of its orphans is our child, no other group can
+        // have the same number.
         if ours.contains(&worker.pid) || self.leftovers.holds_group(worker.pid, &ours) {
             let _ = kill_process_group(worker.pid, signal);
         }
@@ -525,14 +525,15 @@ impl Supervisor for ProcessSupervisor {
     fn resume(&mut self) {
         if let Some(view) = &self.view {
             view.suspend(false);
-            // It may have another size than before.
+            // The terminal may have another size than before.
             view.resized();
         }
         self.stderr.resized();
         self.signal_all(Signal::CONT);
     }
 
-    /// To the workers alone: in other processes of their groups the signal may mean something else.
+    /// Sends the signal only to the workers themselves.
+    /// In other processes of their groups the signal may mean something else.
     fn pass_on(&mut self, signal: i32) {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
@@ -553,7 +554,7 @@ impl Supervisor for ProcessSupervisor {
             return;
         };
         for worker in running(&self.workers, &self.exits) {
-            // Without a handler it would only die of it, and lose the time that it has.
+            // Without a handler the worker would die of the signal and lose its remaining time.
             if workers.contains(&worker.identity.local_rank) && is_handled(worker.pid, signal) {
                 let _ = kill_process(worker.pid, known);
             }
@@ -639,11 +640,11 @@ impl Supervisor for ProcessSupervisor {
     }
 }
 
-/// `SIGTERM` and so on; the number for signals without a name.
+/// Returns `SIGTERM` and so on; the number for signals without a name.
 pub(crate) fn signal_name(number: i32) -> String {
     signal::name(number).map_or_else(|| number.to_string(), str::to_owned)
 }
-/// The process that traces another one: a debugger, as a rule.
+/// Returns the process that traces another one, usually a debugger.
 fn tracer(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

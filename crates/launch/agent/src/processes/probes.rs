@@ -1,4 +1,4 @@
-//! What explains a worker's end when the worker itself said nothing that does: looked up only then.
+//! Search for the cause of an end that the worker itself does not explain.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,20 +7,20 @@ use std::path::Path;
 use rdzv_agent_proto::group::{Cause, Exit};
 use rustix::fs::statvfs;
 
-/// Codes with which a shell ends that was given something it cannot execute.
+/// Exit codes of a shell that could not execute its input.
 const NOT_EXECUTED: [i32; 3] = [2, 126, 127];
 
-/// What every program of Linux begins with.
+/// First bytes of every Linux program.
 const ELF: [u8; 4] = *b"\x7fELF";
-/// Its word size and byte order, and the kind of processor that it is for.
+/// Offsets of the word size, the byte order and the processor architecture.
 const KIND: [usize; 4] = [4, 5, 18, 19];
 
-/// A cause that is found in a worker's surroundings; `None` if there is nothing remarkable.
+/// Returns a cause from the surroundings of a worker, if there is one.
 ///
-/// `program` is what it was to execute, `logs` the folder that its output went to.
+/// `program` is the program of the worker, `logs` the folder of its output.
 pub(super) fn explain(exit: Exit, program: &Path, logs: Option<&Path>) -> Option<Cause> {
-    // The C library gives to a shell what the kernel does not execute. A machine may be able to run
-    // programs of another kind, so this counts only after the fact.
+    // If the kernel does not execute a file, the C library passes it to a shell. A machine may be
+    // able to run programs for other architectures, so this check follows only a failure.
     if matches!(exit, Exit::Code(code) if NOT_EXECUTED.contains(&code)) && is_foreign(program) {
         return Some(Cause::NotStarted {
             reason: format!(
@@ -60,7 +60,7 @@ mod tests {
     fn a_program_for_another_processor_is_distinguished_from_one_that_failed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
-        // For IBM's mainframes.
+        // A program for IBM's mainframes.
         let mut header = [0_u8; 64];
         header[..7].copy_from_slice(b"\x7fELF\x02\x02\x01");
         header[19] = 22;

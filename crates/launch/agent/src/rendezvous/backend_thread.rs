@@ -1,5 +1,6 @@
-//! A rendezvous with other nodes: a backend on a thread of its own, which takes commands and answers
-//! through the agent's channel.
+//! Rendezvous with other nodes: a backend on a separate thread.
+//!
+//! The thread takes commands and answers through the agent's channel.
 //!
 //! ```text
 //!   agent's loop ── Join · Announce · Leave ──► thread, owns the backend
@@ -7,7 +8,8 @@
 //!                ◄── Changed ─────────────────── some thread of the backend's
 //! ```
 //!
-//! Only its interrupter is used from outside: an agent that has to end must not wait for peers.
+//! Other threads use only the interrupter of the backend: an agent that must end cannot wait for
+//! peers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,40 +32,41 @@ use tracing::{info, warn};
 use super::{Answer, Joined, LeaveReason, RoundStore, STORE_SERVER};
 use crate::AgentError;
 
-/// Makes the backend, on its thread.
+/// Function that makes the backend, on its thread.
 pub(super) type NewBackend =
     Box<dyn Fn() -> Result<Box<dyn RendezvousBackend>, RendezvousError> + Send>;
 
-/// A command to the thread.
+/// Command to the thread.
 enum Command {
     Join,
     Announce(String),
-    /// Say that the thread is alive.
+    /// Confirm that the thread is alive.
     Ping(Sender<()>),
-    /// The last one; the sender is signalled when it is done.
+    /// Leave the rendezvous; this is the last command.
+    /// The thread signals the sender when it is done.
     Leave(LeaveReason, oneshot::Sender<()>),
 }
 
-/// The agent's end.
+/// Agent's end of the thread.
 pub(super) struct BackendHandle {
-    /// Becomes the thread with the first join.
+    /// Input of the thread until the first join starts it.
     idle: Option<Rendezvous>,
     commands: Option<Sender<Command>>,
     interruption: Arc<Interruption>,
     joining: bool,
-    /// The round that this node is in.
+    /// Round that this node is in.
     pub(super) round: Option<Box<JoinedRound>>,
 }
 
-/// A round that this node is in.
+/// Round that this node is in.
 pub(super) struct JoinedRound {
     pub(super) info: RendezvousInfo,
-    /// The store of the round on connections of its own: a wait in them holds up nothing else, and
-    /// can be ended.
+    /// Store of the round on separate connections.
+    /// A wait in them delays nothing else, and can be ended.
     pub(super) store: RoundStore,
-    /// The threads of the backend, by name.
+    /// Threads of the backend, by name.
     threads: Threads,
-    /// The backend's own exit barrier of the round.
+    /// Exit barrier that the backend itself provides for the round.
     pub(super) exit_barrier: Option<ExitBarrier>,
 }
 
@@ -79,7 +82,7 @@ impl JoinedRound {
         }
     }
 
-    /// As the worker group has to know it.
+    /// Returns the round in the form that the worker group needs.
     fn round(&self, share_store: bool, losses_known_within: Duration) -> Round {
         let info = &self.info;
         Round {
@@ -124,7 +127,8 @@ impl BackendHandle {
         }
     }
 
-    /// Takes part in the next round; [`Answer::Joined`] or [`Answer::NotNeeded`] comes back.
+    /// Joins the next round.
+    /// The answer is [`Answer::Joined`] or [`Answer::NotNeeded`].
     pub(super) fn join(&mut self) -> io::Result<()> {
         self.round = None;
         self.joining = true;
@@ -137,7 +141,7 @@ impl BackendHandle {
                     let answers = rendezvous.answers.clone();
                     let serve = AssertUnwindSafe(|| rendezvous.serve(&commands));
                     if catch_unwind(serve).is_err() {
-                        // The agent would wait for an answer for ever.
+                        // Otherwise the agent would wait for an answer without a limit.
                         let _ = answers.send(Answer::Changed(Change::Lost(panicked())));
                     }
                 })?;
@@ -147,13 +151,13 @@ impl BackendHandle {
         Ok(())
     }
 
-    /// Keeps what a rendezvous state.
+    /// Stores the result of a rendezvous.
     pub(super) fn joined(&mut self, round: Box<JoinedRound>) {
         self.joining = false;
         self.round = Some(round);
     }
 
-    /// The threads that the current round needs.
+    /// Returns the threads that the current round needs.
     pub(super) fn threads(&self) -> Threads {
         let mut threads = Vec::new();
         if let Some(commands) = self.commands.clone() {
@@ -170,8 +174,9 @@ impl BackendHandle {
         threads
     }
 
-    /// Removes what workers left in the store, and nothing of the agents: their keys are below the
-    /// run id, and they have counted themselves in under `init/`.
+    /// Removes the keys that workers left in the store.
+    /// The keys of the agents stay: they are below the run id, and below `init/`, where agents
+    /// count themselves.
     pub(super) fn purge(&self, run_id: &RunId) {
         let server = self
             .round
@@ -182,13 +187,13 @@ impl BackendHandle {
         }
     }
 
-    /// Tells the others that this node has failed for good.
+    /// Notifies the other nodes that this node has failed permanently.
     pub(super) fn announce(&self, reason: String) {
         self.send(Command::Announce(reason));
     }
 
-    /// Leaves the others. `None` if there is nobody to leave, or nobody who could be notified
-    /// soon.
+    /// Leaves the other nodes.
+    /// `None` if there is no round to leave, or if no peer can be notified soon.
     pub(super) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
         self.round = None;
         let interrupted = !self.joining || self.interruption.interrupt();
@@ -202,13 +207,13 @@ impl BackendHandle {
 
     fn send(&self, command: Command) {
         if let Some(commands) = &self.commands {
-            // The thread ends by panic only, and then its answer, an error, is on its way.
+            // The thread ends only by panic, and then its answer, an error, is on its way.
             let _ = commands.send(command);
         }
     }
 }
 
-/// How a join is ended from outside.
+/// Means to end a join from another thread.
 #[derive(Default)]
 struct Interruption {
     in_progress: AtomicBool,
@@ -217,7 +222,8 @@ struct Interruption {
 }
 
 impl Interruption {
-    /// Ends the join; false if it is in progress and has not come to where it can be ended.
+    /// Ends the join.
+    /// Returns `false` if the join is in progress and cannot be ended yet.
     fn interrupt(&self) -> bool {
         self.wanted.store(true, Ordering::SeqCst);
         let how = self.how.get();
@@ -237,7 +243,7 @@ fn panicked() -> RendezvousError {
     }
 }
 
-/// The thread's end.
+/// Thread's end.
 struct Rendezvous {
     new_backend: NewBackend,
     member: Member,
@@ -248,7 +254,7 @@ struct Rendezvous {
 
 impl Rendezvous {
     fn serve(mut self, commands: &Receiver<Command>) {
-        // Ends also when the agent is gone, as in a test that fails.
+        // Also ends when the agent has ended, as in a test that fails.
         while let Ok(command) = commands.recv() {
             match command {
                 Command::Join => {
@@ -314,7 +320,7 @@ impl Rendezvous {
         if let Some(backend) = &mut self.backend
             && let Err(error) = backend.report_failure(reason)
         {
-            warn!("the other nodes could not be told of the failure here: {error}");
+            warn!("cannot notify the other nodes of the failure here: {error}");
         }
     }
 

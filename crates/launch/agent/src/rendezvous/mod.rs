@@ -1,17 +1,20 @@
-//! The agent's side of the rendezvous: joining the other agents, exchanging ranks with them, and the
-//! workers' store.
+//! Agent's side of the rendezvous.
+//!
+//! It joins the other agents, exchanges ranks with them, and provides the workers' store.
 //!
 //! | step | one node (`single_node`) | several, or a backend (`backend_thread`) |
 //! |---|---|---|
-//! | join | the agent's own server, from the first attempt on | the static backend, or one of the registry |
-//! | purge | every key | static, one node: every key but the agents'; else the backend's business |
-//! | exchange | with itself, through a store in memory | none if the backend knows the ranks, else through the store of the round (`rank_exchange`) |
-//! | failures of others | – | the backend reports |
+//! | join | the agent's own server | the static backend, or one of the registry |
+//! | purge | every key | static, one node: all keys but the agents'; otherwise up to the backend |
+//! | exchange | with itself, through a store in memory | none, or through the store of the round |
+//! | failures of others | – | the backend reports them |
 //! | exit barrier | – | through the store of the round |
-//! | end | – | closes the run, or leaves it to the others |
+//! | end | – | closes the run, or leaves it to the other nodes |
 //!
-//! Everything here that may wait for others does so on a thread of its own and answers through a
-//! channel, so that the agent's loop never waits for anything but events.
+//! There is no exchange if the backend knows the ranks; otherwise `rank_exchange` does it.
+//!
+//! All code here that may wait for other nodes runs on separate threads and answers through a
+//! channel. The agent's loop therefore waits only for events.
 
 mod backend_thread;
 mod preemption;
@@ -41,62 +44,65 @@ use backend_thread::{BackendHandle, JoinedRound, NewBackend};
 pub use round_store::RoundStore;
 use single_node::LocalRendezvous;
 
-/// The operation that fails where there are too many threads.
+/// Operation that fails if there are too many threads.
 const NO_THREAD: &str = "start a thread for the rendezvous";
 
-/// The name of the thread of the workers' store in the health check.
+/// Name of the thread of the workers' store in the health check.
 const STORE_SERVER: &str = "store server";
 
-/// The store of an agent that talks to itself.
+/// Returns the store of an agent without peers.
 fn in_memory() -> RoundStore {
     RoundStore::new(Arc::new(HashStore::new()))
 }
 
-/// What comes back, some time later.
+/// Answer to a request, or an event, sent to the agent's loop later.
 pub(crate) enum Answer {
-    /// To [`RendezvousHandle::join`]: for [`RendezvousHandle::joined`].
+    /// Answer to [`RendezvousHandle::join`]; input of [`RendezvousHandle::joined`].
     Joined(Result<Joined, AgentError>),
-    /// To [`RendezvousHandle::check`]: this node may join.
+    /// Answer to [`RendezvousHandle::check`]: this node may join.
     Fit,
-    /// To [`RendezvousHandle::join`]: the job has ended without this node; why, in words.
+    /// Answer to [`RendezvousHandle::join`]: the job has ended without this node.
+    /// The text is the reason.
     NotNeeded(String),
-    /// To [`RendezvousHandle::assign`].
+    /// Answer to [`RendezvousHandle::assign`].
     Assigned {
-        /// How many joins there had been.
+        /// Number of joins before the request.
         join: u64,
         result: Result<Assignment, AgentError>,
     },
-    /// To [`RendezvousHandle::wait_for_others`].
+    /// Answer to [`RendezvousHandle::wait_for_others`].
     BarrierPassed(Result<(), String>),
-    /// To nothing: a change among the other nodes.
+    /// Event: a change among the other nodes.
     Changed(Change),
-    /// To nothing: the agent with this rank has got this signal, so the scheduler will take the nodes away.
+    /// Event: the agent with rank `by` received this signal of preemption.
+    /// The scheduler will take the nodes away.
     Preempted { signal: i32, by: GroupRank },
-    /// To nothing: the rendezvous has recorded something.
+    /// Event: the rendezvous has recorded something.
     Recorded(RendezvousEvent),
 }
 
-/// What the other nodes are left with.
+/// Reason for which this node leaves, and its effect on the other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LeaveReason {
     /// All nodes have succeeded: the run is over.
     Succeeded,
-    /// The run is over for all; the reason is for those who do not know it yet.
+    /// The run is over for all nodes.
+    /// `reason` is for nodes that do not know it yet.
     Failed { reason: Option<String> },
-    /// The others may go on.
+    /// The other nodes may continue.
     Left,
-    /// The same, where a process around this one was killed.
+    /// The other nodes may continue; a process around this agent was killed.
     Killed,
 }
 
-/// A rendezvous that is complete.
+/// Result of a complete rendezvous.
 pub(crate) struct Joined {
     pub(crate) round: Round,
-    /// The part of it that is kept; nothing if there is one node.
+    /// State that is kept; `None` if there is one node.
     state: Option<Box<JoinedRound>>,
 }
 
-/// The agent's side of the rendezvous.
+/// Agent's side of the rendezvous.
 pub(crate) struct RendezvousHandle {
     us: RoleInfo,
     identical_workers: bool,
@@ -105,15 +111,15 @@ pub(crate) struct RendezvousHandle {
     local: LocalRendezvous,
     /// `None` if there is one node.
     backend: Option<BackendHandle>,
-    /// How many joins there were.
+    /// Number of joins until now.
     joins: u64,
-    /// Whether notice that the scheduler will take the nodes away goes from agent to agent.
+    /// `true` if agents notify each other of preemption.
     hears_notices: bool,
-    /// What agents exchange their ranks through.
+    /// Store through which agents exchange their ranks.
     store: RoundStore,
     answers: UnboundedSender<Answer>,
     liveness: Liveness,
-    /// The threads that the current round needs.
+    /// Threads that the current round needs.
     watched: Vec<Watched>,
 }
 
@@ -179,7 +185,7 @@ impl RendezvousHandle {
                 .map(|new_backend| BackendHandle::new(new_backend, member, answers.clone())),
             joins: 0,
             hears_notices: config.preemption.is_some(),
-            // Alone, the agent talks to itself.
+            // Without peers, the agent exchanges ranks with itself.
             store: in_memory(),
             answers,
             liveness: config.observe.liveness.clone(),
@@ -187,7 +193,8 @@ impl RendezvousHandle {
         }
     }
 
-    /// Runs the check of this node. Instead of [`Answer::Fit`], the error of a join comes if it fails.
+    /// Runs the check of this node; the answer is [`Answer::Fit`].
+    /// If the check fails, the answer is [`Answer::Joined`] with an error.
     pub(crate) fn check(&self, plan: NodeCheckPlan) {
         let answers = self.answers.clone();
         tokio::task::spawn_local(async move {
@@ -198,13 +205,12 @@ impl RendezvousHandle {
         });
     }
 
-    /// Finds the other agents.
+    /// Joins the other agents.
     pub(crate) fn join(&mut self) {
         self.joins += 1;
-        // A join waits for others within limits of its own, and may end what an earlier one has
-        // begun.
+        // A join has separate limits on its waits, and may end threads of an earlier join.
         self.watched.clear();
-        // Nothing of the round before may be used from here on.
+        // From now on, no code may use parts of the previous round.
         self.store = in_memory();
         let Some(backend) = &mut self.backend else {
             let round = self.local.round();
@@ -218,7 +224,7 @@ impl RendezvousHandle {
         }
     }
 
-    /// Keeps what a rendezvous state, and returns its round.
+    /// Stores the result of a rendezvous, and returns its round.
     pub(crate) fn joined(&mut self, joined: Joined) -> Round {
         if let (Some(round), Some(backend)) = (joined.state, &mut self.backend) {
             self.store = round.store.clone();
@@ -236,12 +242,12 @@ impl RendezvousHandle {
         joined.round
     }
 
-    /// The round of the backend that this node is in.
+    /// Returns the backend's round that this node is in.
     fn round(&self) -> Option<&JoinedRound> {
         self.backend.as_ref()?.round.as_deref()
     }
 
-    /// The threads that the current round needs.
+    /// Returns the threads that the current round needs.
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         match &self.backend {
             Some(backend) => backend.threads(),
@@ -249,17 +255,17 @@ impl RendezvousHandle {
         }
     }
 
-    /// This node's rank among the agents, as of the last rendezvous.
+    /// Returns this node's rank among the agents, from the last rendezvous.
     pub(crate) fn group_rank(&self) -> GroupRank {
         self.us.rank
     }
 
-    /// The store of the current round, for others than this agent.
+    /// Returns the store of the current round, for code outside this agent.
     pub(crate) fn round_store(&self) -> RoundStore {
         self.store.clone()
     }
 
-    /// Whether an answer is to a question that was asked since the last join.
+    /// Returns `true` if an answer belongs to a request since the last join.
     pub(crate) fn is_current(&self, join: u64) -> bool {
         self.joins == join
     }
@@ -301,8 +307,8 @@ impl RendezvousHandle {
         move || rank_exchange::by_store(&*store.of_agent()?, &us, agents)
     }
 
-    /// Hands out the port that was kept free for the worker that hosts the store, to be dropped
-    /// when that worker has been started.
+    /// Returns the reserved port for the worker that hosts the store.
+    /// The caller drops it once that worker has been started.
     pub(crate) fn release_port(&mut self, place: &WorkerRanks) -> Option<Arc<TcpListener>> {
         match &mut self.backend {
             _ if place.rank.0 != 0 => None,
@@ -311,14 +317,14 @@ impl RendezvousHandle {
         }
     }
 
-    /// Announces to the other nodes that this one has failed permanently, if they can be reached.
+    /// Announces to the other nodes that this one failed permanently, if possible.
     pub(crate) fn announce(&mut self, reason: String) {
         if let Some(backend) = &self.backend {
             backend.announce(reason);
         }
     }
 
-    /// Tells the other agents of the round that the scheduler will take the nodes away.
+    /// Notifies the other agents that the scheduler will take the nodes away.
     pub(crate) fn announce_preemption(&mut self, signal: i32) {
         if self.backend.is_some() {
             preemption::announce(&self.store, signal, self.us.rank);
@@ -343,14 +349,14 @@ impl RendezvousHandle {
         });
     }
 
-    /// Leaves the others; the receiver hears when that is done.
+    /// Leaves the other nodes; the receiver gets a message when that is done.
     pub(crate) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
         self.store = in_memory();
         self.watched.clear();
         self.backend.as_mut()?.leave(reason_to_leave)
     }
 
-    /// Does something that may wait for others.
+    /// Runs work that may wait for other nodes, on a separate thread.
     fn apart(&self, name: &str, work: impl FnOnce() -> Answer + Send + 'static) {
         let answers = self.answers.clone();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -362,7 +368,7 @@ impl RendezvousHandle {
     }
 
     fn answer(&self, answer: Answer) {
-        // Nobody listens any more only when the agent is ending.
+        // Only an agent that is ending has no receiver any more.
         let _ = self.answers.send(answer);
     }
 }

@@ -1,7 +1,7 @@
-//! Notice that the scheduler will take the nodes away, from one agent to all others of the round.
+//! Notice that the scheduler will take the nodes away, sent between agents.
 //!
-//! It is a key in the store of the round: the agent that gets the signal sets it, and all wait for
-//! it. Agents that a round does not have yet, or not any more, hear nothing.
+//! The notice is a key in the store of the round. The agent that receives the signal sets the key,
+//! and all agents wait for it. Agents outside the round receive nothing.
 
 use std::thread;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tracing::{info, warn};
 
 use super::{Answer, RoundStore};
 
-/// Holds the number of the signal and the rank of the agent that got it.
+/// Key with the signal number and the rank of the agent that received it.
 const KEY: &str = "rdzv/preempted";
 
-/// One wait for the key; the next one follows.
+/// Timeout of one wait for the key; the agent then waits again.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// Time in which the store has to take the notice.
+/// Time limit for storing the notice.
 const ANNOUNCE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Waits for a notice on a thread that ends with the round.
@@ -29,8 +29,8 @@ pub(super) fn listen(store: &RoundStore, answers: UnboundedSender<Answer>) {
         Ok((signal, by)) => {
             let _ = answers.send(Answer::Preempted { signal, by });
         }
-        // The usual end: the round is over.
-        Err(error) => info!("no notice of preemption is heard any more: {error}"),
+        // This is the usual end: the round is over.
+        Err(error) => info!("this agent no longer waits for a notice of preemption: {error}"),
     });
 }
 
@@ -50,7 +50,7 @@ fn hear(store: &RoundStore) -> Result<(i32, GroupRank), StoreError> {
     })
 }
 
-/// Tells the others on a thread of its own.
+/// Notifies the other agents on a separate thread.
 pub(super) fn announce(store: &RoundStore, signal: i32, by: GroupRank) {
     let store = store.clone();
     start("preemption notice", move || {
@@ -59,7 +59,7 @@ pub(super) fn announce(store: &RoundStore, signal: i32, by: GroupRank) {
             store.set(KEY, format!("{signal} {by}").as_bytes())
         });
         if let Err(error) = told {
-            warn!("the other nodes could not be told that this one will be taken away: {error}");
+            warn!("cannot notify the other nodes that this one will be taken away: {error}");
         }
     });
 }

@@ -1,9 +1,9 @@
-//! How the agents of one round learn their workers' ranks from one another.
+//! Exchange of the workers' ranks between the agents of one round.
 //!
 //! ```text
-//!   every agent   set  role_info/⟨agent⟩        what it is
+//!   every agent   set  role_info/⟨agent⟩        its role and number of workers
 //!   agent 0       get  role_info/0 … G-1        waits for all
-//!   agent 0       set  assigned_ranks/0 … G-1   what follows for each
+//!   agent 0       set  assigned_ranks/0 … G-1   the ranks of each agent
 //!   every agent   get  assigned_ranks/⟨agent⟩   waits for its own
 //! ```
 
@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::AgentError;
 
-/// The exchange, by a store whose keys are those of the round.
+/// Exchanges ranks through a store with the keys of the round.
 pub(super) fn by_store(
     store: &dyn Store,
     us: &RoleInfo,
@@ -45,7 +45,7 @@ pub(super) fn by_store(
     Ok(read_all(store, &ours)?.remove(0))
 }
 
-/// What the exchange comes to if all agents are alike.
+/// Returns the result of the exchange if all agents are equal.
 pub(super) fn without_store(us: &RoleInfo, agents: u32) -> Assignment {
     let base = us.rank.0 * us.local_world_size;
     let world_size = agents * us.local_world_size;

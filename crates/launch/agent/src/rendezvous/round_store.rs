@@ -4,24 +4,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdzv_store::{Store, StoreError};
 
-/// The store that the agents of a round share: torchelastic's `WorkerGroup.store`.
+/// Store that the agents of a round share: torchelastic's `WorkerGroup.store`.
 ///
-/// It is the one that the rendezvous has returned, with a key space of the round's own: what was
-/// set in an earlier round is not there. Agents use the keys below `torchelastic/` in it. On one
-/// node without a rendezvous it is in the memory of the agent's process. The workers' store is
-/// another one; its place is [`StoreInfo`](crate::api::StoreInfo).
+/// It is the store of the rendezvous with a separate key space for each round: keys of an earlier
+/// round do not exist in it. Agents use the keys below `torchelastic/`. On one node without a
+/// rendezvous, the store is in the memory of the agent's process. The workers have a different
+/// store, at [`StoreInfo`](crate::api::StoreInfo).
 ///
-/// A handle costs nothing until [`RoundStore::connect`] is called; clones share one connection.
+/// A handle opens no connection until [`RoundStore::connect`] is called. Clones share one
+/// connection.
 #[derive(Debug, Clone)]
 pub struct RoundStore {
     connections: Arc<Mutex<Connections>>,
 }
 
-/// Each is made at its first use: a node is in its round although the server may be gone again.
+/// Connections of a round, each made at its first use.
+/// A node stays in its round even if the server has ended.
 #[derive(Debug)]
 struct Connections {
-    /// The connection of the rendezvous, on which nothing waits. None when the round is over: a handle that is still held does
-    /// not keep the server waiting.
+    /// Connection of the rendezvous, on which no call waits.
+    /// `None` when the round is over, so that a remaining handle does not keep the server waiting.
     source: Option<Arc<dyn Store>>,
     of_agent: Option<Arc<dyn Store>>,
     of_others: Option<Arc<dyn Store>>,
@@ -38,31 +40,34 @@ impl RoundStore {
         }
     }
 
-    /// A connection besides the agent's, made by the first call. It ends with the round: then waits in it are over,
-    /// and every call fails. (In memory it stays.)
+    /// Returns a connection separate from the agent's; the first call makes it.
     ///
-    /// A wait in the store blocks the thread that waits. On the thread of the agent (in a
-    /// [`WorkerSupervisor`](crate::api::WorkerSupervisor)) that holds up the agent: set a short
+    /// The connection ends with the round: its waits then return, and every call fails. (A store in
+    /// memory stays.)
+    ///
+    /// A wait in the store blocks the waiting thread. On the thread of the agent (in a
+    /// [`WorkerSupervisor`](crate::api::WorkerSupervisor)) this delays the agent. Set a short
     /// [timeout](Store::set_timeout), or use another thread.
     ///
     /// # Errors
     ///
-    /// If the server of the store is gone or does not answer within the timeout of the store, or
-    /// the round is over and this is the first call.
+    /// Returns an error if the server of the store has ended, or if it does not answer within the
+    /// timeout of the store. The first call also returns an error if the round is over.
     pub fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_others)
     }
 
-    /// The connection of the agent, for its threads: it is made by the first call. Nobody else may wait in it.
+    /// Returns the connection of the agent's threads; the first call makes it.
+    /// No other code may wait in it.
     pub(super) fn of_agent(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_agent)
     }
 
-    /// A connection of its own for the caller, which does not end with the round.
+    /// Returns a separate connection for the caller, which outlives the round.
     pub(super) fn apart(&self) -> Result<Box<dyn Store>, StoreError> {
         let source = self.lock().source.clone();
         let is_over =
-            || StoreError::Argument("the round is over, and its store with it".to_owned());
+            || StoreError::Argument("the round is over, and its store is closed".to_owned());
         source.ok_or_else(is_over)?.try_clone()
     }
 
@@ -73,7 +78,7 @@ impl RoundStore {
         if let Some(store) = which(&mut self.lock()) {
             return Ok(Arc::clone(store));
         }
-        // Not under the lock, which the agent may be waiting for.
+        // The lock is not held here, because the agent may be waiting for it.
         let made = Arc::from(self.apart()?);
         let mut connections = self.lock();
         let store = Arc::clone(which(&mut connections).get_or_insert(made));
@@ -83,7 +88,8 @@ impl RoundStore {
         Ok(store)
     }
 
-    /// Ends all connections, because the round is over. A server is not to wait for them.
+    /// Ends all connections, because the round is over.
+    /// A server must not wait for them.
     pub(super) fn end(&self) {
         let mut connections = self.lock();
         connections.source = None;

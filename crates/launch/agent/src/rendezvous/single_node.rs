@@ -1,4 +1,4 @@
-//! One node: nobody to find, and the store that its workers meet at.
+//! Rendezvous of a single node, which hosts the store of its workers.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use rdzv_store::{Pinger, ServerOptions, StorePolicy, TcpStoreServer};
 use crate::error::system;
 use crate::{AgentError, MasterPort, RendezvousOptions};
 
-/// The address of a node that nobody else needs to reach.
+/// Address of a node that no other node needs to reach.
 const LOOPBACK: &str = "127.0.0.1";
 
-/// Time to reach the server, which listens already.
+/// Time limit for reaching the server, which listens already.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The rendezvous of one node.
+/// Rendezvous of one node.
 #[derive(Debug)]
 pub(super) struct LocalRendezvous {
-    /// `--local-addr`: others may have to reach the store there.
+    /// Value of `--local-addr`: other nodes may have to reach the store there.
     address: Option<String>,
     share_store: bool,
     master_port: MasterPort,
     policy: StorePolicy,
-    /// How many rounds there were.
+    /// Number of rounds until now.
     rounds: u64,
     server: Option<TcpStoreServer>,
-    /// Kept free for the worker that hosts the store.
+    /// Socket that reserves the port for the worker that hosts the store.
     port: Option<TcpListener>,
 }
 
@@ -46,7 +46,9 @@ impl LocalRendezvous {
         }
     }
 
-    /// The round: the same server for the whole run, or a new free port for every attempt.
+    /// Returns the next round.
+    /// The server is the same for the whole run. Without a shared store, each attempt gets a new
+    /// free port.
     pub(super) fn round(&mut self) -> Result<Round, AgentError> {
         let port = if self.share_store {
             match &self.server {
@@ -72,7 +74,7 @@ impl LocalRendezvous {
         })
     }
 
-    /// Has the server know the address that the workers are given, from which they then come.
+    /// Announces the server under the address that the workers will use.
     fn announce(&self, server: &TcpStoreServer) -> Result<(), AgentError> {
         match &self.address {
             Some(address) => {
@@ -86,7 +88,7 @@ impl LocalRendezvous {
     }
 
     fn start_server(&self) -> Result<TcpStoreServer, AgentError> {
-        // With an address of its own the node can be reached by more than one way.
+        // With a separate address, the node can be reached in more than one way.
         let host = self.address.is_none().then(|| LOOPBACK.to_owned());
         let (port, listener) = match &self.master_port {
             MasterPort::Free => (0, None),
@@ -117,7 +119,7 @@ impl LocalRendezvous {
         Ok(port)
     }
 
-    /// Asks the server, if there is one, whether it is alive.
+    /// Returns a ping for the server's thread, if there is a server.
     pub(super) fn pinger(&self) -> Option<Pinger> {
         self.server.as_ref().map(TcpStoreServer::pinger)
     }

@@ -1,14 +1,14 @@
-//! Processors, their limits and accelerators of this machine, and which belongs to which.
+//! Processors, limits on processor time, and accelerators of this machine.
 //!
-//! Only files of `/proc` and `/sys` are read, never a driver's library: what a launch has to know
-//! (how many devices, their PCI addresses and UUIDs) is in there, and a library would have to be
-//! found, loaded and initialised first, which takes longer than everything else that we do before
-//! workers run. The decisions are made in [`rdzv_agent_proto::topology`].
+//! This module reads only files of `/proc` and `/sys`, never a driver's library. The files contain
+//! everything that a launch needs: the number of devices, their PCI addresses and UUIDs. A library
+//! would have to be found, loaded and initialised, which takes longer than all other work before
+//! workers run. [`rdzv_agent_proto::topology`] makes the decisions.
 //!
 //! | file | reads |
 //! |---|---|
 //! | `tree` | a file below `/`, or below a test's directory |
-//! | `processors` | the affinity mask, the quotas of our control groups, NUMA nodes, sockets, cores, caches |
+//! | `processors` | affinity mask, quotas of control groups, NUMA nodes, sockets, cores, caches |
 //! | `sysfs_devices` | accelerators |
 
 mod processors;
@@ -23,42 +23,42 @@ use thiserror::Error;
 
 use self::tree::Tree;
 
-/// The hardware of a machine. Nothing is cached: each call reads the files again.
+/// Hardware of a machine; each call reads the files again, without a cache.
 #[derive(Debug, Clone)]
 pub struct Hardware {
     tree: Tree,
-    /// The affinity mask in place of this process's own.
+    /// Affinity mask that replaces the one of this process.
     affinity: Option<CpuList>,
 }
 
-/// Why workers cannot be bound to processors.
+/// Reason why workers cannot be bound to processors.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlacementError {
-    /// The machine does not have what they need.
+    /// The machine does not have the hardware that the workers need.
     #[error(transparent)]
     Binding(#[from] BindingError),
-    /// A device is named in a way that only the driver's library could resolve.
+    /// The name of a device can only be resolved by the driver's library.
     #[error(
         "local rank {local_rank} sees a device that CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES \
          names by a UUID which /proc does not resolve: name it by its index, or leave out \
          --numa-binding"
     )]
     UnknownDevice {
-        /// The worker.
+        /// Local rank of the worker.
         local_rank: u32,
     },
-    /// A file of `/proc` or `/sys` cannot be understood.
+    /// The content of a file of `/proc` or `/sys` cannot be parsed.
     #[error("{path}: {problem}; leave out --numa-binding")]
     Unreadable {
-        /// Its path.
+        /// Path of the file.
         path: String,
-        /// The fault in it.
+        /// Fault in the file.
         problem: String,
     },
 }
 
 impl Hardware {
-    /// The machine that this process is on.
+    /// Returns the machine that this process runs on.
     pub fn of_this_machine() -> Self {
         Self {
             tree: Tree::new("/"),
@@ -66,8 +66,9 @@ impl Hardware {
         }
     }
 
-    /// A machine whose `/proc` and `/sys` have been put below a directory, and a process there that
-    /// may use these processors.
+    /// Returns a machine that files below `root` describe.
+    /// `root` contains its `/proc` and `/sys`. `affinity` lists the processors that a process there
+    /// may use.
     pub fn described_by(root: impl Into<std::path::PathBuf>, affinity: CpuList) -> Self {
         Self {
             tree: Tree::new(root),
@@ -75,27 +76,28 @@ impl Hardware {
         }
     }
 
-    /// The processors that this process may use: its affinity mask, which its cpuset is part of.
+    /// Returns the processors that this process may use.
+    /// This is its affinity mask, which its cpuset limits.
     pub fn affinity(&self) -> CpuList {
         self.affinity.clone().unwrap_or_else(processors::affinity)
     }
 
-    /// The tightest limit on processor time that control groups put on this process.
+    /// Returns the control groups' tightest limit on this process's CPU time.
     pub fn cpu_limit(&self) -> Option<CpuLimit> {
         processors::cpu_limit(&self.tree)
     }
 
-    /// All accelerators, visible or not.
+    /// Returns all accelerators, visible or not.
     pub fn accelerators(&self) -> Accelerators {
         sysfs_devices::accelerators(&self.tree)
     }
 
-    /// The binding of each of `local_world_size` workers, by local rank.
+    /// Returns the binding of each of `local_world_size` workers, by local rank.
     ///
     /// # Errors
     ///
-    /// If one of them cannot be bound, none is: a job with one worker on the wrong node is slow in
-    /// a way that nobody finds.
+    /// Returns an error, and binds no worker, if one worker cannot be bound. A job with one worker
+    /// on the wrong NUMA node would be slow for a reason that is hard to find.
     pub fn bind(
         &self,
         mode: BindingMode,

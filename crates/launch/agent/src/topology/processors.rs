@@ -1,4 +1,4 @@
-//! The affinity mask, the quotas of our control groups, and the processors in sysfs.
+//! Affinity mask, quotas of control groups, and processors in sysfs.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use super::tree::Tree;
 const NODES: &str = "/sys/devices/system/node";
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// This process's affinity mask.
+/// Returns this process's affinity mask.
 pub(super) fn affinity() -> CpuList {
     match sched_getaffinity(None::<Pid>) {
         Ok(set) => (0..CpuSet::MAX_CPU)
             .filter(|&processor| set.is_set(processor))
             .filter_map(|processor| u32::try_from(processor).ok())
             .collect(),
-        // More processors than the set has room for.
+        // The machine has more processors than the set has room for.
         Err(_) => allowed_by_status(&Tree::new("/")).unwrap_or_else(|| {
             let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
             (0..u32::try_from(count).unwrap_or(u32::MAX)).collect()
@@ -28,7 +28,7 @@ pub(super) fn affinity() -> CpuList {
     }
 }
 
-/// The same mask as a text of the kernel's, of any length.
+/// Reads the same mask from the kernel's text, which can have any length.
 fn allowed_by_status(tree: &Tree) -> Option<CpuList> {
     let status = tree.text("/proc/thread-self/status")?;
     let mut lines = status.lines();
@@ -36,12 +36,12 @@ fn allowed_by_status(tree: &Tree) -> Option<CpuList> {
     CpuList::parse(list).ok().filter(|list| !list.is_empty())
 }
 
-/// The processors of each NUMA node that there is.
+/// Returns the processors of each existing NUMA node.
 pub(super) fn nodes(tree: &Tree) -> Result<BTreeMap<u32, CpuList>, PlacementError> {
     let possible = tree.list(format!("{NODES}/possible"))?.unwrap_or_default();
     let mut nodes = BTreeMap::new();
     for node in possible.iter() {
-        // Possible nodes need not be there.
+        // A possible node need not exist.
         if let Some(processors) = tree.list(format!("{NODES}/node{node}/cpulist"))? {
             nodes.insert(node, processors);
         }
@@ -80,7 +80,8 @@ pub(super) fn describe(
     Ok(topology)
 }
 
-/// The processors that share the data cache of the highest level; empty if there is none.
+/// Returns the processors that share the data cache of the highest level.
+/// Empty if there is no such cache.
 fn last_cache(tree: &Tree, directory: &str) -> Result<CpuList, PlacementError> {
     let mut highest = 0;
     let mut shared = CpuList::new();
@@ -103,7 +104,7 @@ fn last_cache(tree: &Tree, directory: &str) -> Result<CpuList, PlacementError> {
     Ok(shared)
 }
 
-/// The tightest quota of our groups and their ancestors.
+/// Returns the tightest quota of our groups and their ancestors.
 pub(super) fn cpu_limit(tree: &Tree) -> Option<CpuLimit> {
     let groups = tree.text("/proc/self/cgroup")?;
     let mounts = tree.text("/proc/self/mountinfo")?;

@@ -1,13 +1,16 @@
-//! Accelerators, from what their drivers publish.
+//! Accelerators, from the files that their drivers publish.
 //!
 //! | maker | devices | UUID |
 //! |---|---|---|
 //! | NVIDIA | `/proc/driver/nvidia/gpus/⟨address⟩` | `GPU UUID:` in its `information` |
-//! | AMD | `/sys/class/kfd/kfd/topology/nodes/⟨n⟩/properties` (`domain`, `location_id`) | `unique_id` there |
-//! | Intel | `/sys/bus/pci/drivers/{xe,i915}/⟨address⟩` of the class of display controllers without a display | – |
+//! | AMD | `/sys/class/kfd/kfd/topology/nodes/⟨n⟩/properties` (1) | `unique_id` there |
+//! | Intel | `/sys/bus/pci/drivers/{xe,i915}/⟨address⟩` (2) | – |
 //!
-//! NVIDIA's devices are in the order of their addresses; AMD's in the order of their nodes, which
-//! is the runtime's.
+//! 1. The fields `domain` and `location_id` give the address.
+//! 2. Only devices of the class of display controllers without a display.
+//!
+//! NVIDIA's devices are in the order of their addresses. AMD's devices are in the order of their
+//! nodes, like in AMD's runtime.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +23,10 @@ const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 const AMD: &str = "/sys/class/kfd/kfd/topology/nodes";
 const INTEL: [&str; 2] = ["/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915"];
 
-/// PCI class of a display controller that is none of the usual: what data-center devices say.
+/// PCI class "other display controller", which data-center devices have.
 const NO_DISPLAY: &str = "0x038000";
 
-/// All accelerators of the machine.
+/// Returns all accelerators of the machine.
 pub(super) fn accelerators(tree: &Tree) -> Accelerators {
     Accelerators {
         nvidia: nvidia(tree),
@@ -32,9 +35,10 @@ pub(super) fn accelerators(tree: &Tree) -> Accelerators {
     }
 }
 
-/// The NUMA node of a device; 0 where the machine does not say, as on machines with one node.
+/// Returns the NUMA node of a device.
+/// Returns 0 if the machine reports no node, as on machines with one node.
 pub(super) fn numa_node(tree: &Tree, device: &Device) -> Result<u32, PlacementError> {
-    // Multi-function devices are asked at function 0, as PyTorch does.
+    // For multi-function devices, function 0 has the number, as in PyTorch.
     let slot = device.address.split('.').next().unwrap_or_default();
     let path = format!("/sys/bus/pci/devices/{slot}.0/numa_node");
     match tree.number(&path) {
@@ -62,7 +66,8 @@ fn nvidia(tree: &Tree) -> Vec<Device> {
         .collect()
 }
 
-/// `GPU UUID: GPU-…`; question marks while no program has opened the device.
+/// Returns the UUID in the line `GPU UUID: GPU-…`.
+/// The line contains question marks until a program has opened the device.
 fn uuid_line(information: &str) -> Option<String> {
     let mut lines = information.lines().filter_map(|line| line.split_once(':'));
     let (_, uuid) = lines.find(|(name, _)| name.trim() == "GPU UUID")?;
@@ -81,7 +86,7 @@ fn amd(tree: &Tree) -> Vec<Device> {
         .into_iter()
         .filter_map(|number| {
             let node = format!("{AMD}/{number}");
-            // Processors are nodes of this tree as well; they have the id 0.
+            // Processors are nodes of this tree too; their id is 0.
             tree.number(format!("{node}/gpu_id"))
                 .filter(|id| *id != 0)?;
             let properties = tree.text(format!("{node}/properties")).unwrap_or_default();

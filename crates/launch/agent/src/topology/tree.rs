@@ -8,11 +8,11 @@ use rdzv_agent_proto::topology::CpuList;
 
 use super::PlacementError;
 
-/// More than any file that is read here has; `mountinfo` of a host with many containers is the
-/// largest.
+/// Limit on the size of a file; larger than any file that is read here.
+/// The largest one is `mountinfo` of a host with many containers.
 const MOST: u64 = 4 << 20;
 
-/// A tree of files.
+/// Tree of files.
 #[derive(Debug, Clone)]
 pub(super) struct Tree {
     root: PathBuf,
@@ -23,7 +23,7 @@ impl Tree {
         Self { root: root.into() }
     }
 
-    /// A file's text without blanks around it; none if it cannot be read.
+    /// Returns a file's text without surrounding blanks; `None` if unreadable.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let mut bytes = Vec::new();
         let file = fs::File::open(self.at(path.as_ref())).ok()?;
@@ -31,12 +31,13 @@ impl Tree {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// A number in a file; none if there is none.
+    /// Returns the number in a file; `None` if there is no number.
     pub(super) fn number(&self, path: impl AsRef<Path>) -> Option<i64> {
         self.text(path)?.parse().ok()
     }
 
-    /// A list of processors (or of nodes) in a file; none if there is no such file.
+    /// Returns the list of processors or nodes in a file.
+    /// `None` if there is no such file.
     pub(super) fn list(&self, path: impl AsRef<Path>) -> Result<Option<CpuList>, PlacementError> {
         let path = path.as_ref();
         let unreadable = |problem: String| PlacementError::Unreadable {
@@ -52,7 +53,7 @@ impl Tree {
         }
     }
 
-    /// The names in a directory, in order; none if there is no such directory.
+    /// Returns the sorted names in a directory; empty if there is no directory.
     pub(super) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.at(path.as_ref()));
         let mut names: Vec<String> = entries

@@ -1,4 +1,4 @@
-//! An agent in a process of its own, without a keeper.
+//! Agent in a separate process, without a keeper.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -12,15 +12,15 @@ use tempfile::TempDir;
 
 use crate::shell;
 
-/// The worker's script, for the process below.
+/// Environment variable with the worker's script, for the process below.
 const SCRIPT: &str = "RDZV_TEST_SCRIPT";
 
-/// Run by the others, in a process that gets signals.
+/// Runs an agent in a separate process, to which other tests send signals.
 #[test]
-#[ignore = "it is for a process of its own"]
+#[ignore = "other tests run it in a separate process"]
 fn an_agent_that_handles_signals() {
     let directory = tempfile::tempdir().unwrap();
-    // Among all tests, it is not in such a process.
+    // In a run of all tests, this is not such a process.
     let Ok(script) = std::env::var(SCRIPT) else {
         return;
     };
@@ -41,7 +41,8 @@ fn an_agent_that_handles_signals() {
     println!("ended {signal:?}");
 }
 
-/// The process, the worker's process id, and a directory with the pipe `go`, which the script finds in `$TEST`.
+/// Starts the process, whose script finds the named pipe `go` in `$TEST`.
+/// Returns the process, the worker's process id, and the directory with the pipe.
 fn start(marker: &Marker, script: &str) -> (Process, i32, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");

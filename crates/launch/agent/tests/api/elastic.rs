@@ -1,4 +1,4 @@
-//! An agent whose rendezvous says what a test wants: what it makes of nodes that come, go and fail.
+//! Agent with a scripted rendezvous: nodes join, leave and fail.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,14 +22,16 @@ use tempfile::TempDir;
 
 use crate::{in_turn, lines, shell};
 
-/// A round's number, our rank and the number of agents; our first rank and the number of workers, if they are known.
+/// Number of the round, our rank, number of agents, and our ranks if known.
+/// The last part consists of our first rank and the number of workers.
 type Round = (u32, u32, u32, Option<(u32, u32)>);
 
-/// The answer to a join.
+/// Answer to a join.
 type Answer = Box<dyn FnOnce() -> Result<RendezvousInfo, RendezvousError> + Send>;
 
-/// A rendezvous of which the test has the other end. The agents of a round share nothing here, so a round of
-/// several without ranks never gets them, and the exit barrier of one is passed by nobody.
+/// Rendezvous whose other end is in the test.
+/// The agents of a round share nothing here. If a round has several agents and no ranks, its agents
+/// never get ranks. No node passes the exit barrier of such a round.
 struct Scripted {
     run_id: RunId,
     asked: Sender<String>,
@@ -102,7 +104,7 @@ impl RendezvousBackend for Scripted {
     }
 }
 
-/// An agent that runs, and the other end of its rendezvous.
+/// Running agent, and the other end of its rendezvous.
 struct Run {
     directory: TempDir,
     stop: StopHandle,
@@ -162,7 +164,7 @@ fn agent_with(script: &str, more: impl FnOnce(WorkerSpecBuilder) -> WorkerSpecBu
 }
 
 impl Run {
-    /// Asserts what the agent asks of the rendezvous next.
+    /// Asserts the next call of the agent to the rendezvous.
     #[track_caller]
     fn expect(&self, what: &str) {
         assert_eq!(self.asked.recv_timeout(DEADLINE).as_deref(), Ok(what));
@@ -177,7 +179,7 @@ impl Run {
         self.answers.send(Box::new(answer)).unwrap();
     }
 
-    /// Answers a join by a round.
+    /// Answers a join with a round.
     #[track_caller]
     fn round(&self, round: Round) {
         self.round_with(Arc::new(HashStore::new()), round);
@@ -204,7 +206,7 @@ impl Run {
         self.observer.get().unwrap()(change);
     }
 
-    /// Tells that a node came, which ends a round.
+    /// Notifies the agent that a node came, which ends a round.
     fn change(&self, round: u32) {
         let reason = "node b came".to_owned();
         self.notify(Change::Membership {
@@ -223,7 +225,7 @@ impl Run {
         self.wait_for(|event| matches!(event, AgentEvent::WorkerStarted { .. }));
     }
 
-    /// Waits for the end, and returns what the workers have said.
+    /// Waits for the end, and returns the output of the workers.
     #[track_caller]
     fn succeeds(self) -> Vec<String> {
         assert!(!self.agent.join().unwrap().unwrap().is_failed());
@@ -248,12 +250,12 @@ impl Run {
     }
 }
 
-/// A worker that says its rank.
+/// Script of a worker that writes its rank.
 const RANK: &str = "echo $RANK/$WORLD_SIZE >> $DIR/said";
 
 #[test]
 fn a_newcomer_leads_to_a_new_round_that_costs_no_restart() {
-    // Ends well in the round with the number 1.
+    // The script ends well in the round with the number 1.
     let run = agent(
         "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \\
             $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $RDZV_ROUND
@@ -261,7 +263,7 @@ fn a_newcomer_leads_to_a_new_round_that_costs_no_restart() {
     );
     run.round((0, 0, 1, Some((0, 1))));
     run.wait_for_start();
-    // Ends when the worker has told.
+    // Wait until the worker has written to the pipe.
     while !run.directory.path().join("told").exists() {
         thread::yield_now();
     }
@@ -280,11 +282,11 @@ fn a_newcomer_leads_to_a_new_round_that_costs_no_restart() {
             }
         )
     });
-    // Its barrier is passed by nobody, so the peer's failure ends it.
+    // No node passes the barrier of this round, so the peer's failure ends it.
     let (node, reason) = ("b".to_owned(), "code 7".to_owned());
     run.notify(Change::PeerFailed { node, reason });
     run.expect("shutdown");
-    // The first round's output is kept.
+    // The output of the first round is kept.
     let logs = std::fs::read_dir(run.directory.path().join("logs"));
     let logs = logs.unwrap().next().unwrap().unwrap().path();
     for (attempt, text) in [
@@ -313,7 +315,7 @@ fn a_node_takes_part_in_a_round_whose_store_is_gone_again() {
     let gone = TcpStore::connect(TcpStoreOptions::new("127.0.0.1", server.port()));
     drop(server);
     run.round_with(Arc::new(gone.unwrap()), (0, 0, 1, Some((0, 1))));
-    // Its barrier needs the store.
+    // The barrier of this round needs the store.
     run.expect("shutdown");
     assert_eq!(run.succeeds(), ["0/1"]);
 }
@@ -376,7 +378,7 @@ fn the_others_hear_of_a_last_failure_before_stubborn_siblings_have_ended() {
         (evidence.rank, evidence.exit),
         (Some(Rank(0)), Some(Exit::Code(7)))
     );
-    // The other one has 30 s.
+    // The other worker has a shutdown timeout of 30 s.
     let stubborn = lines(&run.directory, "said")[0].parse().unwrap();
     pids::kill(stubborn, rustix::process::Signal::KILL);
     assert!(run.agent.join().unwrap().unwrap().is_failed());
@@ -417,7 +419,7 @@ fn a_backend_that_panics_ends_the_run_with_its_name() {
 #[test]
 fn a_rendezvous_that_fails_is_the_error_of_the_run() {
     let run = agent("exit 0");
-    run.answer(|| Err(RendezvousError::Argument("nobody came".to_owned())));
+    run.answer(|| Err(RendezvousError::Argument("no node came".to_owned())));
     run.expect("leave");
-    run.fails("nobody came");
+    run.fails("no node came");
 }

@@ -1,4 +1,4 @@
-//! The examples do what their first lines say.
+//! Tests that the examples do what their first lines describe.
 
 use std::process::{Command, Output};
 
@@ -50,7 +50,7 @@ fn functions_as_workers() {
     let output = example("function_workers", &["3", "fail", "1"]);
     assert!(!output.status.success(), "{output:?}");
     assert!(
-        said(&output)[0].contains("rank 1 was told to fail"),
+        said(&output)[0].contains("rank 1 fails on request"),
         "{output:?}"
     );
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::{in_turn, quiet, to_files};
 
-/// Does nothing in a run of the tests; in a worker it is all that runs.
+/// Does nothing in a run of the tests; in a worker, it runs the function.
 #[test]
 fn worker() {
     WorkerFunctions::new()

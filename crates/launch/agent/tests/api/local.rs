@@ -60,7 +60,8 @@ fn a_command_that_succeeds_leaves_a_full_snapshot() {
 #[test]
 fn failures_come_by_global_rank_with_the_first_one_named() {
     let (_turn, directory) = in_turn();
-    // The one that fails waits for the other, which would be stopped before it has said anything.
+    // The failing worker waits for the other one; otherwise the agent would stop that one too
+    // early.
     let script = "
 echo x >> $DIR/attempts
 other=$DIR/on$TORCHELASTIC_RESTART_COUNT

@@ -1,5 +1,4 @@
-//! The library's door to the agent: through processes, functions of this very test program, and
-//! threads.
+//! Library interface to the agent: processes, functions and threads.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod alone;
@@ -20,14 +19,15 @@ use rdzv_agent::api::{WorkerEntrypoint, WorkerSpec, WorkerSpecBuilder};
 use rdzv_agent::{AgentEvent, LogBase, LogPlan, RankSelection, StreamSelection};
 use tempfile::TempDir;
 
-/// Turn and directory of a test. There can be one agent with processes at a time in a process.
+/// Returns the turn and the directory of a test.
+/// A process can have only one agent with processes at a time.
 fn in_turn() -> (MutexGuard<'static, ()>, TempDir) {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     (turn, tempfile::tempdir().unwrap())
 }
 
-/// Sends what `note` makes of the events of a run.
+/// Sends the results of `note` for the events of a run.
 fn noted<T: Send + 'static>(
     builder: WorkerSpecBuilder,
     note: impl Fn(&AgentEvent) -> Option<T> + Send + 'static,
@@ -41,7 +41,7 @@ fn noted<T: Send + 'static>(
     (builder, noted)
 }
 
-/// Threads whose first attempt fails. They return the number of restarts.
+/// Makes threads whose first attempt fails; they return the number of restarts.
 fn second_attempt() -> threads::ThreadWorkers {
     threads::ThreadWorkers::new(|request, _| match request.restart_count {
         0 => Err("the first attempt".to_owned()),
@@ -58,9 +58,9 @@ fn until_stopped(stop: &threads::Stop) -> Result<(), String> {
     wait.recv().map_err(|error| error.to_string())
 }
 
-/// Workers that run a shell script, with all output in files.
+/// Specifies workers that run a shell script, with all output in files.
 fn shell(script: &str, directory: &TempDir) -> WorkerSpecBuilder {
-    // In arguments `$$` means `$`.
+    // In arguments, `$$` means `$`.
     let script = script.replace("$$", "$$$$");
     let entrypoint = WorkerEntrypoint::command("/bin/sh").args(["-c", &script]);
     quiet(entrypoint, directory)
@@ -86,7 +86,7 @@ fn to_files(directory: &TempDir) -> LogPlan {
     }
 }
 
-/// What workers have appended to a file of the test's directory, sorted.
+/// Returns the sorted lines that workers appended to a file of the test.
 fn lines(directory: &TempDir, name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

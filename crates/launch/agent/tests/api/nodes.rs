@@ -1,4 +1,4 @@
-//! Two nodes, each with an agent of its own; here both are in this process.
+//! Two nodes in this process, each with a separate agent.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::threads::ThreadWorkers;
 use crate::{in_turn, lines, noted, second_attempt, shell, until_stopped};
 
-/// An endpoint for two nodes of this machine.
+/// Returns an endpoint for two nodes of this machine.
 fn endpoint() -> String {
     format!("127.0.0.1:{}", free_port())
 }
@@ -85,7 +85,8 @@ fn roles_of_different_sizes_share_one_store_and_one_order() {
     assert_eq!(actors.group_world_size, Some(2));
 }
 
-/// Threads that are started once this agent has greeted the other one through the store of the round.
+/// Threads that start after the agents have exchanged greetings.
+/// The greetings go through the store of the round.
 struct Greeting {
     workers: ThreadWorkers,
     heard: Vec<String>,
@@ -153,7 +154,7 @@ fn supervisors_of_a_round_reach_its_store() {
             let mut agent = SimpleElasticAgent::new(spec, Greeting::new());
             assert!(!agent.run("default").unwrap().is_failed());
             let group = agent.worker_group("default").unwrap();
-            // It has ended with the round.
+            // The store has ended with the round.
             let store = group.store.as_ref().unwrap().connect().unwrap();
             assert!(store.check(&["greeting/0"]).is_err());
             (
@@ -166,7 +167,7 @@ fn supervisors_of_a_round_reach_its_store() {
     heard.sort();
     let from = |rank: i64| vec![format!("from {rank}")];
     assert_eq!(heard, [(0, from(1)), (1, from(0))]);
-    // A server gives those who are still connected 10 s.
+    // A server waits 10 s for clients that are still connected.
     assert!(began.elapsed() < Duration::from_secs(8));
 }
 
@@ -318,7 +319,7 @@ fn the_events_of_the_rendezvous_come_to_agents_of_ones_own() {
         assert!(!node.join().unwrap().0.unwrap().is_failed());
     }
     let mut recorded: Vec<_> = recorded.try_iter().collect();
-    // One of the two hosts the store, and says so; either may be the last to hear of the end.
+    // One of the two hosts the store and reports it; either one may be the last to see the end.
     recorded.retain(|(_, message)| {
         !message.starts_with("Process ") && !message.ends_with(" was closed.")
     });

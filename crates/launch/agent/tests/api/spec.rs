@@ -1,4 +1,4 @@
-//! Specifications: their defaults, and what is refused.
+//! Tests of specifications: defaults and errors.
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! An agent of one's own on one node: a supervisor that the library drives.
+//! Custom agent on one node: a supervisor that the library drives.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -113,7 +113,7 @@ fn a_handle_stops_threads_too() {
     );
 }
 
-/// Says what it was told to say, look by look, and notes what it was called for.
+/// Supervisor with scripted results, which records the calls.
 struct Scripted {
     looks: Vec<RunResult>,
     calls: Vec<&'static str>,
@@ -217,7 +217,7 @@ fn workers_that_cannot_be_started_end_the_run_and_are_stopped() {
     assert_eq!(agent.supervisor().calls, ["start", "stop", "shutdown"]);
 }
 
-/// The names of the points, in their order.
+/// Returns the names of the points, in order.
 #[derive(Clone, Default)]
 struct Points(Arc<Mutex<Vec<String>>>);
 

@@ -4,7 +4,7 @@ use rdzv_agent::topology::Hardware;
 use rdzv_agent::{AgentConfig, Entrypoint, LogBase, LogPlan, Outcome, run};
 use rdzv_agent_proto::topology::CpuList;
 
-/// Runs workers on these processors: how that ends, and what they have written.
+/// Runs workers on these processors; returns the outcome and their output.
 fn bound(workers: u32, processors: [u32; 2], script: &str) -> (Outcome, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let said = directory.path().join("said");
@@ -30,7 +30,7 @@ fn bound(workers: u32, processors: [u32; 2], script: &str) -> (Outcome, Vec<Stri
     (outcome, lines)
 }
 
-/// Both cases in one test, since a process has at most one agent at a time.
+/// Covers both cases, because a process has at most one agent at a time.
 #[test]
 fn bound_workers_run_where_they_are_placed_and_others_where_the_agent_may() {
     let all = Hardware::of_this_machine().affinity();

@@ -28,8 +28,9 @@ fn bound(hardware: &Hardware, mode: BindingMode, workers: u32) -> Vec<String> {
     bound_with(hardware, mode, workers, None).unwrap()
 }
 
-/// Two sockets of two nodes of four cores with two threads each: the threads of core `c` are `c` and
-/// `c + 16`. Two devices at node 0, one at node 1, one at node 3.
+/// Makes a machine with 2 sockets, 4 NUMA nodes, 16 cores and 32 threads.
+/// Each node has four cores with two threads each: the threads of core `c` are `c` and `c + 16`.
+/// Two devices are at node 0, one at node 1, and one at node 3.
 fn two_sockets() -> Machine {
     let machine = Machine::new();
     let siblings = |number: u32| format!("{},{}", number % 16, number % 16 + 16);
@@ -63,7 +64,7 @@ fn a_worker_is_bound_to_the_node_of_its_device() {
 #[test]
 fn or_to_all_nodes_of_its_socket() {
     let machine = two_sockets();
-    // Memory without processors, and a node that is possible but absent.
+    // One node has memory without processors; the others are possible but absent.
     machine
         .file("/sys/devices/system/node/possible", "0-63")
         .file("/sys/devices/system/node/node4/cpulist", "");
@@ -94,7 +95,7 @@ fn or_to_a_share_of_the_cores_of_its_node() {
 #[test]
 fn or_to_cores_that_share_a_cache_largest_first() {
     let machine = Machine::new();
-    // One node of three complexes: 0-3, 4-7, 8-11; processor 1 and 2 are offline.
+    // The node has three complexes: 0-3, 4-7, 8-11. Processors 1 and 2 are offline.
     let cache = |number: u32| format!("{}-{}", number / 4 * 4, number / 4 * 4 + 3);
     machine
         .nodes(&["0,3-11"])

@@ -1,4 +1,4 @@
-//! Accelerators by what their drivers publish.
+//! Accelerators as their drivers publish them.
 
 use rdzv_agent_proto::topology::{Device, Vendor, VisibleLists};
 

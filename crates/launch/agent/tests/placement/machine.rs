@@ -1,4 +1,4 @@
-//! A machine as files.
+//! Machine that consists of files.
 
 use std::fs;
 use std::ops::Range;
@@ -31,7 +31,7 @@ impl Machine {
         self
     }
 
-    /// NUMA nodes with these processors, numbered from 0.
+    /// Adds NUMA nodes with these processors, numbered from 0.
     pub(crate) fn nodes(&self, lists: &[&str]) -> &Self {
         let most = lists.len() - 1;
         self.file("/sys/devices/system/node/possible", &format!("0-{most}"));
@@ -44,7 +44,8 @@ impl Machine {
         self
     }
 
-    /// Processors of one socket, each with the siblings of its core and the processors that share
+    /// Adds processors of one socket.
+    /// `siblings` returns the threads of a processor's core, and `cache` the processors that share
     /// its third-level cache.
     pub(crate) fn processors(
         &self,
@@ -69,7 +70,7 @@ impl Machine {
                 ("index1", "Instruction", 1, siblings.clone()),
                 ("index2", "Unified", 2, siblings),
                 ("index3", "Unified", 3, cache(number)),
-                // The kernel does not do that, but the kind decides before the level does.
+                // No kernel reports this; the test shows that the kind decides before the level.
                 ("index9", "Instruction", 9, number.to_string()),
             ];
             for (index, kind, level, shared) in levels {
@@ -83,7 +84,7 @@ impl Machine {
         self
     }
 
-    /// An NVIDIA device at a PCI address and a NUMA node.
+    /// Adds an NVIDIA device at a PCI address and a NUMA node.
     pub(crate) fn nvidia(&self, address: &str, uuid: &str, node: i32) -> &Self {
         let information = format!(
             "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 312\nGPU UUID: \t {uuid}\n\
@@ -103,7 +104,7 @@ impl Machine {
         )
     }
 
-    /// Seen by a process that may use these processors.
+    /// Returns the hardware for a process that may use these processors.
     pub(crate) fn seen_with(&self, affinity: &str) -> Hardware {
         Hardware::described_by(self.root.path(), CpuList::parse(affinity).unwrap())
     }

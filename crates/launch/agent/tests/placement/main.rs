@@ -1,5 +1,4 @@
-//! What is found out about machines that a test describes as files, and what is done with it on this
-//! one.
+//! Topology and binding on machines that consist of files, and on this machine.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod affinity;

@@ -1,4 +1,4 @@
-//! The directory of one call: argument and return values of the function.
+//! Directory of one call: argument and return values of the function.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,13 +18,13 @@ const PREFIX: &str = "rdzv_call";
 /// Call that the agent writes for its workers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// The name of the function.
+    /// Name of the function.
     pub(super) function: String,
     /// Argument of the function.
     pub(super) input: Value,
 }
 
-/// The agent's side of a call. Its directory is removed with it.
+/// Agent's side of a call; dropping it removes the directory.
 #[derive(Debug)]
 pub(in super::super) struct Call {
     function: String,

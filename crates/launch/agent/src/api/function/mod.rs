@@ -1,8 +1,9 @@
 //! Functions of this program as workers, in a copy of the program.
 //! Arguments and return values are passed as JSON.
 //!
-//! Nothing is forked without a new program image: a worker is a new process of this executable. The
-//! environment variable `RDZV_FUNCTION_CALL` makes it call a function instead of being the program.
+//! A worker is a new process of this executable; nothing is forked without a new program image. The
+//! environment variable `RDZV_FUNCTION_CALL` makes the process call a function instead of running
+//! the program.
 //!
 //! ```text
 //!   agent                                        worker: the same executable
@@ -30,7 +31,7 @@
 //! }
 //! ```
 //!
-//! In a program made by `cargo test` that line is a separate test, and the entry point names it
+//! In a program made by `cargo test`, this line is a separate test. The entry point names that test
 //! ([`WorkerEntrypoint::in_test`](super::WorkerEntrypoint::in_test)):
 //!
 //! ```ignore

@@ -1,4 +1,4 @@
-//! The worker side: detects that this process is a worker, calls its function.
+//! Worker side: detects that this process is a worker, and calls its function.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use crate::error_file::own;
 
 type Function = Box<dyn Fn(Value) -> Result<Value, String>>;
 
-/// The functions of a program that can be workers, by name.
+/// Functions of a program that can be workers, by name.
 #[derive(Default)]
 pub struct WorkerFunctions(BTreeMap<String, Function>);
 
@@ -66,13 +66,13 @@ impl WorkerFunctions {
     /// In a worker: calls its function and ends the process.
     /// In the program itself: does nothing.
     ///
-    /// Call this first of all in `main`, before there are threads, output or open files that
-    /// workers should not have.
+    /// Call this first in `main`, before there are threads, output or open files that workers
+    /// should not have.
     pub fn run_if_worker(&self) {
         let Some(directory) = env::var_os(RDZV_FUNCTION_CALL).map(PathBuf::from) else {
             return;
         };
-        // A process that a worker starts has the variable too, and is a program like any other.
+        // A process that a worker starts inherits the variable, but it is no worker.
         if agent_of(&directory) != Some(parent_id()) {
             return;
         }

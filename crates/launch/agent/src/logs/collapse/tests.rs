@@ -1,6 +1,6 @@
 use super::*;
 
-/// A fold, and the time.
+/// Fold with a clock.
 struct Scene {
     fold: Fold,
     start: Instant,
@@ -27,7 +27,7 @@ impl Scene {
         }
     }
 
-    /// The lines that leave at this time, as `[0, 1] text`.
+    /// Returns the lines that leave at this time, as `[0, 1] text`.
     fn leaving(&mut self, milliseconds: u64) -> Vec<String> {
         let now = self.at(milliseconds);
         std::iter::from_fn(|| self.fold.pop(now))

@@ -19,7 +19,7 @@ const ENDED_BAR: Duration = Duration::from_millis(500);
 /// Time after which an unfinished row becomes a line if there are no rows.
 const UNFINISHED_LINE: Duration = Duration::from_secs(1);
 
-/// Number of bytes per window that is more than a user can read.
+/// Number of bytes per window that counts as a flood: too much to read.
 /// The window is the time in which lines wait for equal ones.
 const FLOOD: usize = 256 << 10;
 

@@ -35,7 +35,7 @@ const MUCH: usize = 256 << 10;
 /// Number of bytes per turn; then the thread checks other work.
 const TURN: usize = 256 << 10;
 
-/// Maximum number of worker rows, if a third of the terminal is not less.
+/// Maximum number of worker rows, which take at most a third of the terminal.
 const MOST_ROWS: usize = 8;
 
 /// State of the thread.
