@@ -299,7 +299,7 @@ pub fn torchelastic_rendezvous(facts: &RunFacts, event: &AgentEvent) -> Option<S
         return None;
     };
     let json = serde_json::json!({
-        "name": "news.rs:Agent.tell_news",
+        "name": "agent_loop:rendezvous",
         "run_id": facts.run_id,
         "message": message,
         "hostname": facts.host,
