@@ -3,7 +3,7 @@ import os
 import resource
 import signal
 
-# Where nobody limits it, it does not take everything there is.
+# Without a limit, the loop must not take all memory of the machine.
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 held = []
 while os.environ["RANK"] == "1":
