@@ -2,7 +2,7 @@
 //!
 //! | entrance | test |
 //! |---|---|
-//! | failure that another node announces: sentence, host, role, cause, traceback, stderr, path | here |
+//! | failure from another node: sentence, host, role, cause, traceback, stderr, path | here |
 //! | error file of a worker, heartbeat, timer, text on its stderr that names a cause | here |
 //! | last lines of a worker's stderr, verdict, report, failure block: with real processes | here |
 //! | name of a node in the shared state, as agents of torchrun write it | here |
@@ -13,7 +13,8 @@
 //! | full name of this host, by the resolver | `rdzv-agent`, `host_name` |
 //! | refusal of etcd | `etcd/v3` |
 //! | stack and thread names of a worker | `hang/stack` |
-//! | refusal of an RPC peer, error of a remote function, records of workers | `rdzv-rpc`, `rdzv-rpc-proto` |
+//! | refusal of an RPC peer, error of a remote function | `rdzv-rpc`, `rdzv-rpc-proto` |
+//! | records of RPC workers | `rdzv-rpc`, `rdzv-rpc-proto` |
 //! | name of a handler, over HTTP | `rdzv-worker-server` |
 
 #![allow(

@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Writes the header of an IBM mainframe program, which no test machine can run.
+/// Writes the header of an IBM mainframe program, which fails on this machine.
 fn foreign_program(path: &Path) {
     let mut header = vec![0_u8; 64];
     header[..7].copy_from_slice(b"\x7fELF\x02\x02\x01");

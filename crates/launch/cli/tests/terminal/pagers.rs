@@ -64,7 +64,7 @@ exec tmux -L ./socket -f /dev/null new-session \"sh job.sh; read end\"";
 #[test]
 fn a_terminal_of_another_machine_shows_the_view() {
     let daemon = Path::new("/usr/sbin/sshd");
-    // As root, sshd needs a folder that the system creates at the start of its own sshd.
+    // As root, sshd needs a folder that the system creates when it starts the sshd service.
     let is_ready = !rustix::process::geteuid().is_root() || Path::new("/run/sshd").exists();
     if !daemon.exists() || !is_installed("ssh") || !is_ready {
         return eprintln!("NOT TESTED: a connection to another machine, because there is no sshd");

@@ -1,4 +1,4 @@
-"""Rank 1 takes memory until the kernel does something about it; the others have little."""
+"""Rank 1 allocates memory until the kernel acts; the other ranks use little."""
 import os
 import resource
 import signal
