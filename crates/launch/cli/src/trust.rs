@@ -30,8 +30,8 @@ pub(crate) const NO_TOKEN: &str = "no job token is given, so everybody who reach
     read, change and end it; make a token with `rdzv token --output FILE` and give every node --token-file FILE";
 
 /// Warning for `--torch-clients any`.
-const ANY_CLIENT: &str = "--torch-clients any admits clients without the token, such as agents of torchrun: anyone \
-    who can reach the ports of this job can join, read, change and stop it";
+const ANY_CLIENT: &str = "--torch-clients any admits clients without the token, such as agents \
+    of torchrun: anyone who can reach the ports of this job can join, read, change and stop it";
 
 /// Flags of `rdzv run` and `rdzv store`.
 #[derive(Debug, Clone, Args, PartialEq, Eq, Default)]

@@ -1,4 +1,4 @@
-//! `rdzv demo` as a newcomer sees it, and as somebody who interrupts it.
+//! Tests of `rdzv demo`: its output, and its end after an interruption.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -10,8 +10,9 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::TempDir;
 
-/// SIGINT has its default effect, also where these tests run in the background of a shell, which ignores it: what is
-/// ignored at the start stays ignored.
+/// Returns a command for the demo with the default action of SIGINT.
+///
+/// A shell may start these tests in the background with SIGINT ignored, and children inherit that.
 fn demo(arguments: &[&str], temporary: &Path) -> Command {
     let mut command = Command::new("env");
     command
@@ -25,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs it to the end and makes sure that it leaves nothing.
+/// Runs the demo to its end, and asserts that no process or file is left.
 fn run(arguments: &[&str]) -> (Output, String) {
     let temporary = TempDir::new().unwrap();
     let output = demo(arguments, temporary.path()).output().unwrap();
@@ -45,7 +46,7 @@ fn assert_nothing_left(printed: &str, temporary: &Path) {
     }
 }
 
-/// The workers that the timeline names.
+/// Returns the workers that the timeline names.
 fn processes(printed: &str) -> Vec<Pid> {
     printed
         .lines()
@@ -103,7 +104,7 @@ fn one_worker_alone_is_killed_and_goes_on() {
     assert!(story.contains("died      rank 0 by SIGKILL"), "{story}");
 }
 
-/// Starts it, waits until the workers have met, and returns what it has said until then.
+/// Starts the demo, waits for the join of the workers, and returns its output.
 fn start(temporary: &Path) -> (Child, String, BufReader<impl Read + use<>>) {
     let mut command = demo(&["--no-kill"], temporary);
     let mut child = command
@@ -151,7 +152,7 @@ fn a_reader_that_leaves_does_not_stop_it() {
 fn a_failure_of_the_demo_itself_is_shown_with_what_the_workers_said() {
     let temporary = TempDir::new().unwrap();
     let (child, story, lines) = start(temporary.path());
-    // Both attempts are ended from outside, which nobody has announced.
+    // The test kills a worker in both attempts, which the demo does not expect.
     let mut lines = lines;
     let mut story = story;
     for attempt in 0..2 {

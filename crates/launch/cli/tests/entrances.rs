@@ -1,19 +1,20 @@
-//! Texts of other processes and nodes: escaped where they enter, at every entrance.
+//! Tests that rdzv escapes the texts of other processes and nodes.
 //!
-//! | entrance | its test |
+//! | entrance | test |
 //! |---|---|
-//! | failure that another node announces: sentence, host, role, cause, traceback, stderr, path | here |
-//! | error file of a worker, heartbeat, timer, words on its stderr that name a cause | here |
+//! | failure from another node: sentence, host, role, cause, traceback, stderr, path | here |
+//! | error file of a worker, heartbeat, timer, text on its stderr that names a cause | here |
 //! | last lines of a worker's stderr, verdict, report, failure block: with real processes | here |
 //! | name of a node in the shared state, as agents of torchrun write it | here |
-//! | native rendezvous: names and sentences of the coordinator, names of those who join | here |
-//! | value in a store that is no number; server that is no store | here |
+//! | native rendezvous: names and sentences of the coordinator, names of joining agents | here |
+//! | value in a store that is not a number; server that is not a store | here |
 //! | name of a node that announces a failure, by a store | `peer_failures`, `failure_channel` |
 //! | address of the workers' store, by a store | `bootstrap`, `runs/master` |
 //! | full name of this host, by the resolver | `rdzv-agent`, `host_name` |
 //! | refusal of etcd | `etcd/v3` |
 //! | stack and thread names of a worker | `hang/stack` |
-//! | refusal of an RPC peer, error of a remote function, records of workers | `rdzv-rpc`, `rdzv-rpc-proto` |
+//! | refusal of an RPC peer, error of a remote function | `rdzv-rpc`, `rdzv-rpc-proto` |
+//! | records of RPC workers | `rdzv-rpc`, `rdzv-rpc-proto` |
 //! | name of a handler, over HTTP | `rdzv-worker-server` |
 
 #![allow(
@@ -38,11 +39,12 @@ use rdzv_rendezvous_proto::coordinator::wire::{Event, EventReader, Operation, Re
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState};
 use rdzv_store::{HashStore, Store, TcpStore, TcpStoreOptions};
 
-/// A terminal would clear its screen and show a verdict of the text's own; a reader would see it
-/// backwards.
+/// Text that would attack a terminal or its reader.
+///
+/// It clears the screen, forges a verdict, and reverses the direction of the text.
 const HOSTILE: &str = "x\u{1b}[2J\r\u{9b}31m\nrdzv: first failure: forged\u{202e}\u{2028}";
 
-/// The text shows what was in it, and does none of it.
+/// Asserts that the text shows the hostile characters in escaped form only.
 fn assert_escaped(entrance: &str, shown: &str) {
     assert!(shown.contains("x\\u{1b}[2J"), "{entrance}: {shown:?}");
     assert_harmless(entrance, shown);
@@ -55,12 +57,12 @@ fn assert_harmless(entrance: &str, shown: &str) {
     assert!(!shown.contains(harmful), "{entrance}: {shown:?}");
 }
 
-/// The same for a text that keeps its lines.
+/// Asserts the same for a text that keeps its lines.
 fn assert_lines_escaped(entrance: &str, shown: &str) {
     assert_escaped(entrance, &shown.replace('\n', " "));
 }
 
-/// A failure whose every text is hostile.
+/// Returns a failure in which every text is hostile.
 fn failure() -> Failure {
     Failure {
         cause: Cause::Reported {
@@ -217,7 +219,7 @@ fn a_peer_that_is_no_member_joins() {
     let master = Operation::Master { round, addr, port };
     let mut wire = Vec::new();
     master.write(&mut wire);
-    // The opcode and eight bytes of length come first.
+    // The message begins with the opcode and eight bytes of length.
     let refused = Operation::read(master.opcode(), &wire[9..]).unwrap_err();
     assert!(
         refused.to_string().contains("control characters"),
@@ -251,7 +253,9 @@ fn a_server_is_no_store() {
     server.join().unwrap();
 }
 
-/// The worker writes to its files only, so that all of the console is the launcher's.
+/// Script of a worker that writes only to its files.
+///
+/// So the console contains only lines of rdzv.
 const WORKER: &str = r#"
 printf '%s' "$CONTENT" > "$TORCHELASTIC_ERROR_FILE"
 printf 'last \033[2J\302\2331m\342\200\256line\n' >&2

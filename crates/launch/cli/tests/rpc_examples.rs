@@ -1,10 +1,10 @@
-//! The examples of calls between workers, under `rdzv run`.
+//! Tests of the RPC examples under `rdzv run`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 use std::process::Command;
 
-/// What the workers of an example say, in alphabetical order.
+/// Runs an example, and returns the lines of its workers in alphabetical order.
 fn run(example: &str, workers: u32) -> Vec<String> {
     let rdzv = env!("CARGO_BIN_EXE_rdzv");
     let worker = rdzv_testing::example("rdzv-rpc", example);

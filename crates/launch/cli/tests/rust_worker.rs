@@ -1,4 +1,4 @@
-//! The example of a worker in Rust, under `rdzv run`.
+//! Test of the example worker in Rust under `rdzv run`.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -24,7 +24,7 @@ fn the_example_of_a_worker_in_rust_runs_as_its_text_says() {
     let printed = String::from_utf8_lossy(&output.stdout);
     let mut printed: Vec<&str> = printed.lines().collect();
     printed.sort_unstable();
-    // 1 less a tenth of the mean of 0, 1, 2 and 3.
+    // The weight is 1 minus a tenth of the mean of 0, 1, 2 and 3.
     let expected = [0, 1, 2, 3].map(|rank| format!("rank {rank} of 4: weight 0.85"));
     assert_eq!(printed, expected, "{errors}");
 }

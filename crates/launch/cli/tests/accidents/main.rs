@@ -1,4 +1,4 @@
-//! Usual accidents on a terminal of 80 columns and 24 rows: what is on the screen in the end.
+//! Tests of the final screen after frequent accidents, at 80x24.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -8,7 +8,7 @@ mod stage;
 use scenes::{SCENES, Scene};
 use stage::play;
 
-/// Asserts that the screen has the cause, the first rank that failed, and what to try.
+/// Asserts that the screen shows the cause, the first failed rank and a remedy.
 fn check(scene: &Scene, workers: u32) {
     let screen = play(scene, workers);
     assert!(screen.rows.len() <= 24);
@@ -45,7 +45,7 @@ fn the_page_has_each_accident_under_both_launchers() {
         let (_, section) = page.split_once(&format!("\n## {}\n", scene.name)).unwrap();
         let section = section.split("\n## ").next().unwrap();
         assert!(section.contains("`torchrun`"), "{}", scene.name);
-        // Texts are wrapped at the width of the terminal.
+        // The terminal wraps texts, so the comparison ignores blanks.
         let joined = |text: &str| text.split_whitespace().collect::<String>();
         let (section, cause) = (joined(section), joined(scene.cause));
         assert!(section.contains(&cause), "{}: {cause}", scene.name);

@@ -1,30 +1,32 @@
-//! The accidents.
+//! The list of accidents.
 
-/// One accident.
+/// One accident and its expected screen.
 pub(crate) struct Scene {
-    /// Its name in the table.
+    /// Name of the accident in the table.
     pub(crate) name: &'static str,
-    /// Flags of the launcher; `{port}` is a free port, `{taken}` one that is listened at.
+    /// Flags of the launcher; `{port}` is a free port, `{taken}` is a port in use.
     pub(crate) flags: &'static [&'static str],
-    /// The training script, behind the lines of [`BEGINNING`].
+    /// Training script, which follows the lines of [`BEGINNING`].
     pub(crate) script: &'static str,
-    /// The other node, if there is one.
+    /// Second node, if there is one.
     pub(crate) other: Option<Other>,
-    /// Words of the cause, of the worker or node that it happened to, and of the advice, as rdzv says them.
+    /// Part of the text about the cause.
     pub(crate) cause: &'static str,
+    /// Part of the text about the worker or node that failed.
     pub(crate) who: &'static str,
+    /// Part of the text about the remedy.
     pub(crate) remedy: &'static str,
 }
 
-/// A second node.
+/// Second node.
 pub(crate) struct Other {
-    /// Flags that it has in place of those with the same name.
+    /// Flags of this node, which replace flags with the same names.
     pub(crate) flags: &'static [&'static str],
-    /// Whether all of it is killed once its workers run.
+    /// `true` if the whole node is killed once its workers run.
     pub(crate) is_killed: bool,
 }
 
-/// Each worker says that it is there.
+/// First lines of every script: each worker creates a file when it starts.
 pub(crate) const BEGINNING: &str = "\
 import ctypes, os, resource, time
 rank = int(os.environ['RANK'])

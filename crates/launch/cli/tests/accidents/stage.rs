@@ -1,4 +1,4 @@
-//! A launch on a terminal, with a second node where the accident needs one.
+//! Launch on a terminal, with a second node if the accident needs one.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,29 +11,29 @@ use tempfile::Builder;
 
 use crate::scenes::{BEGINNING, Other, Scene};
 
-/// The size of the terminal.
+/// Size of the terminal.
 const SIZE: (u16, u16) = (80, 24);
 
 const RDZV: &str = env!("CARGO_BIN_EXE_rdzv");
 
-/// The screen in the end.
+/// Screen at the end of the launch.
 pub(crate) struct Screen {
     pub(crate) rows: Vec<String>,
-    /// None if it had not ended and was killed.
+    /// Exit code; `None` if the launch did not end and was killed.
     pub(crate) code: Option<i32>,
 }
 
 impl Screen {
-    /// The rows as one line with single blanks: where a row ends does not matter.
+    /// Joins the rows to one line with single blanks, which ignores line ends.
     pub(crate) fn text(&self) -> String {
         let words = self.rows.iter().flat_map(|row| row.split_whitespace());
         words.collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Lets the accident happen.
+/// Runs the accident, and returns the final screen.
 pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
-    // A short path, because it is in the lines.
+    // A short path, because the lines contain it.
     let directory = Builder::new()
         .prefix("job-")
         .rand_bytes(4)
@@ -78,7 +78,7 @@ pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
     let mut terminal = Terminal::start(command, SIZE.0, SIZE.1);
     let began = Instant::now();
     let other = scene.other.as_ref().map(|other| {
-        // The one on the terminal hosts what they meet at.
+        // The node on the terminal hosts the rendezvous, so it starts first.
         pids::ends_within(terminal.pid(), Duration::from_millis(300));
         start_other(other)
     });

@@ -1,4 +1,4 @@
-//! The first failure is the one that is reported, by the printed block and by `--report` (INV-G3, INV-A10).
+//! Check that block and `--report` name the first failure (INV-G3, INV-A10).
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::checks::{exhausted, generations, own_failures};
 use crate::plan::Plan;
 use crate::record::{Life, Node, Record};
 
-/// Two ends on one node closer than this have no order that could be relied on.
+/// Maximum distance of two exits on one node whose order is uncertain.
 const TIE: Duration = Duration::from_millis(3);
-/// The same on two nodes, whose agents have a clock each and look at it when they get to it.
+/// Same limit for two nodes, whose agents read different clocks, possibly late.
 const TIE_BETWEEN_NODES: Duration = Duration::from_millis(150);
 
-/// Everything that does not hold, in words.
+/// Returns a sentence for each violation.
 pub(crate) fn all(plan: &Plan, record: &Record) -> Vec<String> {
     let lives = record.workers();
     let mut complaints = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn all(plan: &Plan, record: &Record) -> Vec<String> {
             let expected = first_failures(plan, record, &lives, index);
             complaints.extend(printed_cause(node, index, printed, &expected));
         } else {
-            // The end of the job may have another reason; but nobody may be blamed without one.
+            // The job may have ended for another reason, but a named worker must have failed.
             let all: Vec<(u32, Vec<i64>)> = lives
                 .iter()
                 .filter(|life| life.ended.is_some())
@@ -50,15 +50,17 @@ pub(crate) fn all(plan: &Plan, record: &Record) -> Vec<String> {
     complaints
 }
 
-/// There is a report, unless nobody was left to write it or the launch was ended before it had read
-/// its command line, and it says what the exit status says.
+/// Checks that the report exists and agrees with the exit status.
+///
+/// There is no report if no process was left to write it. The same is true for a launch that ended
+/// before it had read its command line.
 fn report_is_complete(
     node: &Node,
     index: usize,
     signals: &[(std::time::Instant, Signal)],
 ) -> Option<String> {
     if signals.iter().any(|(_, signal)| *signal == Signal::KILL) {
-        // What was true of the run just before does not hold for who was killed.
+        // The report of a killed launcher may show an earlier state of the run.
         return None;
     }
     let Some(report) = &node.report else {
@@ -75,8 +77,9 @@ fn report_is_complete(
     (!fine).then(|| format!("node {index}: {} and {report}", node.status))
 }
 
-/// Ranks, with the exit codes that they may have had, of which a node may say that they failed
-/// first; several where the order is open.
+/// Returns the ranks that a node may report as the first failure.
+///
+/// Each rank has its possible exit codes. There are several ranks if their order is uncertain.
 fn first_failures(
     plan: &Plan,
     record: &Record,
@@ -85,8 +88,8 @@ fn first_failures(
 ) -> Vec<(u32, Vec<i64>)> {
     let mut expected = Vec::new();
     for any in 0..record.nodes.len() {
-        // Without a common rendezvous, every node's failures are its own, and the others may be
-        // reported.
+        // Without a dynamic rendezvous, each node has separate failures, and the report may name
+        // those of another node. A node with restarts left did not end by its failures.
         if !exhausted(plan, record, lives, any) {
             continue;
         }
@@ -113,8 +116,7 @@ fn first_failures(
                         TIE_BETWEEN_NODES
                     }
             };
-            // A node that could have restarted may be taken for the first, or the one that could
-            // not.
+            // The report may name the node that could still restart, or the one that could not.
             if tie(first) || first_here.is_some_and(|first| first.node == life.node && tie(first)) {
                 expected.push((life.process.rank, own_failures(plan, record, life)));
             }
@@ -164,7 +166,7 @@ fn as_u32(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-/// Rank and exit code of the root cause in the printed block, if there is one.
+/// Returns rank and exit code of the root cause in the printed block, if any.
 fn printed(stderr: &str) -> Option<(u32, i64)> {
     let (_, root) = stderr.rsplit_once("Root Cause (first observed failure):")?;
     let field = |name: &str| {

@@ -1,4 +1,4 @@
-//! What must hold after a run, whatever broke.
+//! Checks of a run after its end, for any faults.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use rustix::process::Signal;
 use crate::plan::{Act, End, Plan};
 use crate::record::{Life, Record};
 
-/// How long an exit may take once nothing can change it any more.
+/// Maximum duration of an exit that nothing can change any more.
 const EXITING: Duration = Duration::from_millis(100);
 
-/// Everything that does not hold, in words.
+/// Returns a sentence for each violation.
 pub(crate) fn all(plan: &Plan, record: &Record) -> Vec<String> {
     let lives = record.workers();
     let mut complaints = Vec::new();
@@ -23,7 +23,7 @@ pub(crate) fn all(plan: &Plan, record: &Record) -> Vec<String> {
     complaints
 }
 
-/// The workers of a node, one list for every time that it started them.
+/// Returns the workers of a node, one list for each start of its group.
 pub(crate) fn generations(lives: &[Life], node: usize) -> Vec<Vec<&Life>> {
     let mut generations: Vec<Vec<&Life>> = Vec::new();
     for life in lives.iter().filter(|life| life.node == node) {
@@ -39,8 +39,9 @@ fn generation(life: &Life) -> (u32, u32) {
     (life.process.attempt, life.process.round)
 }
 
-/// Exit codes, or minus the signals, with which a worker may have failed for a reason of its own:
-/// what it was to do, or what was done to it, but not what its agent did.
+/// Returns exit codes or negative signals of a worker's possible own failures.
+///
+/// The reason of an own failure is the plan of the worker or a fault, but not its agent.
 pub(crate) fn own_failures(plan: &Plan, record: &Record, life: &Life) -> Vec<i64> {
     let by_itself = act(plan, life).and_then(|act| act.end.failure());
     let mut reasons: Vec<i64> = by_itself.into_iter().collect();
@@ -56,13 +57,13 @@ pub(crate) fn own_failures(plan: &Plan, record: &Record, life: &Life) -> Vec<i64
     reasons
 }
 
-/// Whether it cannot have succeeded.
+/// `true` if the worker cannot have succeeded.
 fn must_fail(plan: &Plan, record: &Record, life: &Life) -> bool {
     let act = act(plan, life);
     if act.is_some_and(|act| act.end != End::Success) {
         return true;
     }
-    // A signal may be ignored, but for these; and even they come too late for who is at its exit.
+    // A worker may ignore other signals. Even these come too late if it is already exiting.
     let deadly = [Signal::KILL, Signal::ABORT];
     let pause = Duration::from_millis(act.map_or(0, |act| act.pause.into()));
     record.fired.iter().any(|fired| {
@@ -73,7 +74,7 @@ fn must_fail(plan: &Plan, record: &Record, life: &Life) -> bool {
     })
 }
 
-/// What it was to do.
+/// Returns the planned act of the worker.
 fn act<'a>(plan: &'a Plan, life: &Life) -> Option<&'a Act> {
     let count = if plan.rendezvous.is_dynamic() {
         life.process.round
@@ -83,15 +84,16 @@ fn act<'a>(plan: &'a Plan, life: &Life) -> Option<&'a Act> {
     plan.act(count, life.process.rank)
 }
 
-/// Whether a worker of these failed for a reason of its own.
+/// `true` if at least one of these workers has an own failure.
 pub(crate) fn any_failed(plan: &Plan, record: &Record, group: &[&Life]) -> bool {
     group
         .iter()
         .any(|life| life.ended.is_some() && !own_failures(plan, record, life).is_empty())
 }
 
-/// Whether a node's last workers failed and no restart is left: the budget is one of the job where the
-/// nodes meet, else of each node.
+/// `true` if a node's last workers failed and no restart is left.
+///
+/// With a dynamic rendezvous, the job has one budget. Otherwise each node has a separate budget.
 pub(crate) fn exhausted(plan: &Plan, record: &Record, lives: &[Life], node: usize) -> bool {
     let restarts = |node| {
         let own = lives.iter().filter(|life| life.node == node);
@@ -105,7 +107,7 @@ pub(crate) fn exhausted(plan: &Plan, record: &Record, lives: &[Life], node: usiz
     })
 }
 
-/// INV-G1: as many restarts as allowed, and each for a reason.
+/// Checks the number of restarts and the reason for each (INV-G1).
 fn restarts(plan: &Plan, record: &Record, node: usize, groups: &[Vec<&Life>]) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut before: Option<&Vec<&Life>> = None;
@@ -123,7 +125,7 @@ fn restarts(plan: &Plan, record: &Record, node: usize, groups: &[Vec<&Life>]) ->
         } else if attempt == last + 1 && !failed {
             complaints.push(format!("node {node}: attempt {attempt} though none failed"));
         } else if attempt == last && before.is_some() {
-            // A change of membership: of others, or of this node if its link broke.
+            // The membership changed: another node was lost, or the link of this node broke.
             let changed = plan.nodes.len() > 1 || record.infrastructure_broke();
             if !plan.rendezvous.is_dynamic() || !changed || round <= last_round {
                 complaints.push(format!(
@@ -136,12 +138,12 @@ fn restarts(plan: &Plan, record: &Record, node: usize, groups: &[Vec<&Life>]) ->
     complaints
 }
 
-/// The exit status is one that what happened explains.
+/// Checks that the events of the run explain the exit status.
 fn status(plan: &Plan, record: &Record, node: usize, lives: &[Life]) -> Option<String> {
     let code = record.nodes[node].code();
     let signals = record.fatal_signals(node);
     let killed = signals.iter().any(|(_, signal)| *signal == Signal::KILL);
-    // Who is at its exit already ends as it was going to.
+    // A fault does not change the status of a launcher that is already exiting.
     let ended = record.nodes[node].ended;
     let in_time = |at: &Instant| ended.saturating_duration_since(*at) > EXITING;
     let surely = signals
@@ -160,7 +162,7 @@ fn status(plan: &Plan, record: &Record, node: usize, lives: &[Life]) -> Option<S
                 || record.infrastructure_broke()
                 || (0..record.nodes.len()).any(|any| exhausted(plan, record, lives, any))
         }
-        // Before there were workers, the launcher dies of a signal as any program does.
+        // Before the workers start, a signal ends the launcher like any other program.
         _ => signals.iter().any(|(at, signal)| {
             code == -signal.as_raw()
                 && lives
@@ -171,7 +173,7 @@ fn status(plan: &Plan, record: &Record, node: usize, lives: &[Life]) -> Option<S
     (!fine).then(|| format!("node {node}: nothing explains the exit status {code}"))
 }
 
-/// INV-R2: nobody has the rank of somebody else.
+/// Checks that no two workers have the same rank (INV-R2).
 fn ranks(plan: &Plan, lives: &[Life]) -> Vec<String> {
     let mut taken = std::collections::BTreeSet::new();
     let mut complaints = Vec::new();

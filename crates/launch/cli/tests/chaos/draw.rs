@@ -1,4 +1,4 @@
-//! A plan out of a seed.
+//! Generation of a plan from a seed.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use rustix::process::Signal;
 
 use crate::plan::{Act, After, End, Fault, Plan, Rendezvous, What};
 
-/// The plan of a seed; always the same one.
+/// Returns the plan of a seed, which is always the same.
 pub(crate) fn plan(seed: u64) -> Plan {
-    // Neighbouring seeds would begin alike.
+    // Without the factor, the plans of neighbouring seeds would begin with the same values.
     let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let rendezvous = match rng.u32(..10) {
         0..4 => Rendezvous::Standalone,
@@ -35,7 +35,7 @@ pub(crate) fn plan(seed: u64) -> Plan {
         end: Duration::from_millis(rng.u64(2500..4000)),
         nodes,
     };
-    // Without the tee, a worker that writes much would stand still for ever.
+    // Without the tee, a worker that writes much would block without a limit.
     plan.stalled_console = plan.tee && rng.u32(..5) == 0;
     let world: u32 = plan.nodes.iter().sum();
     for generation in 0..=max_restarts + 1 {
@@ -48,13 +48,13 @@ pub(crate) fn plan(seed: u64) -> Plan {
     plan
 }
 
-/// What all workers of one generation do.
+/// Draws the acts of all workers of one generation.
 fn acts(rng: &mut Rng, generation: u32, world: u32, acts: &mut Vec<Act>) {
     let kind = rng.u32(..10);
     let failing = [rng.u32(..world), rng.u32(..world)];
     for rank in 0..world {
         let (pause, end) = match kind {
-            // Somebody fails while the others are at work, or ready, or stopped.
+            // One worker fails while the others work, have finished or are stopped.
             0..6 if rank == failing[0] || (kind < 2 && rank == failing[1]) => {
                 (rng.u32(..400), failure(rng))
             }
@@ -67,7 +67,7 @@ fn acts(rng: &mut Rng, generation: u32, world: u32, acts: &mut Vec<Act>) {
             _ => (0, End::Hang),
         };
         let before = before(rng);
-        // Who ignores a signal does not end by it.
+        // A worker that ignores a signal does not end by it.
         let ignored = before.iter().any(|step| step.starts_with("ignore:"));
         let end = match end {
             End::Signal(15) if ignored => End::Signal(9),
@@ -96,7 +96,7 @@ fn failure(rng: &mut Rng) -> End {
 
 fn before(rng: &mut Rng) -> Vec<String> {
     let mut steps: Vec<&str> = Vec::new();
-    // A dead worker's children are told nothing, so each must be found and ended.
+    // The children of a dead worker get no message, so rdzv must find and end each of them.
     let relatives = [
         "child:hello:SOCKET:child;hang",
         "child-in-session:hello:SOCKET:child;hang",

@@ -1,13 +1,15 @@
-//! INV-A7: heartbeats share no thread with log output, so that a flood of it costs no node its place; nor
-//! does a console that nobody reads keep a run from its end.
+//! Tests of floods of log output, which must not delay heartbeats (INV-A7).
+//!
+//! A console without a reader must not block the end of a run either.
 
 use std::time::Duration;
 
 use crate::plan::{Act, End, Plan, Rendezvous};
 use crate::{cause, checks, job};
 
-/// Two nodes, all of whose workers write as fast as their disk takes it, several times as long as it
-/// takes to miss a node (two heartbeats of a second).
+/// All workers of two nodes write as fast as their disk accepts it.
+///
+/// They write several times as long as the detection of a lost node takes (two heartbeats of 1 s).
 #[test]
 fn a_flood_of_logs_costs_no_node_its_place() {
     let mut acts = Vec::new();
@@ -54,7 +56,7 @@ fn a_console_that_nobody_reads_does_not_keep_a_signal_from_ending_the_run() {
     ends_soon_after_a_signal(End::Hang);
 }
 
-// A signal that comes while a failed group is being stopped does not change what ended the run.
+// If the signal comes while a failed group is being stopped, the failure remains the cause.
 #[test]
 fn nor_does_it_if_the_run_had_failed_already() {
     ends_soon_after_a_signal(End::Code(3));
@@ -79,7 +81,7 @@ fn ends_soon_after_a_signal(end_of_worker: End) {
         stalled_console: true,
         acts: vec![
             act(0, "flood:1000000", 600, end_of_worker),
-            // Keeps the group from being stopped before the signal comes.
+            // This worker delays the stop of the group until the signal comes.
             act(1, "ignore:2,15", 0, End::Hang),
         ],
         faults: Vec::new(),

@@ -1,4 +1,4 @@
-//! Carries a plan out.
+//! Execution of a plan.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -17,14 +17,14 @@ use crate::proxy::Proxy;
 use crate::record::{Fired, Node, Record};
 use crate::store_process::Store;
 
-/// How long faults that wait for all workers do so: some may never begin.
+/// Maximum wait of a fault for all workers, because some may never begin.
 const ALL_BEGAN_WITHIN: Duration = Duration::from_millis(1500);
-/// How long a run may take beyond the grace of its workers once everybody was told to end.
+/// Maximum duration of a run after its end signal, beyond the shutdown timeout.
 const SLACK: Duration = Duration::from_secs(20);
-/// INV-A9: everything is gone after a keeper or an agent was killed.
+/// Time limit for all processes after the kill of a keeper or agent (INV-A9).
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is still to be done at some time.
+/// Action with a due time.
 enum Due {
     Fault(What),
     Continue(OwnedFd),
@@ -32,7 +32,7 @@ enum Due {
     End,
 }
 
-/// A run that is going on.
+/// Running job.
 struct Job<'a> {
     plan: &'a Plan,
     directory: TempDir,
@@ -55,7 +55,7 @@ struct Launcher {
     ended: Option<Node>,
 }
 
-/// Runs it to its end, and leaves nothing behind.
+/// Runs a plan to its end, and leaves no process behind.
 pub(crate) fn run(plan: &Plan) -> Record {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s");
@@ -69,7 +69,7 @@ pub(crate) fn run(plan: &Plan) -> Record {
             .collect(),
         None => Vec::new(),
     };
-    // Whoever kills too much hits this one.
+    // A kill of wrong processes hits this one.
     let mut bystander = Process::start(Command::new(fixture_worker()).arg("hang"));
     let began = Instant::now();
     let mut job = Job {
@@ -84,13 +84,13 @@ pub(crate) fn run(plan: &Plan) -> Record {
         fired: Vec::new(),
         complaints: Vec::new(),
     };
-    // Held to the end: a pipe without a reader is broken, not stalled.
+    // The reader stays open to the end: a pipe without a reader is broken, not stalled.
     let _console = job.launch(&socket);
     job.schedule(After::Launch);
     job.go_on(began);
     if bystander.try_wait().is_some() {
         job.complaints
-            .push("a process of somebody else was hit".into());
+            .push("a process outside the job was hit".into());
     }
     bystander.kill();
     drop(store);
@@ -104,7 +104,7 @@ pub(crate) fn run(plan: &Plan) -> Record {
         nodes: job
             .launchers
             .into_iter()
-            .map(|launcher| launcher.ended.expect("a run goes on until all have ended"))
+            .map(|launcher| launcher.ended.expect("a run lasts until all have ended"))
             .collect(),
     }
 }
@@ -192,7 +192,7 @@ impl Job<'_> {
             .env("TMPDIR", &directory)
             .env("PET_LOCAL_ADDR", "127.0.0.1")
             .env("OMP_NUM_THREADS", "1")
-            // The order of failures is read from torchrun's report.
+            // The test reads the order of failures from torchrun's report.
             .env("RDZV_COMPAT_OUTPUT", "1")
             .env("RUST_BACKTRACE", "0")
             .current_dir(&directory)
@@ -212,7 +212,7 @@ impl Job<'_> {
         }
     }
 
-    /// Waits for what happens, brings about what is due, until all launchers have ended.
+    /// Waits for events and runs due actions until all launchers have ended.
     fn go_on(&mut self, began: Instant) {
         let world = self.plan.nodes.iter().sum::<u32>() as usize;
         let mut gave_up = false;
@@ -271,7 +271,7 @@ impl Job<'_> {
     fn launcher_ended(&mut self, index: usize, ended: Instant) {
         let launcher = &mut self.launchers[index];
         let status = launcher.program.wait();
-        // Who was killed cannot wait for others; whoever ends by itself has done so.
+        // A killed launcher cannot wait for its processes. Any other launcher has waited for them.
         let limit = match std::os::unix::process::ExitStatusExt::signal(&status) {
             Some(_) => GONE_WITHIN,
             None => Duration::ZERO,
@@ -405,12 +405,12 @@ impl Job<'_> {
     }
 }
 
-/// The scripted worker.
+/// Returns the path of the scripted worker.
 pub(crate) fn fixture_worker() -> PathBuf {
     rdzv_testing::program("fixture_worker")
 }
 
-/// Fills a pipe, so that whoever writes next waits for a reader.
+/// Fills a pipe, so that the next writer waits for a reader.
 fn fill(console: &std::io::PipeWriter) {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let flags = fcntl_getfl(console).unwrap();

@@ -1,24 +1,26 @@
-//! Chaos: jobs of real processes in which everything is killed, stopped and cut, at times and places
-//! that a seed decides; and what must hold all the same.
+//! Chaos tests: jobs of real processes under random faults.
 //!
-//! | file | what it holds |
+//! A seed decides which processes are killed or stopped, which connections are cut, and when. The
+//! invariants must hold in every run.
+//!
+//! | file | contents |
 //! |---|---|
-//! | `plan` | what a run will be: shape, what every worker does, which faults come when |
-//! | `draw` | a plan out of a seed |
-//! | `job` | carries a plan out: starts the nodes, brings about the faults, waits for the end |
-//! | `observer` | who began and who ended, in the kernel's order; told by no code of ours |
+//! | `plan` | the plan of a run: nodes, acts of all workers, faults with their times |
+//! | `draw` | generation of a plan from a seed |
+//! | `job` | execution of a plan: starts the nodes, causes the faults, waits for the end |
+//! | `observer` | starts and exits of processes in the kernel's order, without code of rdzv |
 //! | `proxy` | the link between an agent and the store, which can be cut and stalled |
-//! | `record` | what was seen of a run |
-//! | `checks` | what must hold: ends, exit statuses, restart budget (INV-G1), nothing left (INV-G2, INV-A9) |
-//! | `cause` | the first failure is the one that is reported (INV-G3, INV-A10) |
-//! | `flood` | logs do not hold up heartbeats (INV-A7) |
+//! | `record` | the observations of a run |
+//! | `checks` | exit statuses, restart budget (INV-G1), no process left (INV-G2, INV-A9) |
+//! | `cause` | the report names the first failure (INV-G3, INV-A10) |
+//! | `flood` | logs do not delay heartbeats (INV-A7) |
 //!
-//! `CHAOS_RUNS=500 cargo test -p rdzv --test chaos` runs so many seeds, `CHAOS_SEED=N` runs one
-//! again and prints everything about it, `CHAOS_FIRST=N` begins with another seed,
-//! `CHAOS_PARALLEL=N` says how many runs there are at a time. A plan is the same for the same seed;
-//! what the kernel makes of its times is not, so a rare failure may need some tries.
+//! `CHAOS_RUNS=500 cargo test -p rdzv --test chaos` runs 500 seeds. `CHAOS_SEED=N` runs one seed
+//! and prints everything about it. `CHAOS_FIRST=N` sets the first seed, and `CHAOS_PARALLEL=N` the
+//! number of runs at a time. The same seed gives the same plan, but the kernel's timing differs.
+//! So a rare failure may need several tries.
 
-// All of this crate is tests; the lint's exception knows only functions marked as such.
+// This crate contains only tests, but the lint's exception applies only to `#[test]` functions.
 #![allow(clippy::unwrap_used)]
 
 mod cause;
@@ -39,9 +41,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// In the everyday test run. Together they take about half a minute on two cores.
+/// Number of runs in the everyday test, about half a minute on two cores.
 const RUNS: u64 = 36;
-/// Runs mostly wait, so there may be more of them than processors.
+/// Number of parallel runs; they mostly wait, so it may exceed the processors.
 const PARALLEL: u64 = 4;
 
 #[test]
@@ -83,8 +85,9 @@ fn whatever_breaks_nothing_is_left_nothing_hangs_and_the_first_cause_is_reported
     );
 }
 
-/// Carries out the run of this seed and says what did not hold, having printed what is needed to
-/// understand it.
+/// Runs a seed, and returns its violations.
+///
+/// For a violation, it prints the plan and the record.
 fn one(seed: u64, always_print: bool) -> Vec<String> {
     let plan = draw::plan(seed);
     let record = job::run(&plan);

@@ -1,10 +1,10 @@
-//! Who began and who ended, in the order in which the kernel had it.
+//! Observer of the starts and exits of processes, in the kernel's order.
 //!
-//! A worker says hello over a socket and goes on when it was heard. By then the observer holds a
-//! descriptor of it in its epoll set, whose list of what is ready is in the order in which things
-//! became ready, however late the observer looks. So the order of ends is true, and the times are
-//! at most too late. Who a process is comes from the kernel (credentials of the socket, marker in
-//! `/proc`), its ranks from its environment.
+//! A worker connects to a socket and continues after the observer's answer. By then, the epoll set
+//! of the observer contains a descriptor of the worker. The ready list of epoll keeps the order of
+//! the exits, even if the observer reads it late. So the order is exact, and times are only ever
+//! too late. The kernel identifies a process (credentials of the socket, marker in `/proc`), and
+//! the environment of the process contains its ranks.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write, pipe};
@@ -23,18 +23,18 @@ use rustix::net::sockopt::socket_peercred;
 use rdzv_testing::Marker;
 use rdzv_testing::pids::open;
 
-/// Something that the observer saw.
+/// Observation of a process.
 #[derive(Debug, Clone)]
 pub(crate) enum Seen {
     Began(Process, Instant),
     Ended(i32, Instant),
 }
 
-/// A worker, or a child of one.
+/// Worker, or a child of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
-    /// Of its node.
+    /// Marker of the process's node.
     pub(crate) marker: Marker,
     pub(crate) is_worker: bool,
     pub(crate) rank: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Process {
     pub(crate) round: u32,
 }
 
-/// The observer of one run.
+/// Observer of one run.
 pub(crate) struct Observer {
     seen: Receiver<Seen>,
     launchers: Sender<(i32, OwnedFd)>,
@@ -54,7 +54,7 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 
 impl Observer {
-    /// Listens at a path.
+    /// Starts an observer that listens at a path.
     pub(crate) fn new(path: &Path) -> Self {
         let listener = UnixListener::bind(path).unwrap();
         let (sender, seen) = channel();
@@ -69,19 +69,19 @@ impl Observer {
         }
     }
 
-    /// Watches a process that says no hello, too.
+    /// Watches a process that does not connect to the socket.
     pub(crate) fn watch(&mut self, pid: i32, process: OwnedFd) {
         self.launchers.send((pid, process)).unwrap();
         self.wake.write_all(&[1]).unwrap();
     }
 
-    /// The next thing seen until then.
+    /// Returns the next observation before the deadline.
     pub(crate) fn next(&self, until: Instant) -> Option<Seen> {
         let left = until.saturating_duration_since(Instant::now());
         self.seen.recv_timeout(left).ok()
     }
 
-    /// Everything else that has happened until now.
+    /// Ends the observer, and returns all remaining observations.
     pub(crate) fn finish(self) -> Vec<Seen> {
         drop(self.wake);
         self.thread.join().unwrap();
@@ -149,7 +149,7 @@ fn watch(
     }
 }
 
-/// Who says hello; `None` if it has ended before it was heard.
+/// Identifies the process on a connection; `None` if it has already ended.
 fn heard(stream: &UnixStream) -> Option<(Process, OwnedFd)> {
     let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
     let descriptor = open(pid)?;

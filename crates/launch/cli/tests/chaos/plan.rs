@@ -1,83 +1,83 @@
-//! What a run will be.
+//! The plan of a run.
 
 use std::fmt;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// Everything about a run that is decided beforehand.
+/// Plan of a run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) rendezvous: Rendezvous,
-    /// How many workers each node has.
+    /// Number of workers of each node.
     pub(crate) nodes: Vec<u32>,
-    /// Whether the job may go on with fewer nodes.
+    /// `true` if the job may continue with fewer nodes.
     pub(crate) elastic: bool,
     pub(crate) max_restarts: u32,
-    /// Seconds.
+    /// Shutdown timeout in seconds.
     pub(crate) shutdown_timeout: u32,
     pub(crate) tee: bool,
-    /// Whether the console is a pipe that nobody reads.
+    /// `true` if the console is a pipe without a reader.
     pub(crate) stalled_console: bool,
     pub(crate) acts: Vec<Act>,
     pub(crate) faults: Vec<Fault>,
-    /// When everything that still runs is told to end with SIGTERM, counted from the start.
+    /// Time from the start until everything that still runs gets SIGTERM.
     pub(crate) end: Duration,
 }
 
-/// How the nodes find one another.
+/// Kind of the rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rendezvous {
-    /// One node, `--standalone`.
+    /// One node with `--standalone`.
     Standalone,
     /// `--master-port`; the first node hosts the store.
     Static,
-    /// c10d; whichever agent comes first hosts the store.
+    /// c10d; the first agent hosts the store.
     FirstAgent,
-    /// c10d over a store that belongs to no agent; every node has a link of its own to it.
+    /// c10d over a store that belongs to no agent; every node has a separate link.
     OwnStore,
 }
 
 impl Rendezvous {
-    /// Whether nodes may come and go.
+    /// `true` if the membership may change.
     pub(crate) fn is_dynamic(self) -> bool {
         matches!(self, Self::FirstAgent | Self::OwnStore)
     }
 }
 
-/// What one worker does in one generation of its group.
+/// Planned act of one worker in one generation of its group.
 #[derive(Debug)]
 pub(crate) struct Act {
-    /// The restart count; of a dynamic rendezvous the round.
+    /// Restart count; with a dynamic rendezvous, the round.
     pub(crate) generation: u32,
     pub(crate) rank: u32,
-    /// Steps before it comes to an end, without those that every worker does.
+    /// Steps before the end, without those of every worker.
     pub(crate) before: Vec<String>,
-    /// Milliseconds before the end.
+    /// Pause before the end in milliseconds.
     pub(crate) pause: u32,
     pub(crate) end: End,
 }
 
-/// How a worker ends by itself.
+/// End of a worker without a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Success,
     Code(i32),
     Signal(i32),
-    /// A recorded exception, exit code 1.
+    /// A recorded exception with exit code 1.
     Exception,
-    /// An error file that is none, exit code 6.
+    /// An invalid error file with exit code 6.
     BadErrorFile,
-    /// A Rust panic, exit code 101.
+    /// A Rust panic with exit code 101.
     Panic,
-    /// Not at all.
+    /// No end: the worker hangs.
     Hang,
-    /// Stopped by itself; not at all.
+    /// No end: the worker stops itself.
     Stop,
 }
 
 impl End {
-    /// The exit code, or minus the signal, of an end that is a failure.
+    /// Returns the exit code, or the negative signal, of a failure.
     pub(crate) fn failure(self) -> Option<i64> {
         match self {
             Self::Success | Self::Hang | Self::Stop => None,
@@ -90,7 +90,7 @@ impl End {
     }
 }
 
-/// Something that breaks.
+/// Fault with its time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) after: After,
@@ -98,15 +98,15 @@ pub(crate) struct Fault {
     pub(crate) what: What,
 }
 
-/// What the time of a fault is counted from.
+/// Event from which the time of a fault counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
     Launch,
-    /// The moment at which all workers of the first generation had begun.
+    /// The start of the last worker of the first generation.
     AllBegan,
 }
 
-/// What breaks. A `pick` chooses among those who are alive at that time.
+/// Kind of a fault; `pick` chooses among the processes alive at that time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum What {
     Worker {
@@ -125,11 +125,11 @@ pub(crate) enum What {
         node: usize,
         signal: Signal,
     },
-    /// Power is lost: everything of the node is gone at once.
+    /// Power is lost: all processes of the node end immediately.
     Node {
         node: usize,
     },
-    /// SIGSTOP, and SIGCONT after so long.
+    /// SIGSTOP, and SIGCONT after the time.
     PauseWorker {
         pick: u32,
         millis: u32,
@@ -142,11 +142,11 @@ pub(crate) enum What {
         node: usize,
         millis: u32,
     },
-    /// All connections to the store end; new ones are possible.
+    /// All connections to the store end, but new ones are possible.
     Cut {
         node: usize,
     },
-    /// Nothing passes the link for so long.
+    /// The link passes no bytes for the time.
     Stall {
         node: usize,
         millis: u32,
@@ -154,7 +154,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// The node that it happens to, if it is not about workers alone.
+    /// Returns the node of the fault, unless the fault concerns only workers.
     pub(crate) fn node(self) -> Option<usize> {
         match self {
             Self::Worker { .. } | Self::Child { .. } | Self::PauseWorker { .. } => None,
@@ -170,14 +170,14 @@ impl What {
 }
 
 impl Plan {
-    /// What a worker was meant to do; `None` beyond what was planned, where it succeeds.
+    /// Returns the act of a worker; a worker without an act succeeds.
     pub(crate) fn act(&self, generation: u32, rank: u32) -> Option<&Act> {
         self.acts
             .iter()
             .find(|act| act.generation == generation && act.rank == rank)
     }
 
-    /// The steps of all workers; conditions sort out whose they are.
+    /// Returns the steps of all workers; conditions select those of each worker.
     pub(crate) fn steps(&self, socket: &str) -> Vec<String> {
         let counter = if self.rendezvous.is_dynamic() {
             "round"
@@ -203,7 +203,7 @@ impl Plan {
                 .chain(end.iter().map(|step| (*step).to_owned()));
             steps.extend(steps_of_act.map(|step| format!("{condition}{step}")));
         }
-        // Beyond what was planned.
+        // Workers without an act succeed.
         steps.extend(["pause:50".to_owned(), "exit:0".to_owned()]);
         steps
     }

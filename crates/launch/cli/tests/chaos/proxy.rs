@@ -1,11 +1,11 @@
-//! The link between an agent and the store: passes bytes on, until it is cut or stalled.
+//! The link between an agent and the store, which can be cut or stalled.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-/// A place to connect to instead of the store.
+/// Proxy to which an agent connects instead of the store.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     link: Arc<Link>,
@@ -25,7 +25,7 @@ struct State {
 }
 
 impl Proxy {
-    /// In front of a store.
+    /// Starts a proxy for a store.
     pub(crate) fn new(store: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -49,7 +49,7 @@ impl Proxy {
         self.link.cut();
     }
 
-    /// From here on, nothing passes, or it does again.
+    /// Stops the traffic, or resumes it.
     pub(crate) fn stall(&self, stalled: bool) {
         self.link.state.lock().unwrap().stalled = stalled;
         self.link.changed.notify_all();
@@ -61,7 +61,7 @@ impl Drop for Proxy {
         self.link.state.lock().unwrap().ended = true;
         self.stall(false);
         self.cut();
-        // So that the thread that accepts sees that it is over.
+        // The connection wakes the accepting thread, which then ends.
         let _ = TcpStream::connect(self.address);
     }
 }

@@ -1,4 +1,4 @@
-//! What was seen of a run.
+//! The observations of a run.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -12,58 +12,58 @@ use serde_json::Value;
 use crate::observer::{Process, Seen};
 use crate::plan::What;
 
-/// Everything that was seen of a run.
+/// All observations of a run.
 pub(crate) struct Record {
     pub(crate) began: Instant,
-    /// What was wrong already while it ran: hangs and what was left behind.
+    /// Violations during the run: hangs and remaining processes.
     pub(crate) complaints: Vec<String>,
-    /// In the kernel's order.
+    /// Starts and exits, in the kernel's order.
     pub(crate) seen: Vec<Seen>,
-    /// What was broken, in this order; without faults that met nobody.
+    /// Faults in their order, without those that hit no process.
     pub(crate) fired: Vec<Fired>,
     pub(crate) nodes: Vec<Node>,
 }
 
-/// A fault that came about, or the end of the run for a node.
+/// Fault that happened, or the end signal for a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Fired {
     pub(crate) at: Instant,
     pub(crate) what: What,
-    /// Who was hit, and by which signal.
+    /// Process that was hit, and the signal.
     pub(crate) pid: Option<(i32, Signal)>,
 }
 
-/// One node of the run.
+/// Node of the run.
 pub(crate) struct Node {
     pub(crate) marker: Marker,
-    /// Of the launcher.
+    /// Exit status of the launcher.
     pub(crate) status: ExitStatus,
     pub(crate) ended: Instant,
     pub(crate) stderr: String,
-    /// What it wrote to the file of `--report`.
+    /// Content of the `--report` file.
     pub(crate) report: Option<Value>,
 }
 
 impl Node {
-    /// The exit code; minus the signal if one ended it.
+    /// Returns the exit code, or the negative signal that ended the launcher.
     pub(crate) fn code(&self) -> i32 {
         let signal = self.status.signal().map(|signal| -signal);
         signal.or(self.status.code()).unwrap()
     }
 }
 
-/// A worker from its beginning to its end.
+/// Life of a worker from its start to its exit.
 #[derive(Debug, Clone)]
 pub(crate) struct Life {
     pub(crate) process: Process,
     pub(crate) node: usize,
     pub(crate) began: Instant,
-    /// When, and as which of all that was seen.
+    /// Index in the observations and time of the exit.
     pub(crate) ended: Option<(usize, Instant)>,
 }
 
 impl Record {
-    /// All workers in the order in which they began.
+    /// Returns all workers in the order in which they began.
     pub(crate) fn workers(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::new();
         for (position, seen) in self.seen.iter().enumerate() {
@@ -88,7 +88,7 @@ impl Record {
         lives
     }
 
-    /// Signals that were sent to the keeper or the agent of a node, its loss of power, and when.
+    /// Returns time and signal of each fault of a node's keeper, agent or power.
     pub(crate) fn fatal_signals(&self, node: usize) -> Vec<(Instant, Signal)> {
         let fatal = |fired: &Fired| match fired.what {
             What::Agent { node: hit, signal } | What::Keeper { node: hit, signal } => {
@@ -100,7 +100,7 @@ impl Record {
         self.fired.iter().filter_map(fatal).collect()
     }
 
-    /// Whether anything but workers and their children was broken before the launchers ended.
+    /// `true` if a fault hit more than workers and their children.
     pub(crate) fn infrastructure_broke(&self) -> bool {
         self.fired.iter().any(|fired| fired.what.node().is_some())
     }
@@ -153,7 +153,7 @@ impl fmt::Display for Record {
         for (index, node) in self.nodes.iter().enumerate() {
             let ended = self.millis(node.ended);
             writeln!(f, "---- node {index} ({}) after {ended} ms", node.status)?;
-            // Floods tell nothing.
+            // The lines of a flood are left out.
             for line in node
                 .stderr
                 .lines()
@@ -170,7 +170,7 @@ impl fmt::Display for Record {
 }
 
 impl Life {
-    /// Whether both are the same one.
+    /// `true` if both are the same worker.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.process.pid == other.process.pid && self.began == other.began
     }

@@ -1,4 +1,4 @@
-//! What workers execute, and what the program says when it is asked about itself.
+//! Tests of the workers' command, and of commands that print information.
 
 use crate::harness::{rdzv, torchrun};
 
@@ -96,7 +96,7 @@ if os.environ['RANK'] == '0':
     note('0 returns')
     atexit.register(note, '0 ends')
 else:
-    # For as long as a worker that stays for nobody needs to end.
+    # Longer than worker 0 needs to end if it does not wait for this one.
     until = time.monotonic() + 2
     while '0 ends' not in (os.path.exists('notes') and open('notes').read() or '') and time.monotonic() < until:
         time.sleep(0.02)
@@ -197,7 +197,7 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
     assert_eq!(ended.stdout, format!("{name} is a link to {target} now\n"));
     let help = std::process::Command::new(&link).arg("--help").output();
     assert!(String::from_utf8_lossy(&help.unwrap().stdout).contains("torchrun "));
-    // Not even a link that leads nowhere.
+    // Even a dangling link is not overwritten.
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("/nowhere", &link).unwrap();
     let ended = make().expect(1);

@@ -1,4 +1,4 @@
-//! What several writers make of one console: whole lines, of everybody, in order, and all of them.
+//! Tests of several writers to one console: lines stay whole and in order.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,13 +14,13 @@ fn a_line_without_an_end_is_shown_while_the_worker_waits() {
         .pipe("other")
         .start();
     running.stderr.await_text("[default0]:name? ", 1);
-    // The other worker speaks while the question stands there, which must not glue the two.
+    // The other worker writes after the open question. The two texts must not join.
     running.write("other", "x\n");
     running
         .stderr
         .await_text("[default0]:name? \n[default1]:other\n", 1);
     running.write("go", "x\n");
-    // The question again, because it was interrupted.
+    // The question appears again, because another line interrupted it.
     let ended = running.wait().expect(0);
     assert!(
         ended.stderr.ends_with("[default0]:name? thanks\n"),
@@ -49,7 +49,7 @@ fn streams_and_our_lines_share_a_pipe_and_no_line_is_torn() {
         if let Some(which) = WHOLE.iter().position(|whole| *whole == line) {
             counts[which] += 1;
         } else if !WHOLE.iter().any(|whole| whole.starts_with(line)) {
-            // Else it is the beginning of a line whose worker took its time, and comes again whole.
+            // Otherwise, it is the beginning of a slow line, which appears again as a whole.
             assert!(!line.contains("]:out") && !line.contains("]:err"), "{line}");
             ours += 1;
         }
@@ -84,7 +84,7 @@ fn what_a_killed_worker_wrote_is_there_before_the_outcome() {
 
 #[test]
 fn what_a_detached_child_writes_until_it_is_killed_is_there_too() {
-    // It survives its worker and ignores the closing signal.
+    // The child survives its worker and ignores the closing signal.
     let child =
         "trap '' TERM; i=0; echo line 0; echo > go; while :; do i=$((i+1)); echo line $i; done";
     let script = "(setsid sh -c \"$CHILD\" &) ; read go < go; exit 1";
@@ -103,7 +103,7 @@ fn what_a_detached_child_writes_until_it_is_killed_is_there_too() {
 
 #[test]
 fn collapsing_loses_nothing_of_a_flood_of_distinct_lines() {
-    // Each line is written at once: part of one could be shown while its worker rests.
+    // Each line is one write. Otherwise, a part could be shown while its worker pauses.
     let script =
         "i=0; while test $i -lt 5000; do i=$((i+1)); echo $RANK $i; done; printf 'no newline'";
     let flags = "--nproc-per-node 3 -t 1 --collapse";
@@ -142,7 +142,7 @@ fn a_console_that_nobody_reads_holds_up_no_worker_and_takes_no_memory() {
         .unwrap();
     assert!(kilobytes < 40_000, "{kilobytes} kB of 44 MB");
     running.write("go", "go\n");
-    // A worker that opens the pipe after the others still finds its line.
+    // There is a line for each worker, even for one that opens the pipe late.
     let mut end = File::create(running.path("end")).unwrap();
     end.write_all(b"1\n2\n3\n4\n").unwrap();
     running.wait().expect(0);
@@ -150,7 +150,7 @@ fn a_console_that_nobody_reads_holds_up_no_worker_and_takes_no_memory() {
 
 #[test]
 fn a_later_attempt_that_gets_no_directory_writes_to_the_console() {
-    // The directory of the run gives way to a file.
+    // A file replaces the directory of the run.
     let script = "if test $TORCHELASTIC_RESTART_COUNT = 0; then
         mv logs/job_* away; : > ${TORCHELASTIC_ERROR_FILE%/attempt_0/*}; exit 1; fi
         echo shown; echo \"file <$TORCHELASTIC_ERROR_FILE>\"";

@@ -1,6 +1,7 @@
-//! Workers in control groups, really: where the tests may make groups, which takes a unified
-//! hierarchy (v2) that is writable, as for root on most machines, and in containers and sessions
-//! with delegation. Elsewhere these tests say that they have seen nothing.
+//! Tests of workers in real control groups.
+//!
+//! They need a writable unified hierarchy (v2). Root has one on most machines, as do containers and
+//! sessions with delegation. On other machines, these tests report that they tested nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, kill, run_shell_after};
 
-/// A control group of the test's own, in which it starts runs.
+/// Control group in which a test starts runs.
 struct Group(PathBuf);
 
 impl Group {
@@ -36,7 +37,7 @@ impl Group {
         group.0.join("cgroup.kill").exists().then_some(group)
     }
 
-    /// Starts a run in the group, of workers that leave a family behind and then do this.
+    /// Starts a run in the group; its workers run [`FAMILY`], then `then`.
     fn start(&self, flags: &[&str], then: &str) -> Running {
         let enter = format!("echo $$ > {}/cgroup.procs", self.0.display());
         let job = run_shell_after(&enter, flags, &format!("{FAMILY}; {then}"));
@@ -59,7 +60,9 @@ impl Drop for Group {
     }
 }
 
-/// Says where it is, and leaves a child, one in a session of its own and one doubly forked behind.
+/// Script that prints its control group and leaves three processes behind.
+///
+/// They are a child, a child in a separate session, and a doubly forked process.
 const FAMILY: &str = "grep ^0:: /proc/self/cgroup
     sleep 1000 & setsid sleep 1000 & (setsid sh -c 'echo up >&2; exec sleep 1000' &)";
 
@@ -95,7 +98,7 @@ fn a_group_that_was_killed_before_starts_workers_too() {
     let Some(group) = Group::make("killed") else {
         return;
     };
-    // As a service that is started again in the group in which it was killed.
+    // A service can restart in the group in which it was killed.
     fs::write(group.0.join("cgroup.kill"), "1").unwrap();
     let ended = group.start(&["--max-restarts", "1"], "exit 3").wait();
     assert_eq!(ended.stdout.matches("/worker-0\n").count(), 2);

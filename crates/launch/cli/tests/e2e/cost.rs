@@ -1,12 +1,14 @@
-//! What a launch costs. Time on the clock is for the benchmark, on a quiet machine; here it is
-//! processor time, which other programs do not add to.
+//! Tests of the memory and processor time of a launch.
+//!
+//! The benchmark measures wall time on a quiet machine. Other programs do not influence processor
+//! time.
 
 use crate::harness::{shell, torchrun};
 
 // SCN-A60
 #[test]
 fn the_launchers_processes_take_few_megabytes() {
-    // The worker's parent is the agent, the agent's the guard, and the guard's the keeper.
+    // The agent is the parent of the worker, the guard that of the agent, the keeper that of both.
     let script = "read -r _ _ _ guard _ < /proc/$PPID/stat; \
                   read -r _ _ _ keeper _ < /proc/$guard/stat; \
                   grep -h VmHWM /proc/$PPID/status /proc/$guard/status /proc/$keeper/status";
@@ -18,7 +20,7 @@ fn the_launchers_processes_take_few_megabytes() {
         .collect();
     assert_eq!(peaks.len(), 3, "{}", ended.stdout);
     let total_kib: u64 = peaks.iter().sum();
-    // Code that is not optimised is several times as large, and resident in all of them.
+    // Unoptimised code is several times as large, and resident in all three processes.
     let most = if cfg!(debug_assertions) { 60 } else { 22 };
     assert!(total_kib < most * 1024, "{peaks:?} KiB");
 }
@@ -26,7 +28,7 @@ fn the_launchers_processes_take_few_megabytes() {
 // SCN-A60
 #[test]
 fn a_launch_takes_little_processor_time() {
-    // `times` tells the shell's own time, then that of everything it waited for: user and system.
+    // `times` prints user and system time of the shell, then those of its children.
     let script = "for run in 0 1 2 3 4 5 6 7 8 9; do \
                   \"$RDZV\" run --no-python /bin/true || exit 1; done; times";
     let ended = shell(script).expect(0);

@@ -1,4 +1,4 @@
-//! The limit of open files: whose it is, and who has the last descriptors when others take them.
+//! Tests of the limit of open files, and of jobs that run out of descriptors.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 
 use crate::harness::{DEADLINE, free_port, shell};
 
-/// More than the programs here may open.
+/// Number of idle connections, more than the programs here may open.
 const IDLE: usize = 400;
 
-/// The limits of open files of a process, the soft and the hard one.
+/// Returns the soft and the hard limit of open files of a process.
 fn limits(process: i32) -> (u64, u64) {
     let text = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
     let mut lines = text.lines();
@@ -24,7 +24,9 @@ fn limits(process: i32) -> (u64, u64) {
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-/// Connections that stay open: every other one says nothing, the others have said that they are clients.
+/// Opens connections that stay open.
+///
+/// Every second one sends nothing. The others have sent the first message of a client.
 fn idle_connections(address: SocketAddr) -> Vec<TcpStream> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -40,7 +42,7 @@ fn idle_connections(address: SocketAddr) -> Vec<TcpStream> {
     (0..IDLE).map(connected).collect()
 }
 
-/// Waits until one of them has been closed.
+/// Waits until the server has closed the first of these connections.
 fn await_room(mut idle_connections: Vec<TcpStream>) -> Vec<TcpStream> {
     idle_connections[0]
         .set_read_timeout(Some(DEADLINE))
@@ -50,7 +52,7 @@ fn await_room(mut idle_connections: Vec<TcpStream>) -> Vec<TcpStream> {
     idle_connections
 }
 
-/// The line about the lack, of which there is one in ten seconds.
+/// Asserts the line about the lack of descriptors, which appears every 10 s.
 fn assert_said(stderr: &str, limit: &str) {
     let is_it = |line: &&str| line.contains("short of descriptors");
     let line = stderr.lines().find(is_it);
@@ -98,7 +100,7 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
     for (node, _) in &nodes {
         node.stdout.await_text("up", 2);
     }
-    // The wait for a free descriptor took 30 s.
+    // Without the reserve, the wait for a free descriptor would take 30 s.
     let took = failed.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
     let idle = await_room(idle);
@@ -134,7 +136,7 @@ fn clients_of_a_store_are_served_while_others_hold_its_descriptors() {
     let early = client();
     assert_eq!(early.add("asked", 1).unwrap(), 1);
     let idle_connections = await_room(idle_connections(address));
-    // More of them than the store has descriptors beyond those for all.
+    // There are more clients than the store has descriptors beyond the common ones.
     let late: Vec<TcpStore> = (0..50).map(|_| client()).collect();
     for (number, client) in (2..).zip(&late) {
         assert_eq!(client.add("asked", 1).unwrap(), number);

@@ -1,5 +1,7 @@
-//! Signals at every moment of the start: before the launcher handles any, between keeper and agent,
-//! while workers are being started.
+//! Tests of signals at every moment of the start of a launch.
+//!
+//! They come before the launcher handles signals, between keeper and agent, and during the start of
+//! the workers.
 
 use std::time::Duration;
 
@@ -7,11 +9,12 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, ends_within, run_shell};
 
-/// How much later each signal comes than the one before.
+/// Time between the moments of two successive signals.
 const STEP: Duration = Duration::from_micros(700);
 
-/// How many moments: they reach beyond the start of the workers on a fast machine, and into it on
-/// a slow one.
+/// Number of moments.
+///
+/// On a fast machine, they reach beyond the start of the workers, and on a slow one into it.
 const MOMENTS: u32 = 60;
 
 fn start() -> Running {
@@ -27,9 +30,9 @@ fn whenever_a_signal_comes_the_run_ends_by_it_and_nothing_is_left() {
         let running = start();
         assert!(!ends_within(running.pid(), STEP * moment));
         running.signal(signal);
-        // That nothing is left is asserted by `wait`.
+        // `wait` asserts that no process is left.
         let ended = running.wait();
-        // The signal itself before the agent handles it, then the launcher's own code.
+        // Before the agent handles the signal, the signal ends the launcher; later, the code is 1.
         let code = ended.code();
         assert!(
             code == 1 || code == -signal.as_raw(),
@@ -45,7 +48,7 @@ fn whenever_a_signal_comes_the_run_ends_by_it_and_nothing_is_left() {
         );
         codes.push(code);
     }
-    assert!(codes[0] < 0, "at once: {codes:?}");
+    assert!(codes[0] < 0, "first: {codes:?}");
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! What workers find in their environment and on their command line.
+//! Tests of the workers' environment and command line.
 
 use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
 
 use crate::harness::{Ended, free_port, rdzv, run_shell, shell, torchrun};
 
-/// A worker that prints its ranks.
+/// Script of a worker that prints its ranks.
 const RANKS: &str = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE";
 
-/// The values that a job of two workers agrees on, from lines of `rank value`.
+/// Returns the common values of two workers, from lines of `rank value`.
 #[track_caller]
 fn agreed(ended: &Ended) -> String {
     let lines = ended.sorted();
@@ -61,7 +61,7 @@ fn every_variable_of_the_contract_is_set() {
     assert!(value("TORCHELASTIC_ERROR_FILE").ends_with("/attempt_0/0/error.json"));
     assert!(value("TORCHELASTIC_ERROR_FILE").starts_with('/'));
     assert_ne!(value("MASTER_PORT"), "0");
-    // Only the round and the marker of the test.
+    // The two are the round and the marker of the test.
     let ours = ended
         .stdout
         .lines()
@@ -119,7 +119,7 @@ fn an_endpoint_makes_the_rendezvous_static() {
     assert_eq!(ended.stdout, format!("127.0.0.1 {port} True\n"));
 }
 
-// SCN-A6, without the rendezvous store that only several nodes need
+// SCN-A6, without the rendezvous store, which only several nodes need
 #[test]
 fn a_dynamic_backend_on_one_node_uses_what_was_given() {
     let script = "echo $MASTER_ADDR $TORCHELASTIC_RUN_ID $ROLE_NAME $MASTER_PORT";
@@ -268,14 +268,14 @@ fn a_rendezvous_is_logged_with_all_that_it_settled() {
 
 #[test]
 fn a_machine_without_proc_is_enough_for_a_launch() {
-    // Needs user namespaces, as the tests of cut networks do.
+    // This needs user namespaces, as the tests of cut networks do.
     let without_proc = |run: &str| {
         let script = format!("mount -t tmpfs none /proc; exec \"$RDZV\" run --no-python {run}");
         shell(&format!("exec unshare -rm sh -ec '{script}'")).run()
     };
     let ended = without_proc("--nproc-per-node 2 sh -c \"echo rank \\$RANK\"").expect(0);
     assert_eq!(ended.sorted(), ["rank 0", "rank 1"]);
-    // A line says what the machine cannot do, and a failure is a failure.
+    // A line reports what is missing on the machine, and a failure is still reported.
     let ended = without_proc("sh -c \"exit 3\"").expect(1);
     for part in ["/proc is not mounted", "exitcode  : 3"] {
         ended.assert_stderr(part);

@@ -1,4 +1,4 @@
-//! A dry run.
+//! Test of `--explain`, which starts nothing.
 
 use crate::harness::{rdzv, torchrun};
 

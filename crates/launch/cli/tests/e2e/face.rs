@@ -1,11 +1,13 @@
-//! The face of `rdzv run`: plain sentences, no log lines of internals, no box, and the cause last.
+//! Tests of the output style of `rdzv run`.
+//!
+//! It has plain sentences, no internal log lines, no failure block, and the cause comes last.
 
 use rdzv_testing::Words;
 use rustix::process::Signal;
 
 use crate::harness::{Ended, Job, rdzv, run_shell, torchrun};
 
-/// Texts of torchrun that `rdzv run` does not have.
+/// Texts of torchrun that `rdzv run` does not print.
 const OF_TORCHRUN: [&str; 6] = [
     "torch.distributed",
     "====",
@@ -121,7 +123,7 @@ fn both_switches_give_torchruns_face() {
             "ValueError: invalid literal for int() with base 10: 'a'"
         );
     }
-    // A flag of the script is not one of ours.
+    // The flag belongs to the script here, not to rdzv.
     let job = own("", "exit 3").args(["--compat-output"]);
     has_nothing_of_torchrun(&job.expect(1));
 }

@@ -1,4 +1,4 @@
-//! Workers that fail: the report, error files, restarts, and what is cleared away.
+//! Tests of failed workers: report, error files, restarts, remaining processes.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 
 use crate::harness::{Ended, run_fixture, run_shell};
 
-/// The line above the first failure.
+/// Line above the first failure.
 const ROOT: &str = "Root Cause (first observed failure):";
 
-/// The failure block, without what differs from run to run: times, hosts and process ids.
+/// Returns the failure block without values that differ between runs.
+///
+/// These are times, hosts and process ids.
 fn report(ended: &Ended) -> String {
     let header = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";
     let start = ended.stderr.find(header);

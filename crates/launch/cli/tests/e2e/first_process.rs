@@ -1,15 +1,15 @@
-//! `rdzv run` as the first process of a container: a process namespace of its own, in which it has the number 1.
+//! Tests of `rdzv run` as the first process of a container.
 //!
-//! The kernel keeps signals from such a process that it has no handler for, and gives it every
-//! orphan. Needs user namespaces (`unshare -rpf`); where a machine does not allow them the tests
-//! fail.
+//! It has process id 1 in a separate namespace. The kernel drops signals for which such a process
+//! has no handler, and makes it the parent of every orphan. The tests need user namespaces
+//! (`unshare -rpf`) and fail on a machine that does not allow them.
 
 use rdzv_testing::pids;
 use rustix::process::Signal;
 
 use crate::harness::{Running, free_port, kill, shell};
 
-/// Starts `rdzv run` with these words, as a process with the number 1.
+/// Starts `rdzv run` with these words, as the process with id 1.
 fn first(words: &str) -> Running {
     shell(&format!(
         "exec unshare -rpf --mount-proc \"$RDZV\" run {words}"
@@ -17,7 +17,7 @@ fn first(words: &str) -> Running {
     .start()
 }
 
-/// Its number outside of the namespace.
+/// Returns the keeper's process id outside the namespace.
 fn keeper(running: &Running) -> i32 {
     pids::guard(running.pid()).unwrap()
 }
@@ -49,8 +49,8 @@ fn the_first_process_ends_with_143_also_if_no_worker_was_started() {
 
 #[test]
 fn orphans_are_collected_while_the_workers_run() {
-    // Processes are counted before an orphan and until there are as few again; a zombie would be
-    // one more. One of them is ended by a real-time signal, which has no name.
+    // The script counts processes, makes orphans, and waits until the count is as before. A zombie
+    // would increase the count. A real-time signal, which has no name, ends one orphan.
     let script = "count() { set -- /proc/[0-9]*; echo $#; }; before=$(count); \
                   (for i in 1 2 3 4 5; do true & done; sh -c exit & sleep 1000 & kill -40 $!); \
                   tries=0; while [ $(count) -gt $before ]; do \
@@ -58,6 +58,6 @@ fn orphans_are_collected_while_the_workers_run() {
     let ended = first(&format!("--no-python sh -c '{script}'"))
         .wait()
         .expect(0);
-    // Keeper, guard, agent, worker, and the shell that counts.
+    // The five are keeper, guard, agent, worker, and the counting shell.
     assert_eq!(ended.stdout, "5\n");
 }

@@ -1,4 +1,4 @@
-//! Workers that hang: timers that they set, heartbeats that they owe, progress that they do not make.
+//! Tests of hangs: expired timers, missed heartbeats, missing progress.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Ended, ends_within, rdzv, run_fixture, run_shell};
 
-/// Asserts how many times a text is in the log.
+/// Asserts that a text is in the log `times` times.
 #[track_caller]
 fn assert_said(ended: &Ended, text: &str, times: usize) {
     assert_eq!(
@@ -17,13 +17,17 @@ fn assert_said(ended: &Ended, text: &str, times: usize) {
     );
 }
 
-/// A shell function that sends a line of the watchdog's protocol: scope, seconds from now, signal,
-/// process. (`date +%s` cuts off what is not whole, so a second is less than one.)
+/// Shell function that sends a line of the watchdog's protocol.
+///
+/// Its arguments are scope, seconds from now, signal and process. `date +%s` rounds down, so the
+/// time is up to a second shorter.
 const TIMER: &str = "timer() { printf '{\"version\": 1, \"pid\": %s, \"scope_id\": \"%s\", \
                      \"expiration_time\": %s, \"signal\": %s}\\n' \"$4\" \"$1\" \
                      \"$(($(date +%s) + $2))\" \"$3\" > \"$TORCHELASTIC_TIMER_FILE\"; }\n";
 
-/// A launch with the watchdog on, and a worker that may use `timer`. In arguments `$$` means `$`.
+/// Returns a launch with the watchdog on, whose worker can use `timer`.
+///
+/// In arguments, `$$` means `$`.
 fn with_watchdog(flags: &[&str], script: &str) -> crate::harness::Job {
     run_shell(flags, &format!("{TIMER}{script}")).env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
 }
@@ -128,7 +132,7 @@ fn one_line_of_shell_is_a_heartbeat_and_one_that_does_not_come_is_a_failure() {
     let cause = "rank 1 (local rank 1, pid";
     assert_said(&ended, cause, 1);
     ended.assert_stderr("in phase 'step 4' (limit 4.0 s)");
-    // Where it is, from the kernel's point of view.
+    // The report contains the location of the worker in the kernel.
     ended.assert_stderr("system call wait4");
     assert_eq!(std::fs::read_dir(ended.path("")).unwrap().count(), 0);
 }
@@ -219,7 +223,7 @@ fn a_silent_worker_that_computes_speaks_for_those_who_wait() {
         "rank=0?compute:9000 rank=0?signal:10 pause:60000",
     )
     .run();
-    // Rank 0 ends by its own signal: what ends the run is not a hang.
+    // Rank 0 ends by its own signal, so no hang ends the run.
     assert_said(&ended, "hangs", 0);
     ended.assert_stderr("(SIGUSR1)");
 }

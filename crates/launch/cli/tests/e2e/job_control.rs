@@ -1,4 +1,6 @@
-//! Jobs and workers that are stopped and go on: Ctrl-Z, `fg`, SIGSTOP, SIGCONT.
+//! Tests of jobs and workers that are stopped and continued.
+//!
+//! They cover Ctrl-Z, `fg`, SIGSTOP and SIGCONT.
 
 use std::fs;
 use std::thread::{self, JoinHandle};
@@ -9,13 +11,13 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, ends_within, kill, run_shell};
 
-/// A worker with a child, which end when somebody writes to the pipe `go`.
+/// Script of a worker with a child, which end after a write to the pipe `go`.
 const WAITS: &str = "echo pid $$$$; (echo up; read go < go; echo went) & wait";
 
-/// A worker that says when it gets SIGTERM.
+/// Script of a worker that prints when it gets SIGTERM.
 const NAMES_SIGTERM: &str = "echo pid $$$$; echo up; while :; do sleep 1000 & wait $!; done";
 
-/// A run of one worker, and the worker's process id.
+/// Starts a run of one worker, and returns the worker's process id too.
 fn start(flags: &[&str], script: &str) -> (Running, i32) {
     let running = run_shell(flags, script).pipe("go").start();
     let worker = running.stdout.await_line("pid ").parse().unwrap();
@@ -23,14 +25,14 @@ fn start(flags: &[&str], script: &str) -> (Running, i32) {
     (running, worker)
 }
 
-/// Stops the job as Ctrl-Z does and waits until keeper and worker are stopped.
+/// Stops the job as Ctrl-Z does, and waits until keeper and worker are stopped.
 fn stop(running: &Running, worker: i32) {
     running.signal(Signal::TSTP);
     wait_for_state(worker, 'T');
     wait_for_state(running.pid(), 'T');
 }
 
-/// Writes to the pipe `go` as soon as somebody reads.
+/// Writes to the pipe `go` as soon as it has a reader.
 fn write_to_pipe(running: &Running) -> JoinHandle<()> {
     let go = running.path("go");
     thread::spawn(move || fs::write(go, "go\n").unwrap())
@@ -41,7 +43,7 @@ fn a_stopped_job_stands_still_and_goes_on() {
     let (running, worker) = start(&[], WAITS);
     for _ in 0..3 {
         stop(&running, worker);
-        // It keeps the node in the round.
+        // The agent is not stopped: it keeps the node in the round.
         assert_ne!(state(running.agent_pid()), Some('T'));
         running.signal(Signal::CONT);
         wait_for_state(worker, 'S');
@@ -49,7 +51,7 @@ fn a_stopped_job_stands_still_and_goes_on() {
     }
     stop(&running, worker);
     let go = write_to_pipe(&running);
-    // The worker's child cannot read before it goes on.
+    // The worker's child cannot read before it is continued.
     assert!(!ends_within(worker, Duration::from_millis(50)));
     running.signal(Signal::CONT);
     go.join().unwrap();
@@ -82,7 +84,7 @@ fn a_signal_ends_a_job_that_stands_still() {
     let script = format!("trap 'echo told; exit 0' TERM; {NAMES_SIGTERM}");
     let (running, worker) = start(&[], &script);
     stop(&running, worker);
-    // What a shell does for `kill %1`: the keeper takes the signal when it goes on.
+    // A shell does the same for `kill %1`: the keeper gets SIGTERM when it is continued.
     running.signal(Signal::TERM);
     running.signal(Signal::CONT);
     let ended = running.wait().expect(1);

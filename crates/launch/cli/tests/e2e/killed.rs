@@ -1,4 +1,6 @@
-//! Any of the launcher's processes are killed: nothing of the run is left, and no other process is hit.
+//! Tests that kill processes of the launcher.
+//!
+//! No process of the run may be left, and no other process may be hit.
 
 use std::fs;
 use std::time::Duration;
@@ -8,10 +10,12 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, ends_within, kill, run_fixture, run_shell, run_shell_after};
 
-/// No end takes longer on a busy machine; it is a second otherwise.
+/// Time limit for an end on a busy machine; it usually takes one second.
 const GONE: Duration = Duration::from_secs(20);
 
-/// Two workers that ignore SIGTERM, each with a child, a child in a session of its own, and an orphan.
+/// Starts two workers that ignore SIGTERM and leave three kinds of processes.
+///
+/// Each has a child, a child in a separate session, and an orphan.
 fn families(flags: &[&str]) -> Running {
     let steps = [
         "ignore:15",
@@ -37,7 +41,7 @@ fn killing_the_launcher_leaves_nothing() {
     }
 }
 
-// SCN-A31, for the other process of ours
+// SCN-A31, for the agent
 #[test]
 fn killing_the_agent_leaves_nothing() {
     let running = families(&[]);
@@ -46,7 +50,7 @@ fn killing_the_agent_leaves_nothing() {
     running.wait().expect(-9);
 }
 
-/// The processes of a launch, in the order in which they start.
+/// Processes of a launch, in the order in which they start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ours {
     Keeper,
@@ -64,12 +68,12 @@ fn kill_together(stopped: Option<Ours>, killed: &[Ours]) {
         pids::guard(running.pid()),
         Some(running.agent_pid()),
     ];
-    // By descriptors: the second one may have ended already.
+    // Signals go to descriptors, because the second process may have ended already.
     let opened = ours.map(|pid| pids::open(pid.unwrap()).unwrap());
     let send = |which: Ours, signal| pids::signal(&opened[which as usize], signal);
     if let Some(which) = stopped {
         send(which, Signal::STOP);
-        // The keeper has its guard go on.
+        // The keeper continues a stopped guard.
         if which != Guard {
             pids::wait_for_state(ours[which as usize].unwrap(), 'T');
         }
@@ -102,8 +106,10 @@ fn when_one_is_killed_while_another_is_stopped_everything_goes() {
     kill_together(Some(Guard), &[Keeper, Agent]);
 }
 
-/// One worker of each kind: with children that fork and end, with one in a session of its own, with
-/// one that is doubly forked, and one that is stopped. All ignore SIGTERM.
+/// Script of four kinds of workers, which all ignore SIGTERM.
+///
+/// One has children that fork and end, one has a child in a separate session, and one has a doubly
+/// forked process. One is stopped.
 const WORKER: &str = "trap '' TERM
     case $LOCAL_RANK in
     0) while :; do (setsid sleep 0.2 &); sleep 0.01; done & ;;
@@ -115,19 +121,21 @@ const WORKER: &str = "trap '' TERM
     if [ $LOCAL_RANK = 3 ]; then kill -STOP $$$$; fi
     while :; do sleep 1000; done";
 
-/// Kills one or two of the processes at a random moment, while another one may be stopped.
+/// Kills one or two of the processes at a random moment.
+///
+/// Another process may be stopped at that time.
 fn kill_at_random(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let running = run_shell("--nproc-per-node 4", WORKER).start();
     let keeper = running.pid();
     if random.bool() {
-        // Into the start, where some of the processes are not there yet.
+        // A moment during the start, when some of the processes do not exist yet.
         let moment = Duration::from_micros(random.u64(..60_000));
         assert!(!ends_within(keeper, moment));
     } else {
         running.stdout.await_text("up\n", 4);
     }
-    // By descriptors: a number may be another process's when its turn comes.
+    // Signals go to descriptors, because the kernel may reuse a process id.
     let ours = [Some(keeper), pids::guard(keeper), pids::agent(keeper)];
     let ours = ours.map(|pid| pid.and_then(pids::open));
     let mut order = [Keeper, Guard, Agent];
@@ -142,7 +150,7 @@ fn kill_at_random(seed: u64) {
     stopped.map(|which| send(which, Signal::STOP));
     let hit = killed.iter().filter(|which| send(**which, Signal::KILL));
     if hit.count() == 0 {
-        // None of them was there yet.
+        // None of the chosen processes existed yet.
         send(Keeper, Signal::KILL);
     }
     let gone = running.all_gone_within(GONE) && ends_within(keeper, GONE);
@@ -154,7 +162,7 @@ fn kill_at_random(seed: u64) {
     running.wait();
 }
 
-/// `KILL_RUNS=200` makes more runs, `KILL_SEED=N` begins with another one.
+/// `KILL_RUNS=200` sets the number of runs, and `KILL_SEED=N` the first seed.
 #[test]
 fn whichever_of_the_launchers_processes_are_killed_nothing_is_left() {
     let setting =
@@ -175,8 +183,8 @@ fn the_guard_has_a_name_of_its_own() {
 
 #[test]
 fn children_that_were_there_before_are_not_touched() {
-    // The shell becomes the keeper, and its children with it; one of them leaves its session. They
-    // lose the marker by which processes of the run are found.
+    // The shell executes the keeper, which so gets two foreign children; one of them leaves its
+    // session. The children lose the marker by which the test finds processes of the run.
     let first = "env -i sleep 1000 2>&- >&- & echo $! > foreign
         env -i setsid sleep 1000 2>&- >&- & echo $! >> foreign";
     let ended = run_shell_after(first, "", "exit 0").expect(0);

@@ -1,4 +1,4 @@
-//! Where output goes: files, console, filters, prefixes.
+//! Tests of the workers' output: files, console, filters, prefixes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +8,7 @@ use rdzv_testing::Words;
 
 use crate::harness::{run_fixture, run_shell, shell};
 
-/// A worker that writes a line to each stream.
+/// Script of a worker that writes a line to each stream.
 const BOTH: &str = "echo out $RANK; echo err $RANK >&2";
 
 fn job(flags: impl Words, script: &str) -> crate::harness::Job {
@@ -143,7 +143,7 @@ fn no_log_directory_means_no_files_and_a_plain_console() {
 fn a_temporary_log_directory_is_gone_at_the_end() {
     for (script, code) in [("true", 0), ("exit 7", 1)] {
         let ended = run_shell("", script).expect(code);
-        // Without output it is of no use after a failure either.
+        // A directory without output is removed after a failure too.
         assert_eq!(fs::read_dir(ended.path("")).unwrap().count(), 0);
     }
 }
@@ -186,7 +186,7 @@ fn hidden_workers_that_succeed_leave_nothing() {
 fn equal_lines_of_several_workers_can_be_shown_as_one() {
     let prefix = ["--log-line-prefix-template", "<${role_name} ${rank}> "];
     let flags = ["--collapse", prefix[0], prefix[1], "-t", "1"];
-    // Each worker is there before either goes on.
+    // Each worker waits until both have started.
     let script = "exec 3<> go; echo >> ready
         if test $(wc -l < ready) = 2; then printf '\\n\\n' >&3; fi; read go <&3
         echo same; echo other $RANK; echo same again";
@@ -195,7 +195,7 @@ fn equal_lines_of_several_workers_can_be_shown_as_one() {
         .args(flags)
         .args(["--no-python", "sh", "-c", script])
         .expect(0);
-    // On a machine that is too busy one of the three may come too late to be the same.
+    // On a very busy machine, an equal line may come too late to be collapsed.
     ended.assert_stdout("<default 0-1> same");
     for rank in 0..2 {
         let other = format!("<default {rank}> other {rank}\n");

@@ -1,10 +1,10 @@
-//! End-to-end tests: real processes, their output, their exit codes, and what is left of them.
+//! End-to-end tests: output, exit codes and remaining processes of real runs.
 //!
-//! Names say the behaviour; ids such as SCN-A19 in comments are the acceptance scenarios of the
-//! behavioural specification of the launcher. Workers are one-line shell scripts or the scripted
-//! `fixture_worker`.
+//! The name of a test describes the behaviour. Ids such as SCN-A19 in comments are acceptance
+//! scenarios of the launcher's behavioural specification. Workers are one-line shell scripts or the
+//! scripted `fixture_worker`.
 
-// All of this crate is tests; the lint's exception knows only functions marked as such.
+// This crate contains only tests, but the lint's exception applies only to `#[test]` functions.
 #![allow(clippy::unwrap_used)]
 
 mod commands;

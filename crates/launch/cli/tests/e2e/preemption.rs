@@ -1,4 +1,4 @@
-//! The notice that the scheduler takes the nodes away: who hears of it, how often, and how the launch ends.
+//! Tests of the preemption notice: its receivers, and the end of the launch.
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, free_port, kill, run_shell};
 
-/// A worker that tells what it gets, and ends 0.3 s after the first notice. The notice ends what it waits for, so that it may come
-/// before the wait.
+/// Script of a worker that prints its signals, and ends 0.3 s after the notice.
+///
+/// The notice kills the process that the worker waits for, so it may come before the wait.
 const CHECKPOINTS: &str = "sleep 60 & waits=$!; trap 'echo got USR1; kill $waits 2> /dev/null' USR1; \
                            trap 'echo got TERM; exit 0' TERM; echo ready; wait $waits; \
                            sleep 0.3; test -s \"$RDZV_PREEMPT\" && echo the file is there; exit 0";
 
-/// Two nodes with two workers each, which meet at `c10d`, or by fixed ranks.
+/// Starts two nodes with two workers each, over `c10d` or static rendezvous.
 fn two_nodes(is_static: bool, flags: &[&str], script: &str) -> [Running; 2] {
     let port = free_port().to_string();
     let endpoint = format!("127.0.0.1:{port}");
@@ -39,7 +40,7 @@ fn a_notice_to_one_agent_reaches_every_worker_of_every_node_once() {
     for is_static in [false, true] {
         let flags = ["--preempt-signal", "USR1", "--max-restarts", "3"];
         let nodes = two_nodes(is_static, &flags, CHECKPOINTS);
-        // As a scheduler does that signals every process of ours on a node, and no other node.
+        // Some schedulers signal every process on one node, and no other node.
         for (pid, command) in nodes[1].processes() {
             if !command.starts_with("sleep") {
                 kill(pid, Signal::USR1);
@@ -122,7 +123,7 @@ fn the_second_notice_to_the_same_agent_is_a_request_to_stop() {
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::TERM);
     running.stdout.await_text("got TERM\n", 1);
-    // Within 200 ms it would be the same one.
+    // Within 200 ms, it would count as the same signal.
     std::thread::sleep(Duration::from_millis(300));
     running.signal(Signal::TERM);
     running.wait().expect(1);

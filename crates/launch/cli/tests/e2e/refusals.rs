@@ -1,4 +1,4 @@
-//! Command lines that are refused: what is said, and with which exit code.
+//! Tests of refused command lines: message and exit code.
 
 use crate::harness::{rdzv, run_shell, torchrun};
 
@@ -47,7 +47,7 @@ fn wrong_lines_are_answered_once_with_the_usage() {
     }
 }
 
-// SCN-A15; the whole table, without processes, is in the tests of `resolve`.
+// SCN-A15; the tests of `resolve` contain the whole table, without processes.
 #[test]
 fn impossible_values_end_with_the_class_and_text_of_torchrun() {
     for (flags, variable, last) in [

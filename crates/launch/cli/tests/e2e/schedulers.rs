@@ -1,12 +1,13 @@
-//! The ways in which cluster schedulers start `torchrun` and `rdzv run`: Slurm's `srun`, and the variables
-//! of Kubernetes operators.
+//! Tests of launches under cluster schedulers: Slurm and Kubernetes operators.
 //!
-//! The nodes are agents side by side; what `srun` does for one job is done by a few lines of shell.
+//! The nodes are agents on this machine. A few lines of shell replace `srun`.
 
 use crate::harness::{Ended, Job, free_port, shell};
 
-/// As many copies of a command as there are nodes, each with its number; ends like the worst of
-/// them. `-w` asks for one only.
+/// Script that runs a copy of a command for each node, as `srun` does.
+///
+/// Each copy gets its number, and the script ends with the worst exit code. With `-w`, it runs only
+/// one copy.
 const SRUN: &str = r#"
 case $1 in -w) shift 2; exec "$@";; esac
 node=0
@@ -22,10 +23,10 @@ for task in $tasks; do wait $task || code=$?; done
 exit $code
 "#;
 
-/// The training script, for an interpreter that is a shell.
+/// Training script; the interpreter is a shell.
 const TRAIN: &str = r#"echo "$RANK/$WORLD_SIZE local $LOCAL_RANK run $TORCHELASTIC_RUN_ID $*""#;
 
-/// A batch script, with `torchrun` and `srun` in its path.
+/// Returns a batch script with `torchrun` and `srun` in its path.
 fn sbatch(script: &str) -> Job {
     shell(
         r#"

@@ -1,4 +1,4 @@
-//! Signals to the launcher: who gets them, how long it takes, and that nobody survives.
+//! Tests of signals to the launcher: receivers, duration, remaining processes.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, ends_within, free_port, kill, run_fixture, run_shell, shell};
 
-/// A worker that says it is ready, and which signal it got.
+/// Script of a worker that prints when it is ready, and which signal it got.
 const TELLS: &str = "for s in TERM INT HUP QUIT USR1; do trap \"echo got $s; exit 0\" $s; done; \
                      echo ready; while :; do sleep 60 & wait $!; done";
 
@@ -75,7 +75,7 @@ fn repeated_signals_leave_no_worker_alive() {
         running.stderr.await_text(&received, 1);
     }
     running.signal(Signal::HUP);
-    // That nothing is left is asserted by `wait`.
+    // `wait` asserts that no process is left.
     running.wait().expect(1);
 }
 
@@ -103,7 +103,7 @@ fn a_signal_that_is_not_handled_ends_the_launcher_and_everything_else() {
     }
 }
 
-/// Two workers that say which of the signals for workers they got; SIGTERM ends them.
+/// Starts two workers that print SIGUSR1 and SIGUSR2; SIGTERM ends them.
 fn workers_that_tell(before: &str) -> Running {
     let script = "trap 'echo got USR1' USR1; trap 'echo got USR2' USR2; trap 'exit 0' TERM; \
                   sleep 1000 & echo ready; while :; do wait $!; done";
@@ -119,8 +119,8 @@ fn workers_that_tell(before: &str) -> Running {
 #[test]
 fn signals_for_the_workers_reach_each_of_them_once_and_end_nothing() {
     let running = workers_that_tell("");
-    // As a scheduler does that signals all processes of a job, and as one that signals the
-    // launcher. The workers' children go on without a handler.
+    // Some schedulers signal all processes of a job, and some only the launcher. The workers'
+    // children have no handler, so they get no signal here.
     for (pid, command) in running.processes() {
         if !command.starts_with("sleep") {
             kill(pid, Signal::USR1);
@@ -174,7 +174,7 @@ fn a_signal_that_was_blocked_is_taken_all_the_same() {
 #[test]
 fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
     for signal in [Signal::TERM, Signal::INT] {
-        // The first of two nodes waits for the other, who does not come.
+        // The first of two nodes waits for the second, which does not come.
         let port = free_port();
         let flags = format!("--nnodes 2 --node-rank 0 --master-port {port}");
         let running = run_shell(&*flags, "true").start();
@@ -184,11 +184,11 @@ fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
     }
 }
 
-/// A pipe that is full, which is descriptor 3 of a script from then on.
+/// Shell code that makes descriptor 3 a full pipe.
 const FULL_PIPE: &str = "exec 3<>stalled; \
     dd if=/dev/zero of=stalled oflag=nonblock bs=4096 count=1000 2>dd.txt;";
 
-/// Starts a script that has the full pipe, and waits until its worker is ready.
+/// Starts a script with the full pipe, and waits until its worker is ready.
 fn start_with_full_pipe(script: &str) -> Running {
     let job = shell(&format!("{FULL_PIPE} {script}")).pipe("stalled");
     let running = job.pipe("ready").start();
@@ -198,7 +198,7 @@ fn start_with_full_pipe(script: &str) -> Running {
 
 #[test]
 fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
-    // All of it goes to the full pipe: log lines, teed lines, stderr that is passed on.
+    // The full pipe gets log lines, teed lines, and the workers' stderr.
     for (flags, worker) in [
         ("", "exec 2>/dev/null"),
         ("--tee 3", "yes x | head -c 300000"),
@@ -243,7 +243,7 @@ fn a_run_that_waits_for_the_reader_of_its_console_can_be_stopped() {
 
 #[test]
 fn a_console_that_nobody_reads_does_not_hold_up_the_stop() {
-    // The pipe is full before the launch: 64 KiB are what it holds. The workers do without it.
+    // The pipe is full before the launch, with its 64 KiB. The workers do not write to it.
     let script = format!(
         "{FULL_PIPE} exec \"$RDZV\" run --nproc-per-node 2 --no-python \
              sh -c 'exec 2>/dev/null; {TELLS}' 2>&3"
@@ -252,7 +252,7 @@ fn a_console_that_nobody_reads_does_not_hold_up_the_stop() {
     running.stdout.await_text("ready\n", 2);
     running.signal(Signal::TERM);
     running.stdout.await_text("got TERM\n", 2);
-    // Reads until the last writer, the keeper, has ended.
+    // `read` returns when the last writer, the keeper, has ended.
     let said = fs::read(running.path("stalled")).unwrap();
     let said = String::from_utf8_lossy(&said);
     running.wait().expect(1);

@@ -1,4 +1,4 @@
-//! `rdzv store`.
+//! Tests of `rdzv store`.
 
 use std::io::{PipeReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, rdzv};
 
-/// Starts a store at a free port of this host, and tells where it listens.
+/// Starts a store at a free port, and returns its address too.
 fn listening() -> (Running, SocketAddr) {
     let running = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]).start();
     let address = running.address();
@@ -45,7 +45,7 @@ fn a_port_in_use_is_one_sentence() {
     ended.assert_last_error("rdzv store: ", &[&port]);
 }
 
-/// A pipe that is full, and that nobody reads.
+/// Returns a full pipe.
 fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
@@ -56,7 +56,7 @@ fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
     (reader, writer)
 }
 
-/// Sends what no client of a store sends, and waits until the store has hung up.
+/// Sends an HTTP request, and waits until the store has closed the connection.
 fn scan(address: SocketAddr) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
@@ -71,7 +71,7 @@ fn a_console_that_nobody_reads_stops_neither_the_service_nor_a_signal() {
         .start();
     let address = running.address();
     scan(address);
-    // A client that asks is answered.
+    // The store still answers a real client.
     let options = TcpStoreOptions::new(address.ip().to_string(), address.port());
     let client = TcpStore::connect(options).unwrap();
     client.set("key", b"value").unwrap();

@@ -1,11 +1,11 @@
-//! The verdict on a run: which worker failed first and why, in words, as a file, and as an exit code.
+//! Tests of the verdict on a run: text, report file and exit code.
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{Ended, rdzv, run_fixture, run_shell};
 
-/// What Python leaves on stderr; as a script for a shell, run by rank 1 while the other one waits.
+/// Shell script in which rank 1 prints a Python traceback while rank 0 waits.
 const EXCEPTION: &str = r#"test $RANK = 0 && sleep 1000
 echo 'Traceback (most recent call last):' >&2
 echo '  File "train.py", line 7, in <module>' >&2
@@ -13,12 +13,12 @@ echo 'ValueError: loss is NaN' >&2
 echo 'still flushing' >&2
 exit 1"#;
 
-/// The report that the run has written.
+/// Returns the report that the run has written.
 pub(crate) fn report(ended: &Ended) -> Value {
     ended.json("report.json")
 }
 
-/// The lines of the verdict on stderr.
+/// Returns the lines of the verdict on stderr.
 fn verdict_lines(ended: &Ended) -> Vec<&str> {
     let lines = ended.stderr.lines();
     lines.filter(|line| line.starts_with("rdzv: ")).collect()
@@ -37,7 +37,7 @@ fn an_exception_is_named_with_nothing_but_the_default_flags() {
     );
     let other = "rdzv: 1 more: rank 0: exit code -15 (SIGTERM), stopped by the agent";
     assert_eq!(lines[1..], [other]);
-    // What the worker wrote is passed on as it is, and stands above what is said of it.
+    // The worker's text is passed on unchanged, and comes before the failure report.
     let words = "line 7, in <module>\nValueError: loss is NaN\nstill flushing\n";
     let said = ended.stderr.find(words).unwrap();
     assert!(said < ended.stderr.find("failed (exitcode: 1)").unwrap());
@@ -100,7 +100,7 @@ fn a_flood_on_stderr_arrives_whole_and_only_its_end_is_kept() {
 
 #[test]
 fn a_worker_that_reads_no_stderr_of_its_own_may_leave_it_to_a_child() {
-    // The child holds the pipe longer than the worker lives, and ends with the group.
+    // The child keeps the pipe open after the worker's exit, and ends with the group.
     let ended = run_shell("", "sleep 1000 & echo bye >&2; exit 0").run();
     ended.expect(0);
 }

@@ -1,4 +1,6 @@
-//! Workers that cannot be started, that the kernel holds, and what every worker begins with.
+//! Tests of workers that cannot start or that the kernel holds.
+//!
+//! They also check the initial state of a worker.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +38,7 @@ fn a_child_that_ignores_the_signal_its_worker_obeys_goes_too() {
 
 #[test]
 fn a_worker_that_cannot_be_started_leaves_none_of_those_before_it() {
-    // The agent can open so few files that it runs out of them among the workers.
+    // The agent can open so few files that it cannot start all workers.
     let script = "trap '' TERM; setsid sleep 1000 & while :; do sleep 1000 & wait $!; done";
     let flags = "--nproc-per-node 60 --shutdown-timeout 1 --max-restarts 3";
     let ended = run_shell_after("ulimit -n 60", flags, script).expect(1);
@@ -47,7 +49,7 @@ fn a_worker_that_cannot_be_started_leaves_none_of_those_before_it() {
     assert!((1..60).contains(&started), "{error}");
 }
 
-/// A worker counts as started when its program is being executed, not when there is a process.
+/// A worker has started when its program executes, not when its process exists.
 #[test]
 fn what_cannot_be_executed_is_named_with_the_reason() {
     for (content, mode, reason) in [
@@ -67,8 +69,10 @@ fn what_cannot_be_executed_is_named_with_the_reason() {
     }
 }
 
-/// As soon as this worker has started, the kernel holds it in state D: a child that shares its memory
-/// opens a pipe that nobody writes to, before it executes its program. Only SIGKILL ends that.
+/// Python code of a worker that the kernel holds in state D.
+///
+/// A child that shares its memory opens a pipe without a writer, before it executes its program.
+/// Only SIGKILL ends this state.
 const HELD: &str = "import os
 os.mkfifo('held')
 opening = (os.POSIX_SPAWN_OPEN, 0, 'held', os.O_RDONLY, 0)
@@ -86,7 +90,7 @@ fn a_worker_that_the_kernel_holds_ends_the_run_as_failed_whatever_restarts_are_l
         .env("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "0.4")
         .expect(1);
     let said = &ended.stderr;
-    // Without a restart.
+    // The workers started once, so there was no restart.
     assert_eq!(ended.stdout.matches("started\n").count(), 2, "{said}");
     for text in [
         "rank      : 1 (local_rank: 1)",

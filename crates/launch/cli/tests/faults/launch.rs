@@ -1,4 +1,4 @@
-//! One node: from its start to its report.
+//! One node, from its start to its report.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -13,43 +13,44 @@ use serde_json::Value;
 
 use crate::table::scripts;
 
-/// No fault takes longer to be named on a busy machine; reaching it is a failure.
+/// Time limit for a report on a busy machine; a longer run is a failure.
 const DEADLINE: Duration = Duration::from_secs(40);
 
-/// A launch to be.
+/// Parameters of a launch.
 pub(crate) struct Launch<'a> {
-    /// A folder of the run's own.
+    /// Directory of the run.
     pub(crate) directory: &'a Path,
-    /// Which node of the run it is.
+    /// Index of the node in the run.
     pub(crate) index: usize,
     pub(crate) port: u16,
-    /// A program, with arguments, that starts the launcher; its last argument is a shell script
-    /// that ends with `exec "$@"`.
+    /// Program with arguments that starts the launcher.
+    ///
+    /// The last argument is a shell script that ends with `exec "$@"`.
     pub(crate) within: Vec<String>,
-    /// Arguments before those of the row.
+    /// Arguments that come before the arguments of the row.
     pub(crate) rendezvous: Vec<String>,
     pub(crate) launcher: &'a [String],
     pub(crate) worker: &'a [String],
 }
 
-/// A node that runs.
+/// Running node.
 pub(crate) struct Node {
     process: Process,
     report: PathBuf,
     stderr: PathBuf,
 }
 
-/// A node that has ended.
+/// Node that has ended.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
-    /// Whether it had to be killed because it did not end.
+    /// `true` if the test killed the node because it did not end.
     pub(crate) hung: bool,
     pub(crate) report: Option<Value>,
     pub(crate) stderr: String,
 }
 
 impl Launch<'_> {
-    /// Starts it.
+    /// Starts the launch.
     pub(crate) fn start(self) -> Node {
         let filled = |word: &String| {
             word.replace("{dir}", self.directory.to_str().unwrap())
@@ -109,12 +110,12 @@ fn is_variable(name: &str) -> bool {
 }
 
 impl Node {
-    /// Waits for its end.
+    /// Waits for the end of the node.
     pub(crate) fn wait(mut self) -> Ended {
         let ended = self.process.wait_within(DEADLINE);
         let hung = ended.is_none();
         let status = ended.unwrap_or_else(|| {
-            // With the keeper, everything ends.
+            // When the keeper ends, all other processes end.
             self.process.signal(Signal::KILL);
             self.process.wait()
         });
@@ -127,9 +128,9 @@ impl Node {
         }
     }
 
-    /// What happens to a machine that loses power, as far as its processes are concerned.
+    /// Kills all processes of the node, as a loss of power does.
     pub(crate) fn lose(mut self) {
-        // The agent first: it would say good-bye if it saw its keeper go.
+        // The agent is killed first, because it would leave in order after the loss of its keeper.
         if let Some(agent) = pids::agent(self.process.pid()) {
             pids::kill(agent, Signal::KILL);
         }
@@ -148,7 +149,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// The interpreter itself, not a script in front of it.
+/// Returns the path of the interpreter itself, not of a wrapper script.
 fn python() -> &'static str {
     static PYTHON: OnceLock<String> = OnceLock::new();
     PYTHON.get_or_init(|| {

@@ -1,20 +1,20 @@
-//! Faults: what can go wrong in a job, and that the verdict names who it was and why.
+//! Tests that the verdict on a faulty job names the right rank and cause.
 //!
-//! `table.txt` has one row per fault, `scripts/` what breaks. Every row is a real launch with
-//! `--report`; the report's first failure is compared with what a user would say. The score is
-//! printed, with every row that was not named rightly; it may not fall below 39 of 40.
+//! `table.txt` has one row per fault, and `scripts/` contains the faulty workers. Every row is a
+//! real launch with `--report`. The test compares the first failure of the report with the row. It
+//! prints the score and every wrong verdict. The score may not fall below 39 of 40.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `table` | the rows, and the words in them |
-//! | `settings` | what surrounds a launch: other nodes, a small disk, a limit of memory, a taken port |
+//! | `table` | the rows and their words |
+//! | `settings` | the environment of a launch: other nodes, small disk, memory limit, used port |
 //! | `launch` | one node from its start to its report |
-//! | `verdict` | what was reported, against what was expected |
+//! | `verdict` | the comparison of the report with the row |
 //!
 //! `FAULT=words cargo test -p rdzv --test faults` runs only rows whose name contains the words, and
 //! prints everything about them.
 
-// All of this crate is tests; the lint's exception knows only functions marked as such.
+// This crate contains only tests, but the lint's exception applies only to `#[test]` functions.
 #![allow(clippy::unwrap_used)]
 
 mod launch;
@@ -33,7 +33,9 @@ use std::time::Instant;
 use crate::table::Row;
 use crate::verdict::Named;
 
-/// Launches mostly wait, so there may be more of them than processors.
+/// Number of parallel launches.
+///
+/// They mostly wait, so there may be more launches than processors.
 const PARALLEL: usize = 6;
 
 #[test]

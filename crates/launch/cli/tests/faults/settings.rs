@@ -1,19 +1,19 @@
-//! What surrounds a launch.
+//! The settings in which a launch runs.
 //!
-//! | setting | what it is |
+//! | setting | meaning |
 //! |---|---|
 //! | `one` | one node |
 //! | `memory-group` | one node in a control group with little memory |
 //! | `small-disk` | one node; `{dir}/small` is a file system of 256 KiB |
 //! | `foreign-program` | one node; `{dir}/foreign` is a program for another kind of processor |
-//! | `taken-port` | one node; somebody else listens at `{port}` |
+//! | `taken-port` | one node; another socket listens at `{port}` |
 //! | `two-nodes` | two nodes over c10d |
 //! | `two-static-nodes` | two nodes over a static rendezvous |
-//! | `dead-node` | two nodes over a store of its own; one is gone once all workers have begun |
-//! | `lost-network` | the same; one cannot reach the store any more |
+//! | `dead-node` | two nodes over a separate store; one is lost once all workers have begun |
+//! | `lost-network` | the same, but one node loses its connection to the store |
 //!
-//! In `{dir}` there are named pipes: `go`, `go0`, `go1` and `go2` for workers that wait for one
-//! another, `began` for those that tell that they run.
+//! `{dir}` contains named pipes: `go`, `go0`, `go1` and `go2` for workers that wait for one
+//! another, and `began` for workers that report their start.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -32,8 +32,9 @@ use crate::launch::{Ended, Launch, Node};
 use crate::store_process::Store;
 use crate::table::Row;
 
-/// Runs the row in its setting; the nodes whose report counts, or why this machine cannot do it and
-/// somebody said that this is fine.
+/// Runs the row in its setting, and returns the nodes whose reports count.
+///
+/// The error is the reason why this machine cannot run the row, if a variable accepts that.
 pub(crate) fn run_row(row: &Row) -> Result<Vec<Ended>, String> {
     let run = Run::new(row);
     let one = |within: Vec<String>| vec![run.node(0, within, Vec::new()).wait()];
@@ -102,7 +103,7 @@ pub(crate) fn run_row(row: &Row) -> Result<Vec<Ended>, String> {
     })
 }
 
-/// Accepted only where somebody says so.
+/// Returns the reason as an error if the variable accepts it; panics otherwise.
 fn refused(variable: &str, why: &str) -> Result<Vec<Ended>, String> {
     if std::env::var_os(variable).is_some() {
         return Err(why.to_owned());
@@ -114,7 +115,7 @@ fn both(nodes: [Node; 2]) -> Vec<Ended> {
     nodes.map(Node::wait).into()
 }
 
-/// A shell that does something and then becomes what it is told.
+/// Returns a shell command that runs a script and then executes its arguments.
 fn shell(script: &str) -> Vec<String> {
     let script = format!("{script} && exec \"$@\"");
     vec!["sh".to_owned(), "-ec".to_owned(), script]
@@ -149,7 +150,7 @@ impl<'a> Run<'a> {
             let mode = Mode::from_raw_mode(0o600);
             mknodat(CWD, directory.path().join(name), FileType::Fifo, mode, 0).unwrap();
         }
-        // With a reader, which is also a writer, neither side waits for the other to come.
+        // A descriptor for reading and writing, so that opening the pipe does not block any side.
         let began = OpenOptions::new()
             .read(true)
             .write(true)
@@ -176,14 +177,14 @@ impl<'a> Run<'a> {
         launch.start()
     }
 
-    /// Waits until so many workers have told that they run.
+    /// Waits until `count` workers have reported their start.
     fn await_began(&self, count: usize) {
         let lines = BufReader::new(&self.began).lines();
         assert_eq!(lines.take(count).filter(Result::is_ok).count(), count);
     }
 }
 
-/// The header of a program for IBM's mainframes: nobody's machine can run it by chance.
+/// Writes the header of an IBM mainframe program, which fails on this machine.
 fn foreign_program(path: &Path) {
     let mut header = vec![0_u8; 64];
     header[..7].copy_from_slice(b"\x7fELF\x02\x02\x01");
@@ -194,7 +195,7 @@ fn foreign_program(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A control group that may use 150 MB.
+/// Control group with a memory limit of 150 MB.
 struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
@@ -210,7 +211,7 @@ impl MemoryGroup {
             let made = fs::create_dir(&group)
                 .and_then(|()| {
                     let made = Self(group.clone());
-                    // Only what is there already: the folder may be none of a control group.
+                    // Only existing files are opened: the folder may not be a control group.
                     let mut file = OpenOptions::new().write(true).open(group.join(limit))?;
                     file.write_all(b"150000000").map(|()| made)
                 })
@@ -233,7 +234,7 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// A way to the store that can be closed for good.
+/// Proxy to the store that can be closed permanently.
 struct Link {
     address: SocketAddr,
     open: Arc<Mutex<Option<Vec<TcpStream>>>>,
@@ -271,7 +272,7 @@ impl Link {
         for connection in connections.into_iter().flatten() {
             let _ = connection.shutdown(Shutdown::Both);
         }
-        // The thread that accepts sees that it is over, and nobody listens any more.
+        // The connection wakes the accepting thread, which then closes the socket.
         let _ = TcpStream::connect(self.address);
     }
 }

@@ -1,27 +1,27 @@
-//! The rows of `table.txt`.
+//! Parser of `table.txt`.
 
 use std::path::{Path, PathBuf};
 
-/// One fault.
+/// Row of the table: one fault.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// Its line in the table.
+    /// Line number in the table.
     pub(crate) line: usize,
     pub(crate) name: &'static str,
     pub(crate) setting: &'static str,
-    /// Arguments of the launcher; an environment variable where it looks like one.
+    /// Arguments of the launcher; an assignment such as `A=1` sets a variable.
     pub(crate) launcher: Vec<String>,
-    /// The worker's program and its arguments.
+    /// Program of the worker, and its arguments.
     pub(crate) worker: Vec<String>,
-    /// Global ranks of which any may be blamed; `None` if it may be nobody.
+    /// Global ranks that the verdict may name; `None` stands for no rank.
     pub(crate) ranks: Vec<Option<u64>>,
-    /// Kinds that are right.
+    /// Correct kinds of the cause.
     pub(crate) kinds: Vec<&'static str>,
-    /// Texts of which one must be in the cause's.
+    /// Texts; the text of the cause must contain one of them.
     pub(crate) texts: Vec<String>,
 }
 
-/// All rows of the table.
+/// Returns all rows of the table.
 pub(crate) fn rows() -> Vec<Row> {
     include_str!("table.txt")
         .lines()
@@ -52,7 +52,9 @@ fn row(number: usize, line: &'static str) -> Row {
     }
 }
 
-/// Words apart by blanks; what stands in double quotes belongs to one word, and `\"` is a quote.
+/// Splits a text into words at blanks.
+///
+/// A part in double quotes belongs to one word, and `\"` is a quote.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut quoted, mut begun) = (String::new(), false, false);
@@ -79,7 +81,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Where the scripts are.
+/// Returns the directory of the scripts.
 pub(crate) fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/scripts")
 }

@@ -1,20 +1,20 @@
-//! What was reported, against what was expected.
+//! Comparison of a report with the expected verdict.
 
 use serde_json::Value;
 
 use crate::launch::Ended;
 use crate::table::Row;
 
-/// Whether a fault was named rightly.
+/// Result of the comparison.
 pub(crate) enum Named {
     Rightly,
-    /// How it was not, in words.
+    /// Description of the mistake.
     Wrongly(String),
-    /// Why this machine cannot tell.
+    /// Reason why this machine cannot run the row.
     NotTested(String),
 }
 
-/// All reports of a row have to be right.
+/// Compares all reports of a row, which must all be correct.
 pub(crate) fn compare(row: &Row, nodes: &[Ended]) -> Named {
     for (index, node) in nodes.iter().enumerate() {
         if let Some(wrong) = wrong(row, node) {
@@ -47,7 +47,7 @@ fn wrong(row: &Row, node: &Ended) -> Option<String> {
     if node.status.success() || report["exit_code"] == 0 {
         return Some(format!("{}, reported {}", node.status, report["exit_code"]));
     }
-    // Where no worker is to be blamed, the run's own error is the cause.
+    // Without a first failure, the error of the run itself is the cause.
     let (kind, text) = if first.is_null() {
         ("agent_error", text(&report["error"]))
     } else {

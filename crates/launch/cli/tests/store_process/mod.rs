@@ -1,11 +1,11 @@
-//! A store server that belongs to no agent, for runs whose nodes come and go.
+//! Store server that belongs to no agent, for runs with a changing membership.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use rdzv_testing::Process;
 
-/// `rdzv store` on a free port; killed when this is dropped.
+/// Process of `rdzv store` on a free port; it is killed on drop.
 pub(crate) struct Store {
     _process: Process,
     pub(crate) address: SocketAddr,

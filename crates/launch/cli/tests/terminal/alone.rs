@@ -1,4 +1,4 @@
-//! One worker alone: it has the terminal, and its stderr passes through a terminal of ours.
+//! Tests of a single worker: it uses the terminal, and rdzv relays its stderr.
 
 use crate::job::{has, run_python, shell};
 
@@ -16,7 +16,7 @@ fn the_verdict_of_the_only_worker_has_the_cause() {
         let (code, lines) = run_python(flags, script).start_on(120, 40).end();
         assert_eq!(code, Some(1));
         let text = lines.join("\n");
-        // Unchanged, and once.
+        // The line appears unchanged and once.
         assert_eq!(
             lines.iter().filter(|line| *line == "begins").count(),
             1,
@@ -61,12 +61,12 @@ fn the_only_worker_is_suspended_and_goes_on() {
     run.wait_for_file("on");
     run.press(b"\x1a");
     run.wait_for_text("Stopped");
-    // The worker stands still a moment after the launcher, and reads what is typed before.
+    // The worker stops shortly after the launcher, and would read keys that come before that.
     run.wait_for_text("rdzv: stopped;");
     run.press(b"echo the shell is $((40 + 2))\r");
     run.wait_for_text("the shell is 42");
     run.press(b"fg\r");
-    // The shell reads what is typed before.
+    // The shell would read keys that come before the worker continues.
     run.wait_for_text("rdzv: continued");
     run.press(b"you\r");
     run.wait_for("the end", |screen| {
@@ -81,7 +81,7 @@ fn the_only_worker_learns_that_the_terminal_has_another_size() {
     let script = "
 import os, signal, sys
 def tell(word):
-    # Not print: the signal may come while the line is on its way.
+    # Not `print`: the signal may interrupt it within a line.
     sizes = (str(tuple(os.get_terminal_size(stream))) for stream in (1, 2))
     os.write(1, (' '.join([word, *sizes]) + '\\n').encode())
 def resized(signal, frame):

@@ -1,10 +1,12 @@
-//! Progress bars and the status row.
+//! Tests of progress bars and the status row.
 
 use std::fs;
 
 use crate::job::{has, run_shell};
 
-/// A bar as tqdm writes it, on stderr; between its halves it waits for a line in `fifo⟨rank⟩`.
+/// Script that writes a bar to stderr, as tqdm does.
+///
+/// After half of the bar, it waits for a line in `fifo⟨rank⟩`.
 const BAR: &str = r#"
 mkfifo fifo$RANK
 step() { printf '\r%3d%%|bar of %s|' $1 $RANK >&2; }
@@ -85,7 +87,7 @@ fn lines_go_above_the_bars() {
 
 #[test]
 fn the_rows_of_a_terminal_that_gets_another_size_follow_it() {
-    // The trap interrupts the waiting.
+    // The trap interrupts `read`, so it is repeated.
     let waiting = "exec 3<> fifo$RANK; until read go <&3; do :; done";
     let script = format!("trap 'echo now $(stty size <&2)' WINCH\n{BAR}")
         .replace("read go < fifo$RANK", waiting);

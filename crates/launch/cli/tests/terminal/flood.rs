@@ -1,11 +1,11 @@
-//! Workers that write more than anybody reads.
+//! Tests of workers that write faster than the terminal reads.
 
 use crate::job::{has, run_shell};
 
 const BEGIN_UPDATE: &str = "\u{1b}[?2026h";
 const END_UPDATE: &str = "\u{1b}[?2026l";
 
-/// Returns text that was written to the terminal between two of its updates, where a reader sees it.
+/// Returns text that was written outside an update of the terminal, if any.
 fn is_outside_of_updates(raw: &str) -> Option<&str> {
     let (_, from_first) = raw.split_once(BEGIN_UPDATE)?;
     let (until_last, _) = from_first.rsplit_once(END_UPDATE)?;
@@ -45,7 +45,7 @@ mkfifo fifo$RANK; touch on$RANK; read go < fifo$RANK";
         let Some((_, line)) = line.split_once("line ") else {
             continue;
         };
-        // A full terminal takes a part of a line. It is shown, and then the line or its end.
+        // A full terminal accepts only a part of a line. The whole line or its rest follows.
         let (line, is_part) = match line.strip_suffix("\u{1b}[K\r") {
             Some(part) => (part, true),
             None => (line, false),

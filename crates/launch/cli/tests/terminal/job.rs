@@ -1,4 +1,4 @@
-//! A launch on a terminal, in a directory of its own.
+//! Launch on a terminal, in a separate directory.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use rdzv_testing::{DEADLINE, Marker, Terminal, Words, pids};
 use tempfile::TempDir;
 
-/// A launch to be.
+/// Launch that has not started.
 pub(crate) struct Job {
     command: Command,
     directory: TempDir,
     marker: Marker,
 }
 
-/// `rdzv run` with these flags and this shell script as the worker.
+/// Returns `rdzv run` with these flags and this shell script as the worker.
 pub(crate) fn run_shell(flags: impl Words, script: &str) -> Job {
     program(env!("CARGO_BIN_EXE_rdzv"))
         .args(["run"])
@@ -25,7 +25,7 @@ pub(crate) fn run_shell(flags: impl Words, script: &str) -> Job {
         .args(["--no-python", "sh", "-c", script])
 }
 
-/// `rdzv run` with these flags and this Python program as the worker.
+/// Returns `rdzv run` with these flags and this Python program as the worker.
 pub(crate) fn run_python(flags: impl Words, script: &str) -> Job {
     let job = program(env!("CARGO_BIN_EXE_rdzv"));
     fs::write(job.path("train.py"), script).unwrap();
@@ -34,7 +34,7 @@ pub(crate) fn run_python(flags: impl Words, script: &str) -> Job {
         .args(["--no-python", "python3", "train.py"])
 }
 
-/// A shell that finds the program in `$RDZV`.
+/// Returns a shell with the path of the program in `$RDZV`.
 pub(crate) fn shell(arguments: &[&str]) -> Job {
     program("bash")
         .env("RDZV", env!("CARGO_BIN_EXE_rdzv"))
@@ -67,7 +67,9 @@ impl Job {
         self
     }
 
-    /// On a machine with this name. `None` where it cannot have another one and that was accepted.
+    /// Gives the machine another name for this launch.
+    ///
+    /// `None` if that is impossible here and a variable accepts it.
     #[track_caller]
     pub(crate) fn on_machine(self, name: &str) -> Option<Self> {
         let rename = format!("echo {name} > /proc/sys/kernel/hostname && exec \"$0\" \"$@\"");
@@ -88,7 +90,7 @@ impl Job {
         }
         let mut command = Terminal::command("unshare");
         command.args(enter).arg(rename);
-        // Behind `setsid --ctty`.
+        // The command follows `setsid --ctty`.
         command.args(self.command.get_args().skip(1));
         let variables = self.command.get_envs();
         command
@@ -107,7 +109,7 @@ impl Job {
         self.directory.path().join(name)
     }
 
-    /// Starts it on a terminal of 80 columns and 24 rows.
+    /// Starts the launch on a terminal of 80 columns and 24 rows.
     pub(crate) fn start(self) -> Running {
         self.start_on(80, 24)
     }
@@ -121,7 +123,7 @@ impl Job {
     }
 }
 
-/// A launch that is running.
+/// Running launch.
 pub(crate) struct Running {
     terminal: Terminal,
     directory: TempDir,
@@ -129,12 +131,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// A path in its directory.
+    /// Returns a path in the directory of the launch.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Waits until there is this file in its directory.
+    /// Waits until this file exists in the directory of the launch.
     #[track_caller]
     pub(crate) fn wait_for_file(&self, name: &str) {
         let until = Instant::now() + DEADLINE;
@@ -144,12 +146,12 @@ impl Running {
                 "no {name}:\n{}",
                 self.screen().join("\n")
             );
-            // Files are not announced to us; the end of the program is, and is no success.
+            // The test polls for the file, but fails immediately if the program ends.
             assert!(!pids::ends_within(self.pid(), Duration::from_millis(2)));
         }
     }
 
-    /// Its process with this in its command line.
+    /// Returns the process with this text in its command line.
     pub(crate) fn process(&self, name: &str) -> i32 {
         let processes = self.marker.processes();
         let found = processes.iter().find(|(_, line)| line.contains(name));
@@ -158,19 +160,21 @@ impl Running {
             .0
     }
 
-    /// Kills all of it.
+    /// Kills all processes of the launch.
     pub(crate) fn kill(&self) {
         self.marker.kill_all();
     }
 
-    /// Waits for its end, after which nothing of it is left: exit code and all lines.
+    /// Waits for the end, and returns the exit code and all lines.
+    ///
+    /// Asserts that no process is left.
     #[track_caller]
     pub(crate) fn end(mut self) -> (Option<i32>, Vec<String>) {
         let status = self.terminal.wait();
         self.end_after(status)
     }
 
-    /// The same of one that has ended.
+    /// Returns exit code and lines of a launch that has already ended.
     #[track_caller]
     pub(crate) fn end_after(self, status: ExitStatus) -> (Option<i32>, Vec<String>) {
         let left = self.marker.processes();
@@ -183,7 +187,7 @@ impl Running {
         (status.code(), lines)
     }
 
-    /// The same, if it succeeds.
+    /// Waits for a successful end, and returns all lines.
     #[track_caller]
     pub(crate) fn lines_of_success(self) -> Vec<String> {
         let (code, lines) = self.end();
@@ -212,7 +216,7 @@ impl DerefMut for Running {
     }
 }
 
-/// Whether one of the lines is exactly this one.
+/// `true` if one of the lines is equal to `line`.
 pub(crate) fn has(lines: &[String], line: &str) -> bool {
     lines.iter().any(|other| other == line)
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C and Ctrl-Z.
+//! Tests of Ctrl-C and Ctrl-Z.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ fn ctrl_c_says_who_is_awaited_and_what_the_next_one_does() {
     run.wait_for("both to be asked", |screen| {
         has(screen, "[0-1] asked 0") || has(screen, "[0] asked 0") && has(screen, "[1] asked 1")
     });
-    // The same signal at once is one.
+    // An immediate repetition of a signal is not another request.
     std::thread::sleep(std::time::Duration::from_millis(250));
     run.press(b"\x03");
     run.wait_for_text("one more Ctrl-C kills at once");

@@ -1,13 +1,13 @@
-//! Lines of workers: whole, labelled, coloured, and folded where they are the same.
+//! Tests of the workers' lines: whole, labelled, coloured, collapsed if equal.
 
 use crate::job::{has, run_python, run_shell};
 
-/// Waits until all four workers are here.
+/// Shell code that waits until all four workers have started.
 const TOGETHER: &str = "touch here$RANK; until [ -e here0 -a -e here1 -a -e here2 -a -e here3 ]; do sleep 0.01; done; ";
 
 #[test]
 fn tracebacks_of_several_workers_are_whole() {
-    // Each writes its lines slowly, so that those of the others come between them.
+    // Each worker writes its lines slowly, so that lines of other workers come between them.
     let script = "
 import os, sys, time, traceback
 rank = int(os.environ['RANK'])

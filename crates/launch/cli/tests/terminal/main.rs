@@ -1,4 +1,4 @@
-//! `rdzv run` on a terminal: real programs on a pseudo-terminal, whose screen is read.
+//! Tests of `rdzv run` with real programs on a pseudo-terminal.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! A job of two nodes, each on a terminal of its own.
+//! Tests of a job on two nodes, each with a separate terminal.
 
 use std::fs;
 

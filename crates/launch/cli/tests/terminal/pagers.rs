@@ -1,4 +1,4 @@
-//! Programs around a run: a pager, a terminal multiplexer, a connection to another machine.
+//! Tests under a pager, a terminal multiplexer and an SSH connection.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn a_pager_reads_the_lines_of_the_workers() {
     ]);
     let run = run.start();
     run.wait_for("the first page", |screen| {
-        // The line of a run that ended already may have moved it up.
+        // If the run has ended already, its last line may have moved the others up.
         screen.iter().filter(|row| row.contains("line ")).count() >= 20
     });
     run.press(b"G");
@@ -64,7 +64,7 @@ exec tmux -L ./socket -f /dev/null new-session \"sh job.sh; read end\"";
 #[test]
 fn a_terminal_of_another_machine_shows_the_view() {
     let daemon = Path::new("/usr/sbin/sshd");
-    // For root it needs a folder that the system makes when it starts its own one.
+    // As root, sshd needs a folder that the system creates when it starts the sshd service.
     let is_ready = !rustix::process::geteuid().is_root() || Path::new("/run/sshd").exists();
     if !daemon.exists() || !is_installed("ssh") || !is_ready {
         return eprintln!("NOT TESTED: a connection to another machine, because there is no sshd");

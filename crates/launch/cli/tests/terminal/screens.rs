@@ -1,6 +1,6 @@
-//! Screens as people see them, at 80x24 and at 120x40, of every sentence about a run.
+//! Snapshots of the screen at 80x24 and 120x40 with every sentence about a run.
 //!
-//! Times and the name of this machine are replaced, because they differ from run to run.
+//! The tests replace times and the name of this machine, because they differ between runs.
 
 use std::fs;
 use std::net::TcpStream;
@@ -12,10 +12,12 @@ use crate::job::{Job, Running, run_python, run_shell};
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (120, 40)];
 
-/// The name of the machine, which is part of the sentences.
+/// Name of the machine, which is part of the sentences.
 const NAME: &str = "node";
 
-/// The rows without what differs: clocks are `M:SS`, seconds and process ids `N`, times `TIME`, the directory `/tmp/job`.
+/// Returns the rows with placeholders for values that differ between runs.
+///
+/// Clocks become `M:SS`, seconds and process ids `N`, times `TIME`, and the directory `/tmp/job`.
 fn stable(rows: &[String]) -> String {
     let is_number = |text: &str| {
         let digits = |character: char| character.is_ascii_digit() || character == '.';
@@ -54,7 +56,7 @@ fn stable(rows: &[String]) -> String {
     rows.collect::<Vec<_>>().join("\n")
 }
 
-/// Compares a screen with the one of before.
+/// Compares a screen with its snapshot.
 macro_rules! golden {
     ($name:literal, $size:expr, $rows:expr) => {
         insta::assert_snapshot!(format!("{}_{}", $name, $size.0), stable(&$rows));
@@ -84,7 +86,7 @@ printf '\\r100%%|##########| shard %s\\n' $((RANK / 2)) >&2";
             screen.len() == 5 && screen[4].starts_with("running")
         });
         golden!("running", size, screen);
-        // A finished bar stays where it was finished: one shard after the other.
+        // A finished bar stays at its place, so the shards finish in a fixed order.
         go_on(&run, 0..2);
         run.wait_for("the first bar at its end", |screen| {
             screen.iter().any(|row| row.starts_with("[0-1] 100%"))
@@ -94,7 +96,7 @@ printf '\\r100%%|##########| shard %s\\n' $((RANK / 2)) >&2";
     }
 }
 
-/// Rank 1 fails in the first attempts, with another cause each time.
+/// Script in which rank 1 fails in the first attempts, with different causes.
 const FAILING: &str = "
 import os, sys, time
 attempt = int(os.environ['TORCHELASTIC_RESTART_COUNT'])
@@ -144,7 +146,7 @@ fn ctrl_c_once_twice_and_thrice() {
         }
         run.wait_for_text("running \u{b7} 3 workers");
         run.press(b"\x03");
-        // The line, and the row below it.
+        // The text must appear twice: in a line and in the status row below it.
         let says = |screen: &[String], what: &str| {
             let text = screen.join(" ");
             let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -154,7 +156,7 @@ fn ctrl_c_once_twice_and_thrice() {
             says(screen, "to end; a second Ctrl-C") || says(screen, "Ctrl-C: ranks 0-2 have")
         });
         golden!("ctrl_c_once", size, screen);
-        // The same signal at once is one.
+        // An immediate repetition of a signal is not another request.
         std::thread::sleep(Duration::from_millis(250));
         run.press(b"\x03");
         let screen = run.wait_for("the second", |screen| says(screen, "left to end"));
@@ -168,7 +170,7 @@ fn ctrl_c_once_twice_and_thrice() {
 }
 
 fn node(endpoint: &str, nodes: &str, script: &str) -> Job {
-    // A killed node is gone at once.
+    // With `--agent-restarts 0`, a killed node is lost immediately.
     let flags = format!(
         "--nnodes {nodes} --nproc-per-node 1 --agent-restarts 0 --rdzv-backend c10d --rdzv-id job \
          --rdzv-conf last_call_timeout=600 --rdzv-endpoint {endpoint} --local-addr 127.0.0.1"
@@ -205,7 +207,7 @@ fn nodes_that_go_and_come() {
         let Some(first) = start() else {
             return;
         };
-        // It hosts the store.
+        // The first node hosts the store, so the other nodes start later.
         let until = Instant::now() + DEADLINE;
         while TcpStream::connect(&endpoint).is_err() {
             assert!(Instant::now() < until, "{:?}", first.screen());
@@ -214,7 +216,7 @@ fn nodes_that_go_and_come() {
         let second = start().unwrap();
         first.wait_for_file("r0/on");
         second.wait_for_file("r0/on");
-        // A line waits a moment for equal ones of other workers.
+        // The view delays a line shortly, to collapse it with equal lines of other workers.
         first.wait_for_text("[node 0] 2 workers");
         second.kill();
         first.wait_for_file("r1/on");

@@ -1,4 +1,4 @@
-//! The streams of workers: pseudo-terminals, pipes, or the terminal itself.
+//! Tests of the workers' streams: pseudo-terminals, pipes or the real terminal.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn workers_write_to_terminals_as_wide_as_their_rows() {
     let lines = run_shell("--nproc-per-node 2", KIND)
         .start()
         .lines_of_success();
-    // 80 columns without the label, its space and the last one.
+    // The width is 80 columns without the label, its space and the last column.
     assert!(
         has(&lines, "[0] tty 0 24 75") && has(&lines, "[1] tty 1 24 75"),
         "{lines:?}"
@@ -125,7 +125,7 @@ fn workers_go_on_while_the_agent_stands_still() {
 fn workers_go_on_while_nobody_takes_what_they_write() {
     let script = format!("[ $RANK = 1 ] || mkfifo fifo; {FLOOD}");
     let run = run_shell("--nproc-per-node 2", &script).start();
-    // Ctrl-S, which stops the terminal, and Ctrl-Q.
+    // Ctrl-S stops the terminal, and Ctrl-Q resumes it.
     run.press(b"\x13");
     run.wait_for_file("written");
     run.press(b"\x11");

@@ -1,4 +1,4 @@
-//! The status row while something is awaited: on each backend, for each cause.
+//! Tests of the status row during waits, on each backend and for each cause.
 
 use std::fs;
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ fn start(backend: &str, endpoint: &str, more: impl Words) -> Running {
     run_shell(flags(backend, endpoint, more), "echo hi $RANK").start_on(120, 40)
 }
 
-/// Waits until the last row begins like that; what follows in it.
+/// Waits until the last row begins with `row`, and returns the rest of the row.
 #[track_caller]
 fn wait_for_row(run: &Running, row: &str) -> String {
     let screen = run.wait_for(row, |screen| {
@@ -54,7 +54,7 @@ fn the_row_says_which_nodes_are_awaited_and_is_up_to_date() {
             .filter(|row| row.contains("waiting for nodes"))
             .count();
         assert_eq!(said, 1, "{screen:?}");
-        // The next reminder would come 30 s after the beginning.
+        // The next reminder would come only 30 s after the beginning.
         let second = start("c10d", &endpoint, more);
         wait_for_row(&first, "waiting for nodes: 2 of 3 (127.0.0.1) \u{b7} ");
         second.press(b"\x03");
@@ -174,8 +174,10 @@ mkfifo fifo; read go < fifo";
     run.lines_of_success();
 }
 
-/// A launch of two workers, of which the first one fails, and a debugger, this thread, holds the second one. The death of a
-/// process is told to its debugger first, and to its parent only when that has let it go.
+/// Starts two workers: the first one fails, and a debugger holds the second.
+///
+/// This thread is the debugger. The kernel reports the death of a process first to its debugger,
+/// and to its parent only after the debugger has released the process.
 fn held_by_a_debugger() -> (Running, Pid) {
     let script = "
 echo $$$$ > pid$RANK; mv pid$RANK on$RANK
@@ -192,7 +194,7 @@ exec sleep 1000";
     (run, worker)
 }
 
-/// The debugger takes note of the death of what it holds.
+/// Releases the dead worker: the debugger collects its exit status.
 fn let_go(worker: Pid) {
     waitpid(worker, Some(WaitPidFlag::__WALL)).unwrap();
 }
@@ -262,7 +264,7 @@ mkfifo fifo$LOCAL_RANK; touch on$LOCAL_RANK; read go < fifo$LOCAL_RANK";
             "{:?}",
             nodes.each_ref().map(|run| run.screen())
         );
-        // Either may be the one that is early.
+        // Either node may be the early one.
         std::thread::park_timeout(std::time::Duration::from_millis(10));
     }
     let late = nodes.iter().find(|run| is_late(run)).unwrap();

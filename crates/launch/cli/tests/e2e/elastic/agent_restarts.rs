@@ -1,4 +1,4 @@
-//! Agents that are killed, and started again by the processes around them.
+//! Tests of killed agents that their keepers restart.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::harness::{Running, free_port, poll_until, rdzv};
 
 const FLAGS: [&str; 2] = ["--nnodes=2", "--max-restarts=1"];
 
-/// Waits until nodes have printed that they are in this round.
+/// Waits until the nodes have printed this round.
 fn await_round<'n>(nodes: impl IntoIterator<Item = &'n Running>, round: u64) {
     await_each(nodes, &format!("round {round}\n"), 1);
 }
 
-/// Kills the agent of a node, and returns when there is another one.
+/// Kills the agent of a node, and waits for the next agent.
 fn kill_agent(node: &Running) {
     let agent = node.agent_pid();
     kill(agent, Signal::KILL);
@@ -95,7 +95,9 @@ fn an_agent_that_was_asked_to_end_is_not_started_again() {
     place.end();
 }
 
-/// Two agents that are not started again, at the first of several places, of which one votes.
+/// Starts two agents without restarts, at the first of several endpoints.
+///
+/// Only one of them is a voter.
 fn without_restarts(port: u16) -> (Place, [Running; 2]) {
     let place = Place {
         endpoint: format!("127.0.0.1:{port},127.0.0.2,127.0.0.3"),
@@ -114,7 +116,7 @@ fn without_restarts(port: u16) -> (Place, [Running; 2]) {
     (place, [host, other])
 }
 
-/// A node looks for its coordinator for five seconds, and then ends with this sentence.
+/// Asserts that a node waits 5 s for its coordinator, then ends with this text.
 fn expect_end_after_five_seconds(node: Running, before: Instant, said: &str) {
     let ended = node.wait().expect(1);
     let elapsed = before.elapsed();
@@ -134,8 +136,7 @@ fn without_restarts_and_with_one_voter_a_host_whose_agent_is_killed_ends_the_job
     let before = Instant::now();
     kill(host.agent_pid(), Signal::KILL);
     host.wait().expect(-9);
-    // The one that hosted the rendezvous is gone, and is waited for as long as before there was
-    // anything to wait for.
+    // The host of the rendezvous is lost. The other node waits for it as long as at the start.
     let said = format!("refused (os error 111) at the rdzv store at 127.0.0.1:{port} after 5.");
     expect_end_after_five_seconds(other, before, &said);
 }
@@ -156,7 +157,7 @@ fn without_restarts_and_with_one_voter_another_agent_that_is_killed_is_lost_at_o
         kill(&other);
         host.stderr.await_text(said, 1);
         host.stdout.await_text("node 0/1", 1);
-        // Neither the last call is waited for, nor that a connection comes back.
+        // The next round waits neither for the last call nor for a reconnection.
         let elapsed = before.elapsed();
         assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
         expect_killed(other);
@@ -179,7 +180,7 @@ fn without_restarts_and_with_one_voter_a_host_whose_keeper_is_killed_leaves_and_
 #[test]
 fn nobody_waits_for_a_host_that_has_ended_in_order() {
     let place = first_agent();
-    // With more voters another node would be the host.
+    // With more voters, another node would be the host.
     let flags = ["--nnodes=2", "--rdzv-conf=voters=1"];
     let nodes = place.two_nodes(&flags, "echo here; sleep 1000");
     await_each(&nodes, "here", 1);
@@ -187,11 +188,11 @@ fn nobody_waits_for_a_host_that_has_ended_in_order() {
     let before = Instant::now();
     terminated(host).expect(1);
     other.wait().expect(1);
-    // It would be 60 s.
+    // The default wait for a coordinator is 60 s.
     assert!(before.elapsed() < Duration::from_secs(30));
 }
 
-/// A store at this port, which may be killed with its keeper.
+/// Starts a store at this port, which a test can kill together with its keeper.
 fn store_at(port: &str) -> Place {
     let store = rdzv(["store", "--host", "127.0.0.1", "--port", port]);
     serving(store.env("LOGLEVEL", "INFO"))
@@ -221,7 +222,7 @@ fn a_host_that_somebody_starts_again_finds_the_others() {
     let nodes = place.two_nodes(&FLAGS, &gate.script());
     await_round(&nodes, 0);
     let [host, other] = nodes;
-    // All of its processes, as far as that goes at once: its agent may have the time to leave.
+    // All processes of the node are killed, but the agent may have the time to leave.
     drop(host);
     let host = place.node(&FLAGS, &gate.script()).start();
     host.stdout.await_text(" at ", 1);
@@ -256,7 +257,7 @@ fn a_host_that_is_stopped_is_named_and_waited_for() {
     let agent = host.agent_pid();
     kill(agent, Signal::STOP);
     let stopped = Instant::now();
-    // Its kernel answers, so the connection holds.
+    // The kernel of the stopped agent answers, so the connection stays open.
     let text = "for 3 s (it is connected and says nothing); the workers are not touched";
     other.stderr.await_text(text, 1);
     assert!(stopped.elapsed() < Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! How the end of one node becomes the end of the others.
+//! Tests of how the end of one node ends the other nodes.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
     one_fails_after_the_other_has_succeeded(first_agent());
 }
 
-// A store that agents reattach to has the barrier of the end; without it nobody says that the
-// others have succeeded.
+// The store holds the barrier of the end. After the loss of the store, this node cannot learn that
+// the others have succeeded.
 #[test]
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
     let place = store_with(&["--coordinator-timeout", "1"]);
@@ -34,7 +34,7 @@ fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() 
     }
     let before = Instant::now();
     let ended = succeeds.wait().expect(0);
-    // The barrier alone would have gone on for 300 s.
+    // The barrier alone would have waited for 300 s.
     assert!(
         before.elapsed() < Duration::from_secs(100),
         "{}",
@@ -44,7 +44,7 @@ fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() 
     runs.wait().expect(1);
 }
 
-/// Two nodes: the worker of the first does this, that of the second has succeeded.
+/// Starts two nodes: the first runs a script, and the second has succeeded.
 fn one_runs_while_the_other_has_succeeded(place: &Place, runs: &str) -> [Running; 2] {
     let script = format!("echo started; {runs}");
     let runs = place.node(&["--nnodes=2"], &script).pipe("go").start();
@@ -111,7 +111,7 @@ fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
 fn the_restarts_of_a_job_are_one_budget_on_any_number_of_nodes() {
     let place = store();
     let flags = ["--nnodes=4", "--max-restarts=2"];
-    // In each round another node fails first; its peers fail a moment later because of it.
+    // In each round, another node fails first, and its peers fail shortly after.
     let script =
         "echo round $RDZV_ROUND; test $GROUP_RANK = $((RDZV_ROUND % 4)) || sleep 0.2; exit 7";
     let nodes = [(); 4].map(|()| place.node(&flags, script).start());
@@ -119,8 +119,9 @@ fn the_restarts_of_a_job_are_one_budget_on_any_number_of_nodes() {
     place.end();
 }
 
-/// The last round of nodes that all fail. A worker may be stopped before it has said anything, but the one
-/// that fails first in a round has.
+/// Returns the last round of nodes that all fail.
+///
+/// A worker may be stopped before it prints its round, but the first failed worker has printed it.
 fn last_round<const NODES: usize>(nodes: [Running; NODES]) -> u32 {
     let ended = nodes.map(|node| node.wait().expect(1));
     let rounds = ended.iter().flat_map(|ended| ended.stdout.lines());
@@ -132,7 +133,7 @@ fn last_round<const NODES: usize>(nodes: [Running; NODES]) -> u32 {
 fn restarts_for_failures_of_different_nodes_come_out_of_one_budget() {
     let place = store();
     let flags = ["--nnodes=3", "--max-restarts=1"];
-    // Node 0 fails in round 0 and node 1 in round 1; the others never fail.
+    // Node 0 fails in round 0 and node 1 in round 1. The other node never fails.
     let script = "echo round $RDZV_ROUND; test $GROUP_RANK = $RDZV_ROUND && exit 7; sleep 1000";
     let nodes = [(); 3].map(|()| place.node(&flags, script).start());
     assert_eq!(last_round(nodes), 1);
@@ -158,7 +159,7 @@ fn a_signal_to_one_node_leaves_the_job_to_the_others() {
 fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     let place = first_agent();
     let script = "echo started; sleep 1000";
-    // It could be started again there, and is waited for so long.
+    // The host could restart at its endpoint, so the other node waits for it.
     let flags = ["--nnodes=2", "--rdzv-conf=coordinator_timeout=3"];
     let host = place.node(&flags, script).start();
     super::await_participants(&place.endpoint, 1, |_| true);
@@ -186,12 +187,12 @@ fn with_static_rendezvous_a_failed_node_restarts_alone() {
     assert_eq!(printed(&failing.stdout, "restarts"), "1");
 }
 
-/// Two static nodes, of which the first has the store.
+/// Starts two static nodes; the first one has the store.
 fn two_static(scripts: [&str; 2]) -> [Running; 2] {
     static_jobs(scripts).map(Job::start)
 }
 
-/// The same, before they are started.
+/// Returns the jobs of two static nodes.
 fn static_jobs(scripts: [&str; 2]) -> [Job; 2] {
     let port = free_port().to_string();
     [0, 1].map(|rank| {
@@ -201,7 +202,7 @@ fn static_jobs(scripts: [&str; 2]) -> [Job; 2] {
     })
 }
 
-/// A worker that ends when it is told to.
+/// Script of a worker that runs until SIGTERM.
 const HANGS: &str = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done";
 
 #[test]
@@ -235,7 +236,7 @@ fn static_nodes_do_not_outlive_one_that_was_killed() {
         let ended = other.wait().expect(1);
         let took = before.elapsed();
         assert!(took < Duration::from_secs(40), "{took:?}");
-        // The agent of a keeper that was killed leaves, or is gone with the store that it hosts.
+        // The agent of a killed keeper leaves in order, or it is lost with the store that it hosts.
         let is_named = [
             &format!("(node rank {killed}) has failed for good"),
             "the rdzv store at 127.0.0.1:",
@@ -256,7 +257,7 @@ fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
         let flags = ["--nnodes=3", "--master-port", &port, "--node-rank", rank];
         run_shell(&flags, "sleep 1000").start()
     });
-    // The words of each, up to the names of both.
+    // The text of each node, which contains the names of both.
     let said = nodes.map(|node| {
         let ended = node.wait().expect(1);
         let said = ended
@@ -294,7 +295,7 @@ fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
 
 #[test]
 fn a_node_at_the_exit_barrier_does_not_wait_for_one_that_is_gone() {
-    // The barrier stands in the store if that is not started again, else at the coordinator.
+    // Without restarts, the barrier is in the store; with restarts, at the coordinator.
     for restarts in ["0", "3"] {
         at_the_exit_barrier(&store_with(&["--restarts", restarts]));
     }

@@ -1,4 +1,4 @@
-//! Agents that meet in etcd: no agent hosts anything, and the server may crash.
+//! Tests of a rendezvous over etcd, whose server may crash.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
             "--nnodes=1:2",
             "--rdzv-conf=last_call_timeout=3,lease_ttl=5",
         ];
-        // Whoever is alone after another was there has nothing left to wait for.
+        // A node that is alone in a later round ends without waiting.
         let script =
             format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || (cat go; exit 7)");
         let nodes = [(), ()].map(|()| node(&server, &flags, &script).pipe("go").start());
@@ -61,12 +61,11 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         };
         let before = Instant::now();
         kill(goes.agent_pid(), Signal::KILL);
-        // The other worker fails because of that, long before the lease ends, and no restart is
-        // left.
+        // The other worker then fails long before the lease ends, and no restart is left.
         stays.write("go", "");
         goes.wait().expect(-9);
         let ended = stays.wait().expect(0);
-        // The lease, the last call, and the start of a worker.
+        // The time includes the lease, the last call and the start of a worker.
         assert!(before.elapsed() < Duration::from_secs(40));
         assert_eq!(printed(&ended.stdout, "rank"), "0/1");
         assert_eq!(printed(&ended.stdout, "restarts"), "0");
@@ -82,7 +81,7 @@ fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
     let first = node(&server, &flags, &script).pipe("go").start();
     await_state(&server, |state| state.participants.len() == 1);
     server.crash();
-    // It finds nobody there, and waits for the server.
+    // The second node cannot reach the server, and waits for it.
     let second = node(&server, &flags, PRINT_ROUND).start();
     server.go_on();
     await_each([&first, &second], "/2 at ", 1);

@@ -1,4 +1,4 @@
-//! The group of the coordinator, as the status of agents and stores shows it, and its events.
+//! Tests of the coordinator's group in status pages, metrics and events.
 
 use rdzv_testing::{Process, binary, pids, program};
 use rustix::process::Signal;
@@ -13,7 +13,7 @@ use super::{Gate, await_each, first_agent, rounds, terminated};
 use crate::harness::{Running, poll, poll_until, rdzv};
 use crate::observe::server::{get, logged_port};
 
-/// Asks for the status until the group is as wanted.
+/// Polls the status until the group is as wanted, and returns the group.
 fn await_group(port: u16, wanted: impl Fn(&Value) -> bool) -> Value {
     poll(|| {
         let (code, text) = get(port, "/status");
@@ -24,7 +24,7 @@ fn await_group(port: u16, wanted: impl Fn(&Value) -> bool) -> Value {
     })
 }
 
-/// The states of the voters at these endpoints.
+/// Returns the states of the voters at these endpoints.
 fn states<'a>(group: &'a Value, endpoints: &[&str]) -> Vec<&'a str> {
     let voters = group["voters"].as_array().unwrap();
     let state = |endpoint: &&str| {
@@ -35,11 +35,11 @@ fn states<'a>(group: &'a Value, endpoints: &[&str]) -> Vec<&'a str> {
     endpoints.iter().map(state).collect()
 }
 
-/// The events of a file with this name, once there are so many.
+/// Waits for `count` events with this name in a file, and returns them.
 pub(super) fn await_events(file: &Path, name: &str, count: usize) -> Vec<Value> {
     poll(|| {
         let text = fs::read_to_string(file).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let events = text
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
@@ -54,7 +54,7 @@ pub(super) fn await_events(file: &Path, name: &str, count: usize) -> Vec<Value> 
     })
 }
 
-/// The value of a metric without labels of its own.
+/// Returns the value of a metric without special labels.
 fn metric(port: u16, name: &str) -> String {
     let (code, text) = get(port, "/metrics");
     assert_eq!(code, 200);
@@ -133,7 +133,7 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
         let reattached = await_events(&file(*node), "reattached", 1);
         assert_eq!(reattached.last().unwrap()["fields"]["coordinator"], now[0]);
     }
-    // The new coordinator says that it knows the round.
+    // The new coordinator reports that it knows the round.
     let says = nodes.iter().position(|node| {
         let said = node.stderr.so_far();
         said.contains("this process coordinates the rendezvous in place of")
@@ -145,7 +145,7 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
 
 #[test]
 fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
-    // An agent that may be a voter learns from the coordinator meanwhile.
+    // An agent that may become a voter gets the state from the coordinator.
     for (conf, members) in [("voters=1", 1), ("voters=3", 2)] {
         let place = first_agent();
         let gate = Gate::new();
@@ -171,7 +171,7 @@ fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
         assert_eq!(group["role"], role);
         assert_eq!(group["waiting"], Value::Null);
         assert!(group["cluster"].is_string(), "{group}");
-        // With its keeper, and no time to hand over.
+        // The keeper is killed too, and the agent has no time to hand over.
         kill_machine(host);
         let group = await_group(port, |group| group["waiting"]["case"] == "W1");
         let waiting = &group["waiting"];
@@ -184,7 +184,7 @@ fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
     }
 }
 
-/// A store with a status page, and the port of that.
+/// Starts a store with a status page, and returns the port of the page.
 fn store(flags: &[&str]) -> (Running, u16) {
     let store = rdzv(["store", "--status-addr=0"]).args(flags);
     let store = store.env("LOGLEVEL", "INFO").start();
@@ -235,7 +235,7 @@ fn a_node_without_a_majority_says_that_its_workers_stand_still() {
     let events = gate.path("events");
     let conf = "last_call_timeout=1,join_timeout=60,node_timeout=0.8";
     let file = format!("--events-file={}", events.display());
-    // Suspended workers make no progress, and do not hang.
+    // Suspended workers make no progress, but rdzv must not report a hang.
     let flags = [
         "--nnodes=2:3",
         "--rdzv-conf",
@@ -271,7 +271,7 @@ fn a_node_without_a_majority_says_that_its_workers_stand_still() {
     gate.finish([first].into_iter().chain(others));
 }
 
-/// Waits until the agents of a record have got many more answers.
+/// Waits until the record contains many more answers to agents.
 fn await_answers(record: &Path) {
     let answers = || {
         let text = fs::read_to_string(record).unwrap_or_default();
@@ -281,17 +281,18 @@ fn await_answers(record: &Path) {
     poll_until("answers to agents", || answers() >= before + 100);
 }
 
-/// Many agents join, leave, close and succeed in many runs while voters are killed (INV-L1).
+/// Agents join, leave, close and succeed in many runs while voters die.
 ///
-/// No voter is stopped by a signal: an agent keeps its connection to a stopped voter, so the record
-/// does not show that the others may treat that agent as lost.
+/// The answers must be linearizable (INV-L1). The test stops no voter by a signal. An agent keeps
+/// its connection to a stopped voter, so the record does not show that the other voters may treat
+/// that agent as lost.
 #[test]
 fn answers_to_agents_while_voters_are_killed_are_linearizable() {
     let place = places(5);
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
     let flags = ["--join", &place.endpoint, "--restarts=1000000"];
     let stores = [0, 1, 2, 3, 4].map(|_| store(&flags));
-    // All vote, so a majority is left without any one of them. Returns the one that leads.
+    // All stores vote, so a majority is left without any one store. Returns the leader.
     let leader = || {
         let is_leader = |(_, port): &(Running, u16)| {
             let group = await_group(*port, |group| {

@@ -1,6 +1,7 @@
-//! HostilePeers at the endpoint of a running job of three nodes, whose first agent has the store and the
-//! coordinator. None of them knows a secret, and none ends the job, starts its workers anew or makes the
-//! agent grow. The load of each is bounded.
+//! Tests of hostile peers at the endpoint of a running job of three nodes.
+//!
+//! The first agent has the store and the coordinator. The peers know no secret. They must not end
+//! the job, restart its workers, or make the agent grow. The load of each peer is bounded.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,16 +17,16 @@ use super::secret::{finish, nodes, start};
 use super::{client, first_agent};
 use crate::harness::{DEADLINE, Running, poll_until};
 
-/// Connections of one hostile peer.
+/// Number of connections of one hostile peer.
 const CONNECTIONS: usize = 60;
 
-/// The most that the agent may grow while all hostile_peers are there.
+/// Maximum growth of the agent during all attacks, in bytes.
 const GROWTH: usize = 48 << 20;
 
-/// The target, and the connections that stay open until the end.
+/// Target of the attacks, with the connections that stay open until the end.
 struct Target {
     address: SocketAddr,
-    /// The agent with the coordinator, and what it is called in the run.
+    /// Agent with the coordinator, under its name in the run.
     node: NodeDesc,
     kept: Vec<TcpStream>,
 }
@@ -40,20 +41,21 @@ impl Target {
         stream
     }
 
-    /// Sends this on a connection of its own, and keeps that. The server may refuse it.
+    /// Sends bytes on a new connection and keeps it. The server may refuse it.
     fn send(&mut self, bytes: &[u8]) {
         let mut stream = self.connect();
         let _it_may_be_refused = stream.write_all(bytes);
         self.kept.push(stream);
     }
 
-    /// The same after the first request of a client of the store.
+    /// Sends bytes after the first requests of a store client.
     fn send_as_client(&mut self, bytes: &[u8]) {
         self.send(&[&preamble(), bytes].concat());
     }
 
-    /// Sends it and takes what comes, until the server has ended the connection or has been silent
-    /// after an answer.
+    /// Sends bytes as a client, and reads the answer.
+    ///
+    /// Returns once the server has closed the connection, or is silent after an answer.
     fn ask(&mut self, bytes: &[u8]) {
         let mut stream = self.connect();
         let _it_may_be_refused = stream.write_all(&[&preamble(), bytes].concat());
@@ -63,7 +65,7 @@ impl Target {
     }
 }
 
-/// `VALIDATE`, and a `PING` that is answered with 7.
+/// Returns the requests `VALIDATE` and `PING`; the answer to the ping is 7.
 pub(super) fn preamble() -> Vec<u8> {
     [request::validate(), request::ping(7)].concat()
 }
@@ -74,7 +76,7 @@ pub(super) fn operation(operation: &Operation) -> Vec<u8> {
     out
 }
 
-/// A join of some agent in a run for so many nodes.
+/// Returns the join of an agent in a run of `nodes` nodes.
 pub(super) fn join(run: &str, node: NodeDesc, nodes: u32) -> Vec<u8> {
     operation(&Operation::Join(Box::new(Join {
         instance: 99,
@@ -98,7 +100,7 @@ pub(super) fn someone(number: usize) -> NodeDesc {
     }
 }
 
-/// The same noise in every run.
+/// Returns random bytes that depend only on the seed.
 fn noise(seed: usize) -> Vec<u8> {
     let mut state = seed as u64 + 1;
     let byte = || {
@@ -157,11 +159,11 @@ const HOSTILE_PEERS: &[HostilePeer] = &[
     ("resets", |target| {
         for _ in 0..CONNECTIONS {
             let stream = target.connect();
-            // Without lingering, closing is a reset.
+            // With a linger time of zero, the close is a reset.
             set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
         }
     }),
-    ("replies that nobody takes", |target| {
+    ("replies that are not read", |target| {
         for _ in 0..10 {
             target.send_as_client(&request::LIST_KEYS.repeat(20_000));
         }
@@ -172,12 +174,12 @@ const HOSTILE_PEERS: &[HostilePeer] = &[
             target.send_as_client(&request::wait(std::iter::once(key)));
         }
     }),
-    ("barriers that nobody else enters", |target| {
+    ("barriers that have one member", |target| {
         for number in 0..CONNECTIONS {
             target.send_as_client(&request::barrier(&format!("/barrier/{number}"), 1000));
         }
     }),
-    ("agents of runs that nobody knows", |target| {
+    ("agents of runs that are unknown", |target| {
         for number in 0..CONNECTIONS {
             target.send_as_client(&join(&format!("run{number}"), someone(number), 3));
         }
@@ -194,13 +196,13 @@ const HOSTILE_PEERS: &[HostilePeer] = &[
     ("an agent too many", |target| {
         target.send_as_client(&join("job", someone(3), 3));
     }),
-    ("ends of runs that nobody knows", |target| {
+    ("ends of runs that are unknown", |target| {
         for number in 0..CONNECTIONS {
             let run = format!("closed{number}");
             target.ask(&operation(&Operation::Close { run }));
         }
     }),
-    ("questions about runs that nobody knows", |target| {
+    ("questions about runs that are unknown", |target| {
         for number in 0..CONNECTIONS {
             let run = format!("asked{number}");
             target.ask(&operation(&Operation::Status { run }));
@@ -232,7 +234,7 @@ const HOSTILE_PEERS: &[HostilePeer] = &[
     }),
 ];
 
-/// A number of the agent's process, in `/proc`.
+/// Returns the resident memory of the agent from `/proc`, in bytes.
 fn resident_bytes(agent: i32) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{agent}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -252,12 +254,12 @@ fn hostile_peers_do_not_harm_a_running_job() {
     let place = first_agent();
     let jobs = nodes(&place, &[]);
     let nodes = start(jobs.map(|job| job.env("LOGLEVEL", "INFO")));
-    // All of them are voters before anything is counted.
+    // All agents are voters before the test counts descriptors.
     let has_voters = |node: &Running| node.stderr.so_far().contains("3 voters: ");
     poll_until("three voters", || nodes.iter().any(has_voters));
     let honest = client(&place.endpoint);
     let address: SocketAddr = place.endpoint.parse().unwrap();
-    // The node that listens at the endpoint.
+    // The node with the most descriptors is the one that listens at the endpoint.
     let agents = nodes.each_ref().map(Running::agent_pid);
     let before = agents.map(|agent| (descriptors(agent), resident_bytes(agent)));
     let host = (0..3).max_by_key(|node| before[*node].0).unwrap();
@@ -280,7 +282,7 @@ fn hostile_peers_do_not_harm_a_running_job() {
         let grown = resident_bytes(agents[host]).saturating_sub(before[host].1);
         assert!(grown <= GROWTH, "{name}: the agent grew by {grown} bytes");
     }
-    // The hostile_peers are gone, and their descriptors with them.
+    // After the attacks, the descriptors of the hostile peers are closed.
     while descriptors(agents[host]) > before[host].0 + 1 {
         honest.add("/honest", 1).unwrap();
     }

@@ -1,4 +1,6 @@
-//! Agents that are killed together with the processes around them: nobody starts another one in their place.
+//! Tests of agents that are killed together with guard and keeper.
+//!
+//! No process is left to restart such an agent.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +14,10 @@ use super::secret::with_tls;
 use super::{Gate, Place, await_each, store, store_with};
 use crate::harness::{DEADLINE, Running};
 
-/// Where a run would wait for those of whom nothing is heard, it waits for minutes.
+/// Time limit for the next round; a wait for a silent agent takes minutes.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Kills the agent of a node, and its guard and keeper before they can do anything about it.
+/// Kills the agent of a node with its guard and keeper, before they can react.
 fn kill_together(node: &Running) {
     let keeper = node.pid();
     let (guard, agent) = (pids::guard(keeper).unwrap(), node.agent_pid());
@@ -81,7 +83,7 @@ fn the_others_hear_of_it_as_of_the_end_of_a_process() {
     place.end();
 }
 
-/// The sockets that a process has open, by their numbers.
+/// Returns the numbers of a process's open sockets.
 fn sockets(pid: i32) -> BTreeSet<String> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let targets = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -91,7 +93,7 @@ fn sockets(pid: i32) -> BTreeSet<String> {
         .collect()
 }
 
-/// The sockets of this machine that are connected to a port.
+/// Returns the numbers of this machine's sockets that are connected to a port.
 fn connected_to(port: &str) -> BTreeSet<String> {
     let port: u16 = port.parse().unwrap();
     let table = fs::read_to_string("/proc/net/tcp").unwrap();

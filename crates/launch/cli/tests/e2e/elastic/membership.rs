@@ -1,4 +1,4 @@
-//! Nodes that come, go, die, and are too many.
+//! Tests of nodes that join, leave, die, or are surplus.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::harness::{Running, ends_within, kill, rdzv};
 
-/// From one to three nodes. The last call is so long that a round without it is told from one with it.
+/// Flags for one to three nodes, with a last call long enough to notice.
 const ELASTIC: [&str; 2] = ["--nnodes=1:3", "--rdzv-conf=last_call_timeout=20"];
 
-/// Waits until a worker tells of a round of so many nodes, and returns where its workers meet.
+/// Waits for a round of `size` workers, and returns their master endpoint.
 fn await_world(node: &Running, size: usize, times: usize) -> String {
     node.stdout.await_text(&format!("/{size} at "), times);
     printed(&node.stdout.so_far(), "at")
 }
 
-// SCN-A42 and SCN-A43: the newcomer's address sorts behind, or in front of, those who are there.
+// SCN-A42 and SCN-A43: the address of the new node sorts after or before those of the others.
 #[test]
 fn a_late_node_joins_a_running_job() {
     for late_address in ["127.0.0.3", "127.0.0.1"] {
@@ -45,7 +45,7 @@ fn a_late_node_joins_a_running_job() {
         assert_eq!(printed(&first.stdout, "at"), printed(&second.stdout, "at"));
         assert_eq!(printed(&first.stdout, "restarts"), "0");
         assert_eq!(printed(&first.stdout, "round"), "1");
-        // The first round's logs are kept.
+        // The logs of the first round still exist.
         let kept: Vec<String> = first
             .files_below("logs")
             .iter()
@@ -98,8 +98,9 @@ fn a_surplus_node_takes_the_place_of_one_that_leaves() {
     place.end();
 }
 
-/// With three agents, the one that is killed hosts nothing. The others go on without it, and take
-/// one in its place.
+/// Kills one of three agents ten times; the killed agent hosts nothing.
+///
+/// The other agents continue without it, and then a new agent joins.
 fn killed_ten_times(kill: impl Fn(&Running)) {
     let place = first_agent();
     let script = format!("{PRINT_ROUND}; sleep 1000");
@@ -121,7 +122,7 @@ fn killed_ten_times(kill: impl Fn(&Running)) {
         expect_killed(goes);
         goes = node();
     }
-    // The last call, which is for a first round, would be twenty seconds.
+    // The last call of 20 s applies only to a first round.
     assert!(worst < Duration::from_secs(10), "{worst:?}");
     await_world(&goes, 3, 1);
     for node in [goes, stays, host] {
@@ -140,7 +141,9 @@ fn an_agent_whose_launcher_is_killed_is_missed_at_once_and_replaced_ten_times_in
     killed_ten_times(|node| node.signal(Signal::KILL));
 }
 
-/// PyTorch's store and a bare one of ours do not notice that an agent has ended: its keeper says so.
+/// A bare store does not notice the end of an agent, so the keeper reports it.
+///
+/// PyTorch's store is such a store, and so is one of rdzv without the native rendezvous.
 #[test]
 fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
     let server = TcpStoreServer::start(ServerOptions {
@@ -166,14 +169,14 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
     let before = Instant::now();
     kill(second.agent_pid(), Signal::KILL);
     await_world(&first, 1, 1);
-    // Heartbeats are missed after 15 s.
+    // By its heartbeats alone, the agent would be lost after 15 s.
     let elapsed = before.elapsed();
     assert!(elapsed < Duration::from_secs(14), "{elapsed:?}");
     first.wait().expect(0);
     second.wait().expect(-9);
 }
 
-/// Neither was given a run id: the second one would take part in what the first one runs.
+/// Neither job has a run id, so the second could join the run of the first.
 #[test]
 fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
     let place = store();
@@ -186,12 +189,12 @@ fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
     let script = format!("{PRINT_ROUND}; sleep 1000");
     let first = job(&elastic, &["sh", "-c", &script]);
     first.stdout.await_text("rank 0/1", 1);
-    // It has room for more, but not for this one, whatever the other one says of itself.
+    // The first job has room for more nodes, but not for one with another program.
     for flags in [&elastic[..], &["--nnodes=1"]] {
         let refused = job(flags, &["true"]).wait().expect(1);
         refused.assert_last_error("", &["'true'", "'sh'", "--rdzv-id"]);
     }
-    // A node of the job is taken in as ever.
+    // A node of the same job can still join.
     let second = job(&elastic, &["sh", "-c", &script]);
     second.stdout.await_text("/2 node", 1);
     assert_eq!(printed(&second.stdout.so_far(), "round"), "1");

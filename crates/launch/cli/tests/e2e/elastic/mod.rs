@@ -1,22 +1,22 @@
-//! Several agents on this machine that find one another through `c10d`: real processes over
-//! loopback.
+//! Tests of several agents on this machine: real processes over loopback.
 //!
-//! | file | shows |
+//! | file | topic |
 //! |---|---|
-//! | `membership` | nodes that come, go, die, and are too many |
-//! | `agent_restarts` | agents that are killed and started again |
-//! | `group` | the group of the coordinator, as the status of agents and stores shows it |
-//! | `killed_together` | agents that are killed with everything around them |
-//! | `voters` | coordinators that are killed with everything on their machine, and one that is cut off |
-//! | `restarts` | a store that is killed and started again |
-//! | `moved` | a store that has another address than its clients know |
+//! | `membership` | nodes that join, leave, die, or are surplus |
+//! | `agent_restarts` | killed agents that are restarted |
+//! | `group` | the coordinator's group in status pages, metrics and events |
+//! | `killed_together` | agents that are killed with guard and keeper |
+//! | `open_group` | jobs with one endpoint, whose agents become voters |
+//! | `voters` | coordinators that die with their machine, and agents that are stopped |
+//! | `restarts` | a store that is killed and restarted |
+//! | `moved` | a store whose address differs from the one that clients know |
 //! | `network` | a node behind a cut link |
 //! | `hostile_peers` | other clients of the endpoint |
 //! | `secret` | a job with a token, and peers without it |
-//! | `endings` | how the end of one node becomes the end of the others |
-//! | `verdict` | the first failure of the job is named on every node |
-//! | `waiting` | agents that wait for others, in vain or not |
-//! | `etcd` | the same over an etcd server, which may crash |
+//! | `endings` | how the end of one node ends the other nodes |
+//! | `verdict` | every node names the first failure of the job |
+//! | `waiting` | agents that wait for others |
+//! | `etcd` | a rendezvous over an etcd server, which may crash |
 
 mod agent_restarts;
 mod endings;
@@ -45,34 +45,34 @@ use tempfile::TempDir;
 
 use crate::harness::{Ended, Job, Running, free_port, poll, rdzv, run_shell};
 
-/// What a worker says first: ranks, where the workers meet, restart count and round.
+/// Shell code that prints ranks, master endpoint, restart count and round.
 const PRINT_ROUND: &str = "echo rank $RANK/$WORLD_SIZE node $GROUP_RANK/$GROUP_WORLD_SIZE \
     at $MASTER_ADDR:$MASTER_PORT restarts $TORCHELASTIC_RESTART_COUNT round $RDZV_ROUND";
 
-/// Kills or cuts of a test that repeats them: RDZV_ROUNDS, for a long run, or 3.
+/// Returns the number of repetitions of a test: RDZV_ROUNDS, or 3.
 fn rounds() -> usize {
     let rounds = std::env::var("RDZV_ROUNDS").ok();
     rounds.map_or(3, |rounds| rounds.parse().unwrap())
 }
 
-/// Where the agents of a test meet.
+/// Rendezvous endpoint of a test's agents.
 struct Place {
     endpoint: String,
     store: Option<Running>,
 }
 
-/// A store that belongs to no agent.
+/// Starts a store that belongs to no agent.
 fn store() -> Place {
     store_with(&[])
 }
 
-/// The same with these flags.
+/// Starts such a store with more flags.
 fn store_with(flags: &[&str]) -> Place {
     let store = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]);
     serving(store.args(flags))
 }
 
-/// The place of a store that is started.
+/// Starts a store, and returns its endpoint.
 fn serving(store: Job) -> Place {
     let running = store.start();
     Place {
@@ -81,7 +81,7 @@ fn serving(store: Job) -> Place {
     }
 }
 
-/// A port at which the first agent hosts the store.
+/// Returns a free port at which the first agent hosts the store.
 fn first_agent() -> Place {
     Place {
         endpoint: format!("127.0.0.1:{}", free_port()),
@@ -90,7 +90,7 @@ fn first_agent() -> Place {
 }
 
 impl Place {
-    /// An agent that meets others here, with a shell script as its worker.
+    /// Returns an agent at this endpoint, with a shell script as its worker.
     fn node(&self, flags: &[&str], script: &str) -> Job {
         let rendezvous = [
             "--rdzv-backend=c10d",
@@ -101,7 +101,7 @@ impl Place {
         run_shell(&[&rendezvous, flags].concat(), script).env("PET_LOCAL_ADDR", "127.0.0.1")
     }
 
-    /// Two nodes, the first of which hosts the rendezvous if no store does.
+    /// Starts two nodes; the first one hosts the rendezvous if no store does.
     fn two_nodes(&self, flags: &[&str], script: &str) -> [Running; 2] {
         let first = self.node(flags, script).start();
         if self.store.is_none() {
@@ -110,7 +110,7 @@ impl Place {
         [first, self.node(flags, script).start()]
     }
 
-    /// The store ends well, too.
+    /// Ends the store, and asserts its success.
     fn end(self) {
         if let Some(store) = self.store {
             terminated(store).expect(0);
@@ -118,7 +118,7 @@ impl Place {
     }
 }
 
-/// Holds workers until it is opened, by a file in a folder of its own.
+/// Gate for workers, which a file in a private folder opens.
 struct Gate(TempDir);
 
 impl Gate {
@@ -126,18 +126,18 @@ impl Gate {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// A path beside the file.
+    /// Returns a path in the folder of the gate.
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// A loop of a shell that does this until the gate is open.
+    /// Returns a shell loop that repeats a step until the gate is open.
     fn until_open(&self, step: &str) -> String {
         let go = self.path("go");
         format!("until test -e {}; do {step}; done", go.display())
     }
 
-    /// A worker that says where it is, and ends when the gate is open.
+    /// Returns a worker that prints its round, and ends when the gate is open.
     fn script(&self) -> String {
         format!("{PRINT_ROUND}; {}", self.until_open("sleep 0.05"))
     }
@@ -146,14 +146,14 @@ impl Gate {
         fs::write(self.path("go"), "").unwrap();
     }
 
-    /// Opens the gate. All these nodes then end well.
+    /// Opens the gate, and asserts the success of all nodes.
     fn finish(&self, nodes: impl IntoIterator<Item = Running>) -> Vec<Ended> {
         self.open();
         let ended = nodes.into_iter().map(|node| node.wait().expect(0));
         ended.collect()
     }
 
-    /// The same, and no worker has been restarted after a failure.
+    /// Does the same, and asserts that no worker was restarted after a failure.
     fn finish_without_failures(&self, nodes: impl IntoIterator<Item = Running>) -> Vec<Ended> {
         let all = self.finish(nodes);
         for ended in &all {
@@ -163,7 +163,7 @@ impl Gate {
     }
 }
 
-/// Waits until each of these nodes has written this to stdout so many times.
+/// Waits until the stdout of each node contains a text `times` times.
 #[track_caller]
 fn await_each<'n>(nodes: impl IntoIterator<Item = &'n Running>, text: &str, times: usize) {
     for node in nodes {
@@ -177,19 +177,19 @@ fn terminated(node: Running) -> Ended {
     node.wait()
 }
 
-/// Kills an agent's launcher, if it is still there; with it goes everything that it started.
+/// Kills the launcher of a node, and waits for the end of all its processes.
 fn kill_node(node: Running) {
     node.signal(Signal::KILL);
     expect_killed(node);
 }
 
-/// Waits until nothing is left of a node whose launcher was killed.
+/// Waits until no process is left of a node whose launcher was killed.
 fn expect_killed(node: Running) {
     assert!(node.all_gone_within(Duration::from_secs(20)));
     node.wait().expect(-9);
 }
 
-/// The word after `name` in the last line that a worker printed.
+/// Returns the word after `name` in the last line of a worker.
 fn printed(stdout: &str, name: &str) -> String {
     let line = stdout
         .lines()
@@ -199,7 +199,7 @@ fn printed(stdout: &str, name: &str) -> String {
     behind.split(' ').next().unwrap().to_owned()
 }
 
-/// The store that agents meet at.
+/// Connects to the store of the agents.
 fn client(endpoint: &str) -> TcpStore {
     let (host, port) = endpoint.rsplit_once(':').unwrap();
     TcpStore::connect(TcpStoreOptions::new(host, port.parse().unwrap())).unwrap()
@@ -209,7 +209,7 @@ fn client(endpoint: &str) -> TcpStore {
 fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
     let store = client(endpoint);
     poll(|| {
-        // Absent, it becomes the text for "no state yet", as with an agent.
+        // As an agent does, this sets a missing state to the text for "no state yet".
         let value = store.compare_set("torch.rendezvous.job", b"", codec::SENTINEL);
         let state = codec::from_value(&value.unwrap())
             .unwrap()
@@ -222,7 +222,7 @@ fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
     });
 }
 
-/// Waits until so many nodes take part, all of which are as wanted.
+/// Waits until `count` nodes participate, and all of them are as wanted.
 fn await_participants(endpoint: &str, count: usize, wanted: impl Fn(&str) -> bool) {
     await_state(endpoint, |state| {
         state.participants.len() == count

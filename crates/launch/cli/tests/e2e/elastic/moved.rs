@@ -1,4 +1,6 @@
-//! A store behind an address that is not its own: the next one there cannot know whether the one before has ended.
+//! Tests of stores behind an address that is not their own.
+//!
+//! The next store there cannot know whether the previous one has ended.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +9,7 @@ use std::thread;
 
 use super::{Gate, Place, await_each, kill_node, store, store_with};
 
-/// An address that stands for a server, which may be another one later on.
+/// Address that forwards to a server; a test can replace the server.
 struct Service {
     place: Place,
     server: Arc<Mutex<String>>,
@@ -45,7 +47,7 @@ fn pass_on(from: &TcpStream, to: &TcpStream) {
     thread::spawn(move || {
         let _ = io::copy(&mut from, &mut to);
         for stream in [from, to] {
-            // The other thread may have ended it.
+            // The other thread may have closed the connection.
             let _ = stream.shutdown(Shutdown::Both);
         }
     });
@@ -76,7 +78,7 @@ fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
     let third = store_with(&["--recover"]);
     service.stands_for(&third);
     for ended in gate.finish(nodes) {
-        // They have done nothing else.
+        // The worker printed one line, so it was not restarted.
         assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
     }
     third.end();

@@ -1,8 +1,8 @@
-//! A link that is cut, so that no connection says anything any more: two network namespaces with a
-//! cable between them.
+//! Tests of cut links, with network namespaces as machines.
 //!
-//! Needs user namespaces (`unshare -rn`) and `ip`. Where a machine does not allow them the test
-//! fails and says why; `RDZV_TEST_NO_NAMESPACES=1` accepts that, and says so.
+//! After a cut, connections stay open but carry no packets. The tests need user namespaces
+//! (`unshare -rn`) and `ip`. On a machine without them, a test fails with the reason. With
+//! `RDZV_TEST_NO_NAMESPACES=1`, it only reports that it tested nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,11 +18,11 @@ use crate::harness::{DEADLINE, Running, poll, poll_until, shell};
 
 const ENDPOINT: &str = "10.9.0.1:29400";
 
-/// One of the two machines.
+/// Network namespace that plays the role of a machine.
 struct Machine(Running);
 
 impl Machine {
-    /// A namespace of its own, held by a process that waits; or why that cannot be.
+    /// Makes a namespace, held by a waiting process; the error is the reason.
     fn new(enter: &str) -> Result<Self, String> {
         let script =
             format!("exec {enter} sh -c 'ip link set lo up && echo up && exec sleep 1000'");
@@ -38,12 +38,14 @@ impl Machine {
         format!("nsenter --preserve-credentials -U -n -t {}", self.0.pid())
     }
 
-    /// Runs a script in there.
+    /// Runs a script in the namespace.
     fn run(&self, script: &str) {
         shell(&format!("exec {} sh -ec '{script}'", self.enter())).expect(0);
     }
 
-    /// An agent of one of two nodes with these flags and a shell script, without single quotes, as its worker.
+    /// Starts an agent of two with these flags and a shell script as its worker.
+    ///
+    /// The script must not contain single quotes.
     fn node(&self, address: &str, flags: &str, script: &str) -> Running {
         let script = format!(
             "exec {} \"$RDZV\" run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint {ENDPOINT} --rdzv-id job \
@@ -59,7 +61,7 @@ impl Machine {
     }
 }
 
-/// Two machines with a cable between them.
+/// Makes two machines with a cable between them.
 fn two_machines() -> Result<(Machine, Machine), String> {
     let first = Machine::new("unshare -rn")?;
     let second = Machine::new(&format!("{} unshare -n", first.enter()))?;
@@ -72,7 +74,7 @@ fn two_machines() -> Result<(Machine, Machine), String> {
     Ok((first, second))
 }
 
-/// The two machines; none where this machine allows none and that was accepted.
+/// Makes two machines; `None` if that is impossible and a variable accepts it.
 fn machines_if_possible() -> Option<(Machine, Machine)> {
     match two_machines() {
         Ok(machines) => Some(machines),
@@ -84,7 +86,7 @@ fn machines_if_possible() -> Option<(Machine, Machine)> {
     }
 }
 
-/// Flags of an agent that is missed by its heartbeats, and is not started again.
+/// Flags of an agent without restarts, whose loss only heartbeats show.
 const BY_HEARTBEATS: &str = "--agent-restarts=0 \
     --rdzv-conf last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=5,read_timeout=4";
 
@@ -99,11 +101,11 @@ fn a_node_that_hears_nothing_any_more_is_back_when_it_does() {
     near.stdout.await_text("rank 0/2", 1);
     far.stdout.await_text("rank 1/2", 1);
 
-    // Packets of the second machine come through, packets to it do not.
+    // Packets from the second machine arrive, but packets to it do not.
     first.run("ip route add blackhole 10.9.0.2/32");
     near.stdout.await_text("rank 0/1", 1);
-    // Its agent has stopped the workers, and waits for the network.
-    far.stderr.await_text("treat this node as lost", 1);
+    // The far agent has stopped its workers, and waits for the network.
+    far.stderr.await_text("hold this node for lost", 1);
     first.run("ip route del blackhole 10.9.0.2/32");
     near.stdout.await_text("rank 0/2", 2);
     far.stdout.await_text("rank 1/2", 2);
@@ -130,19 +132,19 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
     near.stdout.await_text("rank 0/1", 1);
     let missed = cut.elapsed();
     near.wait().expect(0);
-    // Two heartbeats of one second each, and what is left of the one before.
+    // The time is two heartbeats of 1 s, and the rest of the previous one.
     assert!(
         missed > Duration::from_millis(500) && missed < Duration::from_secs(20),
         "{missed:?}"
     );
-    // Nor does the other one hang: it names what it cannot reach.
+    // The other node does not hang either: it names the endpoint that it cannot reach.
     let ended = far.wait().expect(1);
     ended.assert_last_error("RendezvousConnectionError: ", &[ENDPOINT]);
     second.end();
     first.end();
 }
 
-/// An agent on each of two machines, with the usual flags, in one round.
+/// Starts an agent on each of two machines with the usual flags, in one round.
 fn two_usual_nodes(machines: [&Machine; 2], gate: &Gate) -> [Running; 2] {
     let flags = "--rdzv-conf last_call_timeout=1";
     let node = |number: usize| {
@@ -169,10 +171,10 @@ fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it
     far.stderr
         .await_text("no coordinator at the rdzv store at 10.9.0.1", 1);
     let said = cut.elapsed();
-    // By its heartbeats alone it would be 10 to 15 s.
+    // By heartbeats alone, it would take 10 to 15 s.
     assert!(missed < Duration::from_secs(9), "{missed:?}");
     assert!(said < Duration::from_secs(12), "{said:?}");
-    // The cable of a machine that is back brings its node back.
+    // After the repair of the cable, the node joins again.
     second.run("ip link set cable up");
     await_each(&nodes, "/2 at", 2);
     gate.finish(nodes);
@@ -197,7 +199,7 @@ fn a_link_that_is_cut_for_a_moment_costs_nothing() {
     first.end();
 }
 
-/// Machines at one switch, which is in the hands of a further one.
+/// Machines at one switch, which is another machine.
 struct Network {
     switch: Machine,
     machines: Vec<Machine>,
@@ -225,13 +227,14 @@ impl Network {
         Some(Self { switch, machines })
     }
 
-    /// Starts an agent with these flags and a shell script, without single quotes, as its worker. All machines are
-    /// endpoints.
+    /// Starts an agent with these flags and a shell script as its worker.
+    ///
+    /// All machines are endpoints. The script must not contain single quotes.
     fn node(&self, number: usize, flags: &str, script: &str) -> Running {
         self.node_at(self.machines.len(), number, flags, script)
     }
 
-    /// The same, with the first machines as endpoints.
+    /// Starts an agent with only the first machines as endpoints.
     fn node_at(&self, endpoints: usize, number: usize, flags: &str, script: &str) -> Running {
         let endpoints = (1..=endpoints).map(|number| format!("10.9.1.{number}:29400"));
         let endpoints = endpoints.collect::<Vec<_>>().join(",");
@@ -243,13 +246,15 @@ impl Network {
         shell(&agent).env("LOGLEVEL", "INFO").start()
     }
 
-    /// Cuts the cable of a machine, or mends it.
+    /// Cuts or repairs the cable of a machine.
     fn set_cable(&self, number: usize, state: &str) {
         self.switch
             .run(&format!("ip link set port{number} {state}"));
     }
 
-    /// Lets packets pass from one machine to another only as specified. The others are lost without an error.
+    /// Lets packets pass only between the specified machines.
+    ///
+    /// Other packets are lost without an error.
     fn set_paths(&self, reaches: impl Fn(usize, usize) -> bool) {
         for (from, machine) in self.machines.iter().enumerate() {
             let others = (0..self.machines.len()).filter(|to| *to != from);
@@ -270,7 +275,7 @@ impl Network {
     }
 }
 
-/// Hardware address of a machine's end of its cable.
+/// Returns the hardware address of a machine's end of its cable.
 fn hardware(number: usize) -> String {
     format!("02:00:00:00:01:{number:02x}")
 }
@@ -294,7 +299,7 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     let cut_off = nodes.remove(first);
     network.set_cable(first + 1, "down");
     await_each(&nodes, "/2 at", 1);
-    // It has no majority, and ends when it has waited for one.
+    // The isolated agent has no majority, and ends after it has waited for one.
     let ended = cut_off.wait().expect(1);
     assert_eq!(ended.stdout.matches("rank ").count(), 1, "{}", ended.stdout);
     ended.assert_stderr("knows no coordinator");
@@ -308,10 +313,10 @@ fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
         return;
     };
     let gate = Gate::new();
-    // Its sockets are for all addresses, so they do not say which of the places it has.
+    // The sockets listen on all addresses, so they do not show which endpoint is the agent's.
     let nodes = [1, 2, 3].map(|number| network.node(number, "--nnodes 3", &gate.script()));
     await_each(&nodes, "round 0\n", 1);
-    // Without the places of two of three, nobody would decide any more.
+    // Without new voters at the endpoints of two of three voters, there would be no majority.
     for (round, killed) in [(1, 2), (2, 1)] {
         kill(nodes[killed].agent_pid(), Signal::KILL);
         for (number, node) in nodes.iter().enumerate() {
@@ -326,7 +331,7 @@ fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
     network.end();
 }
 
-/// The rounds and times, in nanoseconds, at which a worker ran, as it has written them down itself.
+/// Returns the rounds and times in nanoseconds that a worker wrote to its file.
 fn stamps(file: &Path) -> Vec<(u64, u128)> {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines = text.lines().filter_map(|line| line.split_once(' '));
@@ -335,15 +340,15 @@ fn stamps(file: &Path) -> Vec<(u64, u128)> {
         .collect()
 }
 
-/// Its times in one round.
+/// Returns the times of a worker in one round.
 fn stamps_in(file: &Path, round: u64) -> Vec<u128> {
     let own = stamps(file).into_iter().filter(|(of, _)| *of == round);
     own.map(|(_, at)| at).collect()
 }
 
-/// The first of them, once there is one.
+/// Waits for the first time of a worker in a round, and returns it.
 fn first_stamp(file: &Path, round: u64) -> u128 {
-    // The worker says which round it is in before it writes.
+    // The worker prints its round before it writes to the file, so the test polls.
     poll(|| {
         let stamps = stamps_in(file, round);
         stamps
@@ -353,13 +358,15 @@ fn first_stamp(file: &Path, round: u64) -> u128 {
     })
 }
 
-/// Nanoseconds since the epoch.
+/// Returns the nanoseconds since the epoch.
 fn now() -> u128 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap().as_nanos()
 }
 
-/// A worker that says where it is, and then writes its round and the time into a file until the gate is open.
+/// Returns a worker that prints its round, then logs it with times.
+///
+/// It writes round and time to a file until the gate is open.
 fn stamping(gate: &Gate, file: &Path) -> String {
     let write = format!(
         "echo $RDZV_ROUND $(date +%s%N) >> {}; sleep 0.02",
@@ -368,7 +375,7 @@ fn stamping(gate: &Gate, file: &Path) -> String {
     format!("{PRINT_ROUND}; {}", gate.until_open(&write))
 }
 
-/// Flags of a node whose events go into this file.
+/// Returns the flags of a node that writes its events to this file.
 fn with_events(file: &Path) -> String {
     let file = file.display();
     format!("--nnodes 2:3 --rdzv-conf last_call_timeout=1 --events-file {file}")
@@ -384,7 +391,7 @@ fn workers_of_a_node_that_is_cut_off_are_suspended_with_one_endpoint_too() {
     cut_nodes_off(1);
 }
 
-/// Cuts each of three nodes off in turn.
+/// Isolates each of three nodes in turn.
 fn cut_nodes_off(endpoints: usize) {
     let Some(network) = Network::new(3) else {
         return;
@@ -403,7 +410,7 @@ fn cut_nodes_off(endpoints: usize) {
         .await_text("TCP store", 2 - endpoints.min(2));
     nodes.extend([2, 3].map(start));
     await_each(&nodes, "/3 at", 1);
-    // First one that is not the coordinator, then the one that is.
+    // The cuts alternate between another node and the coordinator.
     let mut last_round = 0;
     for cut in 0..rounds() {
         let of_coordinator = cut % 2 == 1;
@@ -447,7 +454,7 @@ fn cut_nodes_off(endpoints: usize) {
                 (last - first) / 1_000_000
             );
         }
-        // The lease was renewed before the cut, and a signal takes a moment.
+        // The lease was renewed before the cut, and the signal takes some time.
         let stood = last.saturating_sub(cut_at);
         assert!(stood < 4_000_000_000, "{} ms", stood / 1_000_000);
         let next = others.map(|node| first_stamp(&file(node + 1), after) - cut_at);
@@ -462,7 +469,7 @@ fn cut_nodes_off(endpoints: usize) {
             node.stdout.await_text("/3 at", seen + 1);
         }
         last_round = after;
-        // They were killed where they stood.
+        // The suspended workers were killed without running again.
         let again = stamps_in(&file(cut_off + 1), before);
         assert_eq!(again.last(), Some(&last));
     }
@@ -489,11 +496,11 @@ fn a_cut_of_two_seconds_costs_no_round() {
             await_fence(&file);
         }
         network.set_cable(number, "down");
-        // The time of the cut is what this is about.
+        // The test needs a cut of exactly this duration.
         std::thread::park_timeout(Duration::from_secs(2));
         network.set_cable(number, "up");
     }
-    // A node that was lost would be noticed by then.
+    // By then, the job would have noticed a lost node.
     std::thread::park_timeout(Duration::from_secs(4));
     for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);
@@ -501,19 +508,21 @@ fn a_cut_of_two_seconds_costs_no_round() {
     network.end();
 }
 
-/// Waits until the last event about the fence of a node says that it is on.
+/// Waits until the last fence event of a node is `fence_on`.
 fn await_fence(file: &Path) {
     let is_on = || count_events(file, "fence_on") > count_events(file, "fence_off");
     poll_until("the fence is on", is_on);
 }
 
-/// Number of events with this name in a file.
+/// Returns the number of events with this name in a file.
 fn count_events(file: &Path, name: &str) -> usize {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.matches(&format!("\"{name}\"")).count()
 }
 
-/// A way to cut five machines off from one another: `true` if the first position reaches the second one.
+/// Name of a partition of five machines, and its function.
+///
+/// The function returns `true` if the first position reaches the second one.
 type Cut = (&'static str, fn(usize, usize) -> bool);
 
 const CUTS: [Cut; 6] = [
@@ -527,15 +536,16 @@ const CUTS: [Cut; 6] = [
     ("no majority", |from, to| from / 2 == to / 2),
 ];
 
-/// Waits until the workers of exactly one of these sets of machines run, in one round, for this long. Returns the number of
-/// machines and the round.
+/// Waits until one of the sets of machines runs in one round for `time`.
+///
+/// Only workers of these machines may run. Returns the number of machines and the round.
 fn await_steady(files: &[PathBuf], sets: &[BTreeSet<usize>], time: Duration) -> (usize, u64) {
     let until = Instant::now() + DEADLINE;
     let mut since: Option<(Instant, BTreeSet<usize>, BTreeSet<u64>)> = None;
     loop {
         let (mut machines, mut rounds) = (BTreeSet::new(), BTreeSet::new());
         for (machine, file) in files.iter().enumerate() {
-            // A worker writes every 20 ms, also where processors are busy.
+            // A worker writes every 20 ms, but less often on busy processors.
             let recent = |at: &u128| now() - at < 1_000_000_000;
             if let Some((round, _)) = stamps(file).last().filter(|(_, at)| recent(at)) {
                 machines.insert(machine);
@@ -554,7 +564,7 @@ fn await_steady(files: &[PathBuf], sets: &[BTreeSet<usize>], time: Duration) -> 
             return (machines.len(), rounds.first().copied().unwrap_or(0));
         }
         assert!(Instant::now() < until, "{since:?} is not one of {sets:?}");
-        // Nobody tells when a file grows, or does not any more.
+        // There is no event for a file that stops growing, so the test polls.
         std::thread::park_timeout(Duration::from_millis(100));
     }
 }
@@ -570,7 +580,7 @@ fn five_voters_go_on_with_all_that_one_of_them_reaches_however_they_are_cut_off(
     let start = |number: usize| network.node(number + 1, flags, &stamping(&gate, &files[number]));
     let nodes = [0, 1, 2, 3, 4].map(start);
     let all = [(0..5).collect()];
-    // The voters are complete again by then.
+    // After this time, all voters exist again.
     let whole = || await_steady(&files, &all, Duration::from_millis(1_500)).1;
     let mut round = whole();
     for cut in 0..2 * rounds() {
@@ -587,13 +597,13 @@ fn five_voters_go_on_with_all_that_one_of_them_reaches_however_they_are_cut_off(
             reached.push(BTreeSet::new());
         }
         network.set_paths(reaches);
-        // Longer than it takes until a machine is lost.
+        // The time is longer than the detection of a lost machine.
         let (left, next) = await_steady(&files, &reached, Duration::from_secs(4));
         let is_lost = (1..5).contains(&left);
         assert!(next > round || !is_lost, "{name}, {left} machines");
         network.set_paths(|_, _| true);
         let healed = whole();
-        // The workers of a round that nobody decided upon go on.
+        // Without a decision on a new round, the workers continue.
         assert!(healed > next || !is_lost, "{name}, {left} machines");
         assert!(healed == round || left > 0, "{name}");
         round = healed;

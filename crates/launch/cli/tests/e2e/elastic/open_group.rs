@@ -1,4 +1,4 @@
-//! A job with one endpoint, whose agents become voters by themselves.
+//! Tests of jobs with one endpoint, whose agents become voters automatically.
 
 use rustix::process::Signal;
 
@@ -7,7 +7,7 @@ use super::voters::{CONF, job_of, kill_machine};
 use super::{Gate, Place, await_each, expect_killed, first_agent, rounds, terminated};
 use crate::harness::{Job, Running, kill};
 
-/// A job of a number of nodes, whose workers say where they are and end when the gate is open.
+/// Job whose workers print their round, and end when the gate is open.
 struct Group {
     place: Place,
     gate: Gate,
@@ -24,19 +24,19 @@ impl Group {
         }
     }
 
-    /// A node with this rendezvous, whose agent is started again as often as it is killed here.
+    /// Returns a node with these settings and any number of agent restarts.
     fn job(&self, conf: &str) -> Job {
         let restarts = ["--max-restarts=1", "--agent-restarts=1000000"];
         let flags = ["--nnodes", self.nnodes, "--rdzv-conf", conf];
         job_of(&self.place, &self.gate, &[&flags[..], &restarts].concat())
     }
 
-    /// A node on the machine of the endpoint.
+    /// Starts a node on the machine of the endpoint.
     fn node(&self) -> Running {
         self.job(CONF).start()
     }
 
-    /// A node on another machine.
+    /// Returns a node on another machine.
     fn job_elsewhere(&self) -> Job {
         self.job(&format!("{CONF},is_host=false"))
     }
@@ -45,7 +45,9 @@ impl Group {
         self.job_elsewhere().start()
     }
 
-    /// Nodes in one round behind the one that hosts the rendezvous, each on a machine of its own.
+    /// Starts more nodes after the host, each as on a separate machine.
+    ///
+    /// Returns once all of them are in one round.
     fn complete(&self, host: Running, count: usize) -> Vec<Running> {
         host.stderr.await_text("hosts the TCP store", 1);
         let mut nodes = vec![host];
@@ -54,7 +56,7 @@ impl Group {
         nodes
     }
 
-    /// The same with all voters that there are to be.
+    /// Starts nodes, and waits until all three voters exist.
     fn nodes_of_voters(&self, count: usize) -> Vec<Running> {
         let nodes = self.complete(self.node(), count);
         nodes[0].stderr.await_text("3 voters: ", 1);
@@ -68,7 +70,7 @@ fn a_job_outlives_the_machine_of_its_only_endpoint_which_finds_it_when_it_is_bac
     let mut nodes = group.nodes_of_voters(3);
     kill_machine(nodes.remove(0));
     await_each(&nodes, "/2 at", 1);
-    // It begins anew at the endpoint, and gives that up.
+    // The new agent first starts an empty coordinator at the endpoint, then follows the real one.
     let new = group.node();
     new.stderr
         .await_text("its own group, which had no round, and", 1);
@@ -172,7 +174,7 @@ fn an_agent_that_is_killed_votes_again_wherever_the_coordinator_is() {
 fn an_agent_that_was_asked_to_vote_and_killed_before_it_did_votes_later() {
     let group = Group::new("4");
     let nodes = group.nodes_of_voters(4);
-    // One of these three does not vote, at first and after each death.
+    // One of these three is not a voter, at first and after each kill.
     for (round, node) in [1, 2, 3, 1, 2, 3].into_iter().enumerate() {
         kill(nodes[node].agent_pid(), Signal::KILL);
         await_each(&nodes, "/4 at", round + 2);
@@ -187,7 +189,7 @@ fn a_new_node_finds_the_group_where_the_agent_at_the_endpoint_was_replaced_while
     let mut nodes = group.nodes_of_voters(3);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);
-    // Its agent has the port for a moment longer.
+    // The killed agent may keep the port a little longer.
     nodes.push(group.node());
     nodes[2].stdout.await_text("/3 at", 1);
     expect_killed(first);

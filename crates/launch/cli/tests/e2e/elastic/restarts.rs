@@ -1,4 +1,4 @@
-//! The store that agents meet at is killed, and started again by its keeper.
+//! Tests of a killed store that its keeper restarts.
 
 use rdzv_testing::pids::{ends_within, kill};
 use rustix::process::Signal;
@@ -6,12 +6,12 @@ use rustix::process::Signal;
 use super::{Gate, Place, await_each, kill_node, rounds, store_with, terminated};
 use crate::harness::{DEADLINE, Running, poll, poll_until};
 
-/// A store that is started again as often as it is killed here.
+/// Starts a store with this number of restarts.
 fn restartable(restarts: &str) -> Place {
     store_with(&["--restarts", restarts])
 }
 
-/// The process that serves, other than this one.
+/// Waits for the serving process, which is not `other`, and returns its id.
 pub(super) fn service(store: &Running, other: i32) -> i32 {
     poll(|| {
         let processes = store.processes();
@@ -21,7 +21,7 @@ pub(super) fn service(store: &Running, other: i32) -> i32 {
     })
 }
 
-/// Kills the process that serves, and waits for the next one.
+/// Kills the serving process, and waits for the next one.
 pub(super) fn kill_service(store: &Running) {
     let pid = service(store, 0);
     kill(pid, Signal::KILL);
@@ -30,7 +30,7 @@ pub(super) fn kill_service(store: &Running) {
 
 const FLAGS: [&str; 3] = ["--nnodes=2:3", "--log-dir=logs", "-t=1"];
 
-/// Starts a node whose worker says where it is, takes steps, and ends when the gate is open.
+/// Starts a node whose worker prints its round, and ends when the gate is open.
 fn start(place: &Place, flags: &[&str], gate: &Gate) -> Running {
     let begins = "echo round $RDZV_ROUND restarts $TORCHELASTIC_RESTART_COUNT pid $$$$";
     let steps = gate.until_open("sleep 0.05");
@@ -52,12 +52,12 @@ fn workers_notice_nothing_of_a_store_that_is_killed_again_and_again() {
         let lines: Vec<&str> = ended.stdout.lines().collect();
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines[0].contains("round 0 restarts 0 pid "), "{lines:?}");
-        // The same process.
+        // Both lines come from the same process.
         let pid = |line: &str| line.rsplit(' ').next().unwrap().to_owned();
         assert_eq!(pid(lines[0]), pid(lines[1]), "{lines:?}");
     }
     let ended = terminated(place.store.unwrap()).expect(0);
-    // Those before may have been killed before they could say it.
+    // Earlier processes may have been killed before they could log the line.
     let last = format!(
         "the store was killed (SIGKILL); started again ({} of",
         rounds()
@@ -80,7 +80,9 @@ fn a_node_that_dies_together_with_the_store_is_missed_by_the_others() {
     place.end();
 }
 
-/// Two agents of a round, stopped and continued: their kernels answer for them, but nothing comes from the agents.
+/// Sends a signal to the agents of the nodes.
+///
+/// A stopped agent is silent, but its kernel keeps the connection open.
 fn signal_agents(nodes: &[Running], signal: Signal) {
     for node in nodes {
         kill(node.agent_pid(), signal);
@@ -124,7 +126,7 @@ fn no_other_round_forms_while_a_whole_one_is_silent() {
     let [first, second] = nodes;
     let nodes = [first, second, spare];
     let started = |node: &Running| node.stdout.so_far().lines().count();
-    // Any two of them are in the next round.
+    // Any two nodes form the next round.
     poll_until("the next round", || {
         nodes.iter().map(started).sum::<usize>() >= 4
     });

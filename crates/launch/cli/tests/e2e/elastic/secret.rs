@@ -1,5 +1,6 @@
-//! A job of three nodes with a token: nothing that a peer without it sends has an effect, and the token is
-//! found nowhere.
+//! Tests of a job of three nodes with a token.
+//!
+//! Peers without the token have no effect, and no process leaks the token.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -22,10 +23,10 @@ use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
 
 const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
 
-/// A worker that waits until its test lets it go.
+/// Script of a worker that waits for a line in the pipe `go`.
 const WAITS: &str = "echo up; read go < go";
 
-/// A folder with a token file.
+/// Makes a folder with a token file.
 pub(super) fn token_file(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
@@ -52,7 +53,7 @@ pub(super) fn with_tls(token: &str, test: impl FnOnce(&[&str])) {
     test(&[&flags[..], &["--tls-key", key, "--tls-ca", ca]].concat());
 }
 
-/// Three nodes whose workers wait.
+/// Starts three nodes, and waits until their workers run.
 pub(super) fn start(nodes: [Job; 3]) -> [Running; 3] {
     let nodes = nodes.map(|job| job.pipe("go").start());
     for node in &nodes {
@@ -61,7 +62,7 @@ pub(super) fn start(nodes: [Job; 3]) -> [Running; 3] {
     nodes
 }
 
-/// Lets the workers go: each has been started once, and all end well.
+/// Ends the workers, and asserts that each started once and succeeded.
 pub(super) fn finish(nodes: [Running; 3]) {
     for node in &nodes {
         node.write("go", "go\n");
@@ -80,7 +81,7 @@ fn close() -> Vec<u8> {
 
 const STATE: &str = "/torch.rendezvous.job";
 
-/// The bytes that a peer without the token sends after its first ones.
+/// Returns the bytes that a peer without the token sends after its preamble.
 fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     let failed = operation(&Operation::Failed {
         reason: "rank 0 has lost its device".to_owned(),
@@ -110,11 +111,11 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Sends bytes, and returns what comes until the connection ends.
+/// Sends bytes, and returns the answer until the connection ends.
 fn answer(endpoint: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(endpoint).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    // It may be refused before all of it is sent.
+    // The server may refuse the peer before all bytes are sent.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -132,11 +133,11 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
     let nodes = start(nodes(&place, &["--token-file", token.to_str().unwrap()]));
     for (name, bytes) in attacks() {
         let answered = answer(&place.endpoint, &[preamble(), bytes].concat());
-        // A reset may take the line away.
+        // A reset may discard the line.
         let is_refused = answered.is_empty() || answered.starts_with(b"rdzv refuses: ");
         assert!(is_refused, "{name}: {}", answered.escape_ascii());
     }
-    // Connections that nobody uses; a token of another job; a proof that is sent back; none.
+    // Idle connections, another job's token, a reflected proof, and no proof.
     let idle: Vec<TcpStream> = (0..200)
         .map(|_| TcpStream::connect(&place.endpoint).unwrap())
         .collect();
@@ -162,7 +163,7 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
     let replayed = answer(&place.endpoint, &recorded_handshake(&place.endpoint));
     let after = &replayed[ANSWER_LENGTH..];
     assert!(after.is_empty() || after.starts_with(b"rdzv refuses: "));
-    // A client of the job reads what it always could.
+    // A client with the token still reads the state of the job.
     let honest = TcpStore::connect(TcpStoreOptions {
         credentials: credentials(SECRET),
         ..TcpStoreOptions::new(host, port.parse().unwrap())
@@ -171,8 +172,9 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
     finish(nodes);
 }
 
-/// The bytes by which a client of the job has just proven the token, as a relay sees them, and an attack behind
-/// them.
+/// Returns the recorded proof of a client, followed by an attack.
+///
+/// A relay between the client and the server records the proof.
 fn recorded_handshake(endpoint: &str) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let relay = listener.local_addr().unwrap();
@@ -193,7 +195,7 @@ fn recorded_handshake(endpoint: &str) -> Vec<u8> {
     from.write_all(&proof_of_server).unwrap();
     let mut proof = [0; PROOF_LENGTH];
     from.read_exact(&mut proof).unwrap();
-    // The client's connection ends here.
+    // The relay closes the client's connection here.
     drop((from, listener));
     assert!(client.join().unwrap().is_err());
     [&sent[..], &proof, &preamble(), &close()].concat()
@@ -209,7 +211,7 @@ fn without_a_token_the_same_bytes_end_the_job() {
     }
 }
 
-/// Sends bytes, and waits for the beginning of an answer.
+/// Sends bytes, and waits for the first bytes of an answer.
 fn answer_one(endpoint: &str, bytes: &[u8]) {
     let mut stream = TcpStream::connect(endpoint).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -243,7 +245,7 @@ fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
     place.end();
 }
 
-/// Whether a file of `/proc`, or any other, has the token in it.
+/// `true` if a file contains the token, such as a file of `/proc`.
 fn has_token(path: &Path) -> bool {
     contains_token(&fs::read(path).unwrap_or_default())
 }
@@ -253,7 +255,7 @@ fn contains_token(bytes: &[u8]) -> bool {
     parts.any(|part| part == SECRET.as_bytes())
 }
 
-/// Whether the token is in the memory of a process, of which a core file would be made.
+/// `true` if the memory of a process, and so its core file, contains the token.
 fn memory_has_token(pid: i32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else {
@@ -302,7 +304,7 @@ fn the_token_is_found_in_no_process_and_in_no_text() {
         assert!(text.len() > 20);
         assert!(!String::from_utf8_lossy(&text).contains(SECRET), "{page}");
     }
-    // Both workers open the pipe.
+    // There is a line for each of the two workers.
     running.write("go", "go\ngo\n");
     let ended = running.wait().expect(1);
     ended.assert_stdout("RDZV_JOB_TOKEN_FILE=");
@@ -325,7 +327,7 @@ fn an_explanation_has_the_path_of_the_token_alone() {
         assert!(!(ended.stdout.clone() + &ended.stderr).contains(SECRET));
         assert!(ended.files_below(".").is_empty());
     }
-    // A command that reads no token leaves no copy of it.
+    // A command that needs no token leaves no copy of it.
     let ended = rdzv(["env"]).env("RDZV_JOB_TOKEN", SECRET).expect(0);
     assert!(!ended.stdout.contains(SECRET));
     assert!(ended.files_below(".").is_empty());
@@ -388,10 +390,11 @@ fn static_nodes_with_a_token_keep_their_keys_from_workers() {
     let nodes = start(nodes);
     let worker =
         || TcpStore::connect(TcpStoreOptions::new("127.0.0.1", port.parse().unwrap())).unwrap();
-    // The workers' part is theirs.
+    // A worker can change keys of the workers.
     worker().set("of a worker", b"1").unwrap();
     assert!(worker().check(&["of a worker"]).unwrap());
-    // The others' is not: another node's failure, its name, and requests of agents.
+    // It cannot change other keys, such as another node's failure or name. It cannot send the
+    // requests of agents either.
     for key in ["job/rdzv/news/0", "job/rdzv/nodes/0"] {
         assert!(worker().compare_set(key, b"", b"node 1\nfailed").is_err());
         assert!(worker().check(&[key]).is_err());

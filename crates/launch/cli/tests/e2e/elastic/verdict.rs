@@ -1,4 +1,4 @@
-//! The first failure of the job is named on every node.
+//! Tests that every node names the first failure of the job.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::{Place, await_each, await_participants, first_agent, store};
 use crate::harness::{DEADLINE, Ended, Running, kill};
 use crate::verdict::report;
 
-/// The root cause in the failure report: its rank and process.
+/// Returns the root cause in the failure report: host, rank and exit code.
 fn root_cause(ended: &Ended) -> String {
     let (_, root) = ended.stderr.split_once("Root Cause").expect("a report");
     let lines = root.lines().filter(|line| {
@@ -59,7 +59,7 @@ fn failure_elsewhere(place: Place) {
 fn what_follows_from_a_failure_on_another_node_is_secondary() {
     let place = store();
     let flags = ["--nnodes=2", "--report=report.json"];
-    // The second one fails when it hears of the first, as workers that talk to one another do.
+    // The second worker fails because of the first, as workers that communicate do.
     let job = |script| place.node(&flags, script).pipe("go");
     let fails = job("echo on; cat go; echo off; exit 7").start();
     await_participants(&place.endpoint, 1, |_| true);
@@ -69,7 +69,7 @@ fn what_follows_from_a_failure_on_another_node_is_secondary() {
         .start();
     await_each([&fails, &follows], "on\n", 1);
     fails.write("go", "");
-    // The agent of the second one hears of it a second later.
+    // The second worker gets its line only after the first one has failed.
     fails.stdout.await_text("off\n", 1);
     follows.write("go", "");
     let ended = fails.wait().expect(1);

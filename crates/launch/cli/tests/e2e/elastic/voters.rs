@@ -1,4 +1,4 @@
-//! Agents that are voters: whichever of them has the coordinator may die, with its keeper too.
+//! Tests of agents that are voters, with a coordinator that dies.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::secret::{token_file, with_tls};
 use super::{Gate, PRINT_ROUND, Place, await_each, expect_killed, rounds, terminated};
 use crate::harness::{DEADLINE, Job, Running, free_port, poll, poll_until, rdzv};
 
-/// Short, because the last node is not waited for here.
+/// Settings with a short last call, because no test waits for a last node.
 pub(super) const CONF: &str = "last_call_timeout=1,join_timeout=60";
 
-/// Three addresses of this machine, with one port.
+/// Returns `count` addresses of this machine with the same port.
 pub(super) fn places(count: usize) -> Place {
     let port = free_port();
     let places = (1..=count).map(|place| format!("127.0.0.{place}:{port}"));
@@ -25,12 +25,12 @@ pub(super) fn places(count: usize) -> Place {
     }
 }
 
-/// A node whose worker says where it is, and ends when it is told to.
+/// Starts a node whose worker prints its round, and ends when the gate is open.
 fn node(place: &Place, gate: &Gate) -> Running {
     node_with(place, gate, &[])
 }
 
-/// The same with more flags.
+/// Starts such a node with more flags.
 fn node_with(place: &Place, gate: &Gate, more: &[&str]) -> Running {
     let flags = ["--nnodes=2:3", "--rdzv-conf", CONF, "--max-restarts=1"];
     start(place, gate, &[&flags, more].concat())
@@ -40,12 +40,12 @@ pub(super) fn start(place: &Place, gate: &Gate, flags: &[&str]) -> Running {
     job_of(place, gate, flags).start()
 }
 
-/// The same, before it is started.
+/// Returns the job of such a node.
 pub(super) fn job_of(place: &Place, gate: &Gate, flags: &[&str]) -> Job {
     place.node(flags, &gate.script()).env("LOGLEVEL", "INFO")
 }
 
-/// A job of three nodes in one round, all of which are voters.
+/// Starts three nodes in one round, which are all voters.
 fn three_voters(more: &[&str]) -> (Place, Gate, Vec<Running>) {
     let (place, gate) = (places(3), Gate::new());
     let nodes = [1, 2, 3].map(|_| node_with(&place, &gate, more));
@@ -53,7 +53,7 @@ fn three_voters(more: &[&str]) -> (Place, Gate, Vec<Running>) {
     (place, gate, nodes.into())
 }
 
-/// Whether an agent has said last that it is the coordinator, and in which term.
+/// Returns the term in which an agent last became the coordinator, if it did.
 fn coordinates_in(node: &Running) -> Option<u64> {
     let said = node.stderr.so_far();
     let line = said
@@ -63,21 +63,21 @@ fn coordinates_in(node: &Running) -> Option<u64> {
     term.split(')').next()?.parse().ok()
 }
 
-/// The node that is the coordinator: the one with the highest term.
+/// Waits for a coordinator, and returns the node with the highest term.
 pub(super) fn coordinator(nodes: &[Running]) -> usize {
     poll(|| {
         let terms = nodes.iter().map(coordinates_in).enumerate();
         match terms.max_by_key(|(_, term)| *term) {
             Some((node, Some(_))) => Ok(node),
-            _ => Err("nobody coordinates"),
+            _ => Err("no coordinator yet"),
         }
     })
 }
 
-/// Kills everything on the machine of a node at once.
+/// Kills all processes of a node at the same time.
 pub(super) fn kill_machine(node: Running) {
     let processes = node.processes();
-    // None of them may notice the end of another one.
+    // No process may notice the end of another one, so all are stopped first.
     for signal in [Signal::STOP, Signal::KILL] {
         for (pid, _) in &processes {
             let _ = kill_process(Pid::from_raw(*pid).unwrap(), signal);
@@ -86,7 +86,9 @@ pub(super) fn kill_machine(node: Running) {
     expect_killed(node);
 }
 
-/// Kills its keeper and its agent, its keeper or its guard. The other processes of a node then end.
+/// Kills a node's keeper and agent, its keeper, or its guard.
+///
+/// The other processes of the node then end.
 fn kill_some(node: Running, which: usize) {
     let keeper = node.pid();
     let killed = match which % 3 {
@@ -95,7 +97,7 @@ fn kill_some(node: Running, which: usize) {
         _ => vec![pids::guard(keeper).unwrap()],
     };
     for pid in killed {
-        // It may have ended together with the one before.
+        // The process may have ended together with the previous one.
         let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
     }
     assert!(node.all_gone_within(Duration::from_secs(20)));
@@ -115,7 +117,7 @@ fn a_job_outlives_the_machine_of_its_coordinator() {
 #[test]
 fn a_machine_that_comes_back_votes_again() {
     let (place, gate, mut nodes) = three_voters(&[]);
-    // More machines than there were voters at the beginning.
+    // The test loses more machines than there were voters at the beginning.
     for lost in 0..=rounds() {
         await_each(&nodes, "/3 at", 1);
         let dead = nodes.remove(coordinator(&nodes));
@@ -155,7 +157,7 @@ fn a_node_that_is_started_again_at_once_votes_again() {
     let (place, gate, mut nodes) = three_voters(&[]);
     let dead = nodes.remove(coordinator(&nodes));
     dead.signal(Signal::KILL);
-    // Its agent ends within a moment, and has its port until then.
+    // The old agent ends soon, and keeps its port until then.
     nodes.push(node(&place, &gate));
     for node in &nodes[..2] {
         let text = "votes in place of the one that has ended";
@@ -171,7 +173,7 @@ fn a_coordinator_that_ends_in_order_hands_over() {
     terminated(nodes.remove(coordinator(&nodes)));
     await_each(&nodes, "/2 at", 1);
     for ended in gate.finish(nodes) {
-        // The new coordinator knows it, and does not wait for somebody who will not come back.
+        // The new coordinator knows that the node has left, and does not wait for it.
         let known = "has left; will join the next round";
         ended.assert_stderr(known);
     }
@@ -179,10 +181,10 @@ fn a_coordinator_that_ends_in_order_hands_over() {
 
 #[test]
 fn the_last_of_three_voters_goes_on_after_the_others_have_ended_in_order() {
-    // The later one of two equal flags counts.
+    // The last of two equal flags counts.
     let (_, gate, mut nodes) = three_voters(&["--nnodes=1:3"]);
     terminated(nodes.remove((coordinator(&nodes) + 1) % 3));
-    // The coordinator follows at once.
+    // The coordinator leaves immediately after it.
     terminated(nodes.remove(coordinator(&nodes)));
     nodes[0].stdout.await_text("0/1 at", 1);
     gate.finish(nodes);
@@ -229,7 +231,7 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     }
     let began = Instant::now();
     let ended = with(&wrong).wait().expect(1);
-    // It waits for voters for a minute.
+    // The agent would wait 60 s for voters.
     let took = began.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
     let endpoints: Vec<&str> = place.endpoint.split(',').collect();
@@ -245,7 +247,7 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     for node in &others {
         node.stderr.await_text(&named, 1);
     }
-    // With the right one, the job begins.
+    // With the right token, the job begins.
     gate.finish([with(&right)].into_iter().chain(others));
 }
 
@@ -264,7 +266,7 @@ fn two_of_five_voters_may_die() {
 
 #[test]
 fn a_coordinator_that_is_stopped_is_replaced_and_is_a_node_again_when_it_goes_on() {
-    // Its kernel answers for it, so its heartbeats alone tell that it is stopped.
+    // The kernel keeps the connection open, so only missing heartbeats show the stop.
     let conf = "last_call_timeout=1,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=3";
     let (_, gate, nodes) = three_voters(&["--rdzv-conf", conf]);
     let stopped = coordinator(&nodes);
@@ -279,7 +281,7 @@ fn a_coordinator_that_is_stopped_is_replaced_and_is_a_node_again_when_it_goes_on
     gate.finish(nodes);
 }
 
-/// The times at which a worker has written, in nanoseconds.
+/// Returns the times at which a worker has written, in nanoseconds.
 fn stamps(file: &Path) -> Vec<u128> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().map(|line| line.parse().unwrap()).collect()
@@ -291,7 +293,7 @@ fn await_stamp_after(file: &Path, time: u128) {
     poll_until("something is written", is_after);
 }
 
-/// Waits until a worker has written nothing for a while, in which it would have written often.
+/// Waits until a worker has written nothing for 0.5 s.
 fn await_rest(file: &Path) {
     let until = Instant::now() + DEADLINE;
     let (mut last, mut since) = (stamps(file).len(), Instant::now());
@@ -316,7 +318,7 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
             let file = file(number, who);
             gate.until_open(&format!("date +%s%N >> {}; sleep 0.02", file.display()))
         });
-        // A helper in a session of its own, whose parent has ended.
+        // The helper has a separate session, and its parent has ended.
         let script = format!("{PRINT_ROUND}; setsid -f sh -c \"{helper}\"; {worker}");
         place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
     });
@@ -335,10 +337,10 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
     for who in ["worker", "helper"] {
         let last = stamps(&file(stopped, who)).last().copied().unwrap();
         let ran = Duration::from_nanos(last.saturating_sub(now.as_nanos()) as u64);
-        // 1.05 times 0.8 s, and 0.25 s; a busy machine takes longer to stop than an idle one.
+        // The limit is 1.05 times 0.8 s plus 0.25 s, with some reserve for a busy machine.
         assert!(ran < Duration::from_millis(1_600), "{who}: {ran:?}");
     }
-    // Its heartbeats are not missed yet: the round holds, and everybody goes on.
+    // The agent is not lost yet, so the round stays and all workers continue.
     pids::kill(agent, Signal::CONT);
     let continued = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     for who in ["worker", "helper"] {
@@ -349,7 +351,7 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
     }
 }
 
-/// A store that is a voter of these places.
+/// Starts a store that is a voter at these endpoints.
 fn store_voter(place: &Place) -> Running {
     let store = rdzv(["store", "--restarts=1000000", "--join", &place.endpoint])
         .env("LOGLEVEL", "INFO")
@@ -365,8 +367,8 @@ fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
     let flags = ["--nnodes=1:2", "--rdzv-conf", CONF];
     let mut nodes = Vec::from([1, 2].map(|_| start(&place, &gate, &flags)));
     await_each(&nodes, "/2 at", 1);
-    // A store that is killed votes again, and coordinates again, since it has no workers; those of
-    // the others run on.
+    // A restarted store votes and coordinates again, because it has no workers. The workers of the
+    // agents continue.
     let coordinates = "this process coordinates the rendezvous";
     for round in 1..=rounds() {
         store.stderr.await_text(coordinates, round);

@@ -1,4 +1,4 @@
-//! Agents that wait for others.
+//! Tests of agents that wait for others.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ fn without_a_last_call_one_of_two_starts_at_once() {
     let ended = place.node(&flags, PRINT_ROUND).expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     assert!(!ended.stderr.contains("waiting"), "{}", ended.stderr);
-    // The default would be thirty seconds.
+    // The default last call is 30 s.
     assert!(ended.took < Duration::from_secs(25), "{:?}", ended.took);
 }
 
@@ -146,12 +146,12 @@ fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
         .node(&["--nnodes=2", "--rdzv-conf=last_call_timeout=0"], "exit 9")
         .env("LOGLEVEL", "DEBUG")
         .start();
-    // It takes part once the state names it.
+    // The agent participates once the state contains its name.
     let named = format!("127.0.0.1_{}_0", waiting.agent_pid_when_there());
     super::await_participants(&place.endpoint, 1, |node| node == named);
     terminated(waiting).expect(-15);
     super::await_participants(&place.endpoint, 0, |_| true);
-    // Two others meet as if it had never been there.
+    // Two other nodes form a round without it.
     let nodes = [(), ()].map(|()| place.node(&["--nnodes=2"], PRINT_ROUND).start());
     for node in nodes {
         let ended = node.wait().expect(0);
@@ -175,7 +175,7 @@ fn who_has_finished_waits_for_the_others() {
     assert_eq!(ended.stderr, "");
 }
 
-/// Waits until an agent says so, terminates it, and returns what it has said.
+/// Waits for a line of an agent, terminates the agent, and returns its stderr.
 fn terminated_when_it_says(node: Running, line: &str) -> String {
     node.stderr.await_text(line, 1);
     let said = node.stderr.so_far();
@@ -183,7 +183,7 @@ fn terminated_when_it_says(node: Running, line: &str) -> String {
     said
 }
 
-/// A place in a file, for `store_type=file`.
+/// Returns a rendezvous file, for `store_type=file`.
 fn at_file(folder: &tempfile::TempDir) -> Place {
     Place {
         endpoint: folder.path().join("state").display().to_string(),
@@ -191,7 +191,7 @@ fn at_file(folder: &tempfile::TempDir) -> Place {
     }
 }
 
-/// A node of two that meets others at this endpoint.
+/// Returns one of two nodes at this endpoint.
 fn node_at(endpoint: &str, flags: &[&str]) -> Job {
     let meet = ["--nnodes=2", "--rdzv-endpoint", endpoint];
     run_shell(&[&meet, flags].concat(), "exit 9")
@@ -265,7 +265,7 @@ fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
         ),
     ] {
         let flags = ["--nnodes=2", more];
-        // The one with the smaller address has rank 0, and falls silent when it has come.
+        // The node with the smaller address has rank 0, and is silent after its join.
         let at = |address: &str| place.node(&flags, "exit 9").env("PET_LOCAL_ADDR", address);
         let first = at("127.0.0.1").start();
         first.stderr.await_text("waiting for nodes: 1 of 2", 1);
@@ -287,7 +287,7 @@ fn a_node_that_waits_for_the_ranks_of_another_says_so() {
         &format!("--master-port={port}"),
     ];
     let node = run_shell(&flags, "exit 9").start();
-    // A node that has come to the store, and says nothing there.
+    // A node that connects to the store, and is silent then.
     let other = TcpStoreOptions {
         world_size: Some(2),
         ..TcpStoreOptions::new("127.0.0.1", port)
@@ -330,7 +330,7 @@ fn a_wait_for_an_endpoint_where_nobody_is_says_so() {
 fn each_wait_for_a_place_to_meet_says_why_it_lasts() {
     let free = format!("127.0.0.1:{}", free_port());
     let (host, port) = free.split_once(':').unwrap();
-    // At the other one listens node 0.
+    // Nothing listens at the first port, and node 0 listens at the second.
     let nobody = format!("127.0.0.1:{}", free_port());
     let other = free_port();
     let etcd = format!(
@@ -411,8 +411,7 @@ fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
         first.env("LOGLEVEL", "INFO").start(),
         at("--node-rank=0", "exit").start(),
     ];
-    // The first rank is that of the agent that hosts the store, and only the others have something
-    // to read.
+    // The agent that hosts the store has rank 0. Only the other agents read from the store.
     early[0].stderr.await_text("hosts the TCP store", 1);
     let late = [
         place.node(&["--nnodes=2"], script).pipe("go"),
@@ -461,8 +460,9 @@ fn an_endpoint_where_nobody_is_ends_with_its_address_and_what_to_do() {
     );
 }
 
-/// An agent at an endpoint that takes connections and says nothing, until it has told of that; then it
-/// is terminated. Returns how long that took.
+/// Starts an agent at a silent endpoint, and terminates it after its line.
+///
+/// The endpoint accepts connections but sends nothing. Returns the time until the line.
 fn terminated_at_a_silent_endpoint(backend: &str, line: &str) -> Duration {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = silent.local_addr().unwrap().to_string();
@@ -498,7 +498,7 @@ fn a_port_of_something_else_is_distinguished_from_a_store() {
     let address = other.local_addr().unwrap();
     let speaks = std::thread::spawn(move || {
         use std::io::Write;
-        // Once for each attempt to connect.
+        // The loop runs once for each attempt to connect.
         while let Ok((mut stream, _)) = other.accept() {
             let mut first = [0; 1];
             if std::io::Read::read(&mut stream, &mut first).unwrap() == 0 || first == *b"." {
@@ -517,7 +517,7 @@ fn a_port_of_something_else_is_distinguished_from_a_store() {
     speaks.join().unwrap();
 }
 
-/// The ports at which a process listens.
+/// Returns the ports at which a process listens.
 fn ports_of(pid: i32) -> Vec<u16> {
     let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()

@@ -1,5 +1,6 @@
-//! Starting the program under test, waiting for it with a deadline, and making sure that nothing
-//! of it is left.
+//! Harness for the program under test.
+//!
+//! It starts the program, waits for it with a deadline, and asserts that no process is left.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
@@ -21,13 +22,12 @@ use rdzv_testing::{Marker, Process, Words};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The scripted worker.
+/// Returns the path of the scripted worker.
 pub(crate) fn fixture_worker() -> OsString {
     rdzv_testing::program("fixture_worker").into()
 }
 
-/// Asks at intervals until there is an answer, for events that are not announced. If there is none in time, shows the
-/// last error.
+/// Polls until there is an answer; after the deadline, panics with the error.
 #[track_caller]
 pub(crate) fn poll<T, E: Debug>(mut ask: impl FnMut() -> Result<T, E>) -> T {
     let until = Instant::now() + DEADLINE;
@@ -40,25 +40,25 @@ pub(crate) fn poll<T, E: Debug>(mut ask: impl FnMut() -> Result<T, E>) -> T {
     }
 }
 
-/// The same for a condition.
+/// Polls until a condition holds.
 #[track_caller]
 pub(crate) fn poll_until(what: &str, mut holds: impl FnMut() -> bool) {
     poll(|| if holds() { Ok(()) } else { Err(what) });
 }
 
-/// A launch to be: program, arguments, environment, and a directory of its own to run in.
+/// Launch that has not started: program, arguments, environment, directory.
 pub(crate) struct Job {
     command: Command,
     pub(crate) directory: TempDir,
     marker: Marker,
 }
 
-/// `rdzv` with these arguments.
+/// Returns `rdzv` with these arguments.
 pub(crate) fn rdzv<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Job {
     Job::new(Path::new(env!("CARGO_BIN_EXE_rdzv"))).args(arguments)
 }
 
-/// A link named `torchrun` with these arguments.
+/// Returns a link named `torchrun` with these arguments.
 pub(crate) fn torchrun<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Job {
     let job = Job::new(Path::new("bin/torchrun"));
     fs::create_dir(job.path("bin")).unwrap();
@@ -71,21 +71,21 @@ pub(crate) fn torchrun<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) 
     .args(arguments)
 }
 
-/// A shell script that finds the program in `$RDZV`.
+/// Returns a shell script with the path of the program in `$RDZV`.
 pub(crate) fn shell(script: &str) -> Job {
     Job::new(Path::new("/bin/sh"))
         .env("RDZV", env!("CARGO_BIN_EXE_rdzv"))
         .args(["-c", script])
 }
 
-/// `rdzv run` with these arguments and a shell script as the worker.
+/// Returns `rdzv run` with these arguments and a shell script as the worker.
 pub(crate) fn run_shell(flags: impl Words, script: &str) -> Job {
     rdzv(["run"])
         .args(flags.words())
         .args(["--no-python", "sh", "-c", script])
 }
 
-/// The same from a shell that does something first, in the same process.
+/// Returns the same launch after other shell commands, in the same process.
 pub(crate) fn run_shell_after(first: &str, flags: impl Words, script: &str) -> Job {
     shell(&format!("{first}\nexec \"$RDZV\" run \"$@\""))
         .args(["sh"])
@@ -93,7 +93,7 @@ pub(crate) fn run_shell_after(first: &str, flags: impl Words, script: &str) -> J
         .args(["--no-python", "sh", "-c", script])
 }
 
-/// `rdzv run` with these arguments and the scripted worker.
+/// Returns `rdzv run` with these arguments and the scripted worker.
 pub(crate) fn run_fixture(flags: impl Words, steps: impl Words) -> Job {
     rdzv(["run"])
         .args(flags.words())
@@ -110,7 +110,7 @@ fn prepared(program: &Path, directory: &TempDir, marker: &Marker) -> Command {
         .env("HOME", std::env::var_os("HOME").unwrap_or_default())
         .env("TMPDIR", directory.path())
         .env("TZ", "UTC")
-        // These tests look at torchrun's texts, also those of `rdzv run`; `face` is about our own.
+        // Most tests check torchrun's texts, even under `rdzv run`; `face` checks rdzv's texts.
         .env("RDZV_COMPAT_OUTPUT", "1")
         .current_dir(directory.path())
         .stdin(Stdio::null())
@@ -141,19 +141,19 @@ impl Job {
         self
     }
 
-    /// Lets `rdzv run` speak in its own form.
+    /// Lets `rdzv run` print in its own style.
     pub(crate) fn own_face(mut self) -> Self {
         self.command.env_remove("RDZV_COMPAT_OUTPUT");
         self
     }
 
-    /// Gives it this standard error.
+    /// Sets the stderr of the job.
     pub(crate) fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
         self.command.stderr(stderr);
         self
     }
 
-    /// A path inside the job's directory.
+    /// Returns a path inside the job's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -172,7 +172,7 @@ impl Job {
         self
     }
 
-    /// Starts it.
+    /// Starts the job.
     pub(crate) fn start(mut self) -> Running {
         let started = Instant::now();
         Running {
@@ -183,19 +183,19 @@ impl Job {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs the job to its end.
     pub(crate) fn run(self) -> Ended {
         self.start().wait()
     }
 
-    /// Runs it to its end and asserts the exit code.
+    /// Runs the job to its end, and asserts the exit code.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Ended {
         self.run().expect(code)
     }
 }
 
-/// A job that is running.
+/// Running job.
 pub(crate) struct Running {
     process: Process,
     started: Instant,
@@ -212,17 +212,17 @@ impl Deref for Running {
 }
 
 impl Running {
-    /// A path inside the job's directory.
+    /// Returns a path inside the job's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Writes a file of the job's directory, or a line to a named pipe there.
+    /// Writes a file in the job's directory, or to a named pipe there.
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// The address that a store names in its first line.
+    /// Returns the address in the first line of a store.
     pub(crate) fn address(&self) -> SocketAddr {
         self.stdout.await_text("\n", 1);
         let line = self.stdout.so_far();
@@ -230,7 +230,7 @@ impl Running {
         address.trim_end().parse().unwrap()
     }
 
-    /// Waits until a port is listened at, which is not announced.
+    /// Polls until the job listens at a port.
     pub(crate) fn listens_at(&self, port: u16) {
         poll_until("it listens at its port", || {
             assert!(!ends_within(self.pid(), Duration::ZERO));
@@ -238,7 +238,7 @@ impl Running {
         });
     }
 
-    /// Waits until this was written to stdout; false if the launcher ended instead.
+    /// Waits until stdout contains a text; `false` if the launcher ended before.
     pub(crate) fn says_before_it_ends(&self, text: &str) -> bool {
         let until = Instant::now() + DEADLINE;
         while !self.stdout.so_far().contains(text) {
@@ -250,7 +250,7 @@ impl Running {
         true
     }
 
-    /// Waits for the launcher's end and for everything it wrote; then nothing may be left of it.
+    /// Waits for the end and the output, and asserts that no process is left.
     pub(crate) fn wait(mut self) -> Ended {
         let status = self.process.wait();
         let took = self.started.elapsed();
@@ -270,7 +270,7 @@ impl Running {
         }
     }
 
-    /// Waits until every process of the job has ended, the launcher excepted.
+    /// Waits until every process of the job except the launcher has ended.
     pub(crate) fn all_gone_within(&self, limit: Duration) -> bool {
         let left = self
             .marker
@@ -278,17 +278,17 @@ impl Running {
         left.is_empty()
     }
 
-    /// Its processes: numbers and command lines.
+    /// Returns the processes of the job: process ids and command lines.
     pub(crate) fn processes(&self) -> Vec<(i32, String)> {
         self.marker.processes()
     }
 
-    /// The agent's process id.
+    /// Returns the agent's process id.
     pub(crate) fn agent_pid(&self) -> i32 {
         pids::agent(self.pid()).unwrap()
     }
 
-    /// The same, soon after the start: waits until there is one.
+    /// Waits for the agent after the start, and returns its process id.
     pub(crate) fn agent_pid_when_there(&self) -> i32 {
         pids::await_agent(self.pid())
     }
@@ -302,7 +302,7 @@ impl Drop for Running {
     }
 }
 
-/// How a job ended.
+/// Result of a job.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) took: Duration,
@@ -312,7 +312,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// The exit code; minus the signal if one ended it.
+    /// Returns the exit code, or the negative signal that ended the job.
     pub(crate) fn code(&self) -> i32 {
         match self.status.signal() {
             Some(signal) => -signal,
@@ -320,7 +320,7 @@ impl Ended {
         }
     }
 
-    /// Asserts the exit code, and shows the output if it is another.
+    /// Asserts the exit code, and shows the output if it differs.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(
@@ -333,7 +333,7 @@ impl Ended {
         self
     }
 
-    /// Asserts that this was written to stderr.
+    /// Asserts that stderr contains a text.
     #[track_caller]
     pub(crate) fn assert_stderr(&self, text: &str) {
         assert!(
@@ -343,7 +343,7 @@ impl Ended {
         );
     }
 
-    /// Asserts that this was written to stdout.
+    /// Asserts that stdout contains a text.
     #[track_caller]
     pub(crate) fn assert_stdout(&self, text: &str) {
         assert!(
@@ -353,7 +353,7 @@ impl Ended {
         );
     }
 
-    /// Lines of stdout in alphabetical order: workers write in no order.
+    /// Returns the lines of stdout in alphabetical order.
     pub(crate) fn sorted(&self) -> Vec<&str> {
         let mut lines: Vec<&str> = self.stdout.lines().collect();
         lines.sort_unstable();
@@ -374,24 +374,24 @@ impl Ended {
         }
     }
 
-    /// A path inside the job's directory.
+    /// Returns a path inside the job's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Text of a file in the job's directory.
+    /// Returns the text of a file in the job's directory.
     #[track_caller]
     pub(crate) fn text(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Content of a file of JSON in the job's directory.
+    /// Returns the content of a JSON file in the job's directory.
     #[track_caller]
     pub(crate) fn json(&self, name: &str) -> Value {
         serde_json::from_str(&self.text(name)).unwrap()
     }
 
-    /// All files below a directory of the job, as relative paths in alphabetical order.
+    /// Returns all files below a directory of the job, as sorted relative paths.
     pub(crate) fn files_below(&self, name: &str) -> Vec<PathBuf> {
         let root = self.path(name);
         let mut found = Vec::new();
@@ -410,7 +410,7 @@ impl Ended {
         found
     }
 
-    /// Content of the file whose path ends so, below a directory of the job.
+    /// Returns the content of the file whose path ends with `name`.
     #[track_caller]
     pub(crate) fn content(&self, directory: &str, name: &str) -> String {
         let paths = self.files_below(directory);

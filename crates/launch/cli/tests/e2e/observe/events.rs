@@ -1,4 +1,4 @@
-//! Events: those of torchelastic on the console, all of them in a file.
+//! Tests of events: torchelastic's on the console, and all events in a file.
 
 use serde_json::Value;
 
@@ -62,8 +62,8 @@ fn a_restart_and_a_failure_are_recorded_as_torchelastic_records_them() {
         "WORKER START",
         "WORKER START",
     ];
-    // What became of a worker that the agent stopped, because its sibling was faster, is told by
-    // its state; the sequence is the same.
+    // The agent may stop a worker because its sibling failed first. The state of the worker then
+    // differs, but the sequence of events is the same.
     let last = ["WORKER FAILED", "WORKER FAILED", "AGENT SUCCEEDED"];
     assert_eq!(states, [&attempt[..], &attempt, &last].concat());
     let keys =
@@ -88,7 +88,7 @@ fn a_restart_and_a_failure_are_recorded_as_torchelastic_records_them() {
         assert_eq!(keys(&details), wanted);
     }
     assert_eq!(events[8]["metadata"]["agent_restarts"], 1);
-    // The agent's work was done, and the workers have failed: both are said.
+    // The events report both: the agent did its work, and the workers failed.
     assert_eq!(events[10]["metadata"]["outcome"], "FAILED");
 }
 
@@ -105,7 +105,7 @@ fn a_file_gets_every_event_and_keeps_what_is_in_it() {
         "attempt=0?exit:3 exit:0",
     )
     .file("events.jsonl", "{\"name\":\"before\"}\n")
-    // The level hides the events of torchelastic only.
+    // The level hides only the events of torchelastic.
     .env("LOGLEVEL", "ERROR")
     .expect(0);
     let text = ended.text("events.jsonl");

@@ -1,4 +1,4 @@
-//! What can be seen of a run from outside while it goes on, and of its events afterwards.
+//! Tests of the observation of a run: status pages and events.
 
 mod events;
 pub(crate) mod server;

@@ -1,4 +1,4 @@
-//! Health, metrics and status over HTTP, and requests to workers through it.
+//! Tests of health, metrics, status and requests to workers over HTTP.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::harness::{DEADLINE, Running, free_port, poll, poll_until, run_fixture, run_shell};
 
-/// One request, on a connection of its own: status code and body.
+/// Sends a request on a new connection, and returns status code and body.
 fn request(port: u16, method: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
     request(port, "GET", path)
 }
 
-/// The port that the program says it serves at.
+/// Returns the port of a server from the log of the program.
 pub(crate) fn logged_port(running: &Running, what: &str) -> u16 {
     let text = format!("{what} at http://");
     running.stderr.await_text(&text, 1);
@@ -97,7 +97,7 @@ fn the_health_port_tells_nothing_but_health_and_before_there_is_a_rendezvous() {
         .env("LOGLEVEL", "INFO")
         .start();
     assert_eq!(logged_port(&running, "health"), port);
-    // The second node never comes. The port is there even before the agent is.
+    // The second node never comes. The port is open even before the agent is ready.
     poll_until("the agent is alive", || {
         let (code, text) = get(port, "/");
         assert_eq!(code, 200, "{text}");

@@ -1,4 +1,4 @@
-"""A timer that nobody handles."""
+"""A timer signal without a handler."""
 import signal
 
 signal.setitimer(signal.ITIMER_REAL, 0.1)

@@ -1,4 +1,4 @@
-"""Writes into a pipe whose reader is gone, with the signal's default action."""
+"""Writes into a pipe without a reader, with the signal's default action."""
 import os
 import signal
 

@@ -1,3 +1,3 @@
 #!/bin/sh
-# A program that the image does not have; the shell says so and exits with 127.
+# A program that the image does not have; the shell reports it and exits with 127.
 exec train-that-nobody-installed --epochs 3

@@ -1,4 +1,4 @@
-"""Rank 1 takes a lock that it holds; rank 0 works on for a while, and then waits for rank 1."""
+"""Rank 1 acquires its own lock again; rank 0 computes 0.5 s, then blocks."""
 import os
 import threading
 import time

@@ -1,9 +1,9 @@
-"""Rank 1 takes memory until the kernel does something about it; the others have little."""
+"""Rank 1 allocates memory until the kernel acts; the other ranks use little."""
 import os
 import resource
 import signal
 
-# Where nobody limits it, it does not take everything there is.
+# Without a limit, the loop must not take all memory of the machine.
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 held = []
 while os.environ["RANK"] == "1":

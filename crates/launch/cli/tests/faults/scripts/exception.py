@@ -1,4 +1,4 @@
-"""Rank 1 raises; the others wait for it for ever."""
+"""Rank 1 raises; the other ranks wait for it without a limit."""
 import os
 import signal
 

@@ -1,2 +1,2 @@
-"""Several exceptions at once (Python 3.11 or newer)."""
+"""Several exceptions in one group (Python 3.11 or newer)."""
 raise ExceptionGroup("evaluation failed", [ValueError("accuracy"), TypeError("recall")])

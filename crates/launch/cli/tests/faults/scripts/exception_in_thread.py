@@ -1,4 +1,4 @@
-"""A thread of the program dies of an exception; the main thread notices and ends the program."""
+"""An exception ends a thread; the main thread notices and ends the program."""
 import sys
 import threading
 

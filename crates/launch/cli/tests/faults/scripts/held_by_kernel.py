@@ -1,4 +1,4 @@
-"""The parent of a vfork child that neither ends nor becomes another program is in state D."""
+"""Stays in state D: the vfork child neither ends nor executes a program."""
 import ctypes
 
 libc = ctypes.PyDLL(None)

@@ -1,2 +1,2 @@
 #!/bin/sh
-# Its mode does not allow to execute it.
+# The mode of this file does not allow execution.

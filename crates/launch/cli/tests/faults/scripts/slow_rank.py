@@ -1,4 +1,4 @@
-"""Rank 1 computes silently for much longer than the limit; nobody is to be blamed."""
+"""Rank 1 computes silently for much longer than the limit; no rank has failed."""
 import os
 import time
 

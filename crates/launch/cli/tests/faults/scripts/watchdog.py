@@ -1,4 +1,4 @@
-"""Asks the agent to end it after 0.3 s, as PyTorch's file-based timer does, and is late."""
+"""Sets a timer of 0.3 s, as PyTorch's file-based timer does, and is too late."""
 import json
 import os
 import signal
