@@ -1,6 +1,7 @@
-"""The control plane of distributed training: stores, process groups, launch, elastic agents.
+"""Stores, process groups, launch and elastic agents of distributed training.
 
-Importing this package loads no torch, numpy, asyncio or typing. Modules below it are loaded on first use.
+Importing this package loads no torch, numpy, asyncio or typing. Submodules are loaded at their
+first use.
 """
 
 from rdzv._errors import (
@@ -28,10 +29,11 @@ from rdzv._rdzv import (
     __version__,
 )
 
-# Type checkers take this for true; the module `typing` would cost more than all else here.
+# Type checkers assume that this is true. The module `typing` would cost more than everything else
+# here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # This form says that they are meant for users.
+    # This form marks the names as public.
     from rdzv import elastic as elastic
     from rdzv import rendezvous as rendezvous
     from rdzv import rpc as rpc
@@ -70,7 +72,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Attribute -> module that has it; a module of its own has the attribute's name.
+    # Attribute -> module that has it. If the attribute is a module, the module has the attribute's
+    # name.
     _LAZY = {
         "Group": "rdzv._group",
         "Work": "rdzv._group",

@@ -1,4 +1,4 @@
-"""``python -m rdzv``: the native launcher, whose workers get this interpreter."""
+"""``python -m rdzv``: the native launcher, whose workers run this interpreter."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""The call that the workers of :func:`rdzv.launch` make, as the bytes that reach them.
+"""Calls of the workers of :func:`rdzv.launch`, in the form that they read.
 
-``_entry`` has the other half. A function travels by name, or (``start="pickle"``) as its code if it has none to be
-imported by; arguments are pickled.
+``_entry`` has the other half. A function is sent by name. With ``start="pickle"`` a function that
+cannot be imported is sent as its code. Arguments are pickled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """A function with its arguments, ready to be sent."""
+    """Function with its arguments, ready to be sent."""
 
     __slots__ = ("content", "title")
 
@@ -78,7 +78,7 @@ class Call:
 
 
 class Values(pickle.Unpickler):
-    """Reads what workers left; the main file has another name there."""
+    """Reader of the values of workers, in which the main file has another name."""
 
     def find_class(self, module: str, name: str) -> Any:
         return super().find_class("__main__" if module == _entry.MAIN else module, name)
@@ -101,12 +101,12 @@ def _function_of_text(text: str) -> object:
 
 
 def _name_of(function: object) -> tuple[str, str] | None:
-    """Module and qualified name, if they lead to the function again."""
+    """Returns module and qualified name, if they lead to the function again."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualified, str):
         return None
     if module == _entry.MAIN:
-        # In a worker, of whose caller it is the main file.
+        # In a worker, MAIN is the main file of the caller.
         module = "__main__"
     found = sys.modules.get(module)
     for part in qualified.split("."):
@@ -115,14 +115,14 @@ def _name_of(function: object) -> tuple[str, str] | None:
 
 
 def _can_be_imported(module: str) -> bool:
-    """Whether a worker finds this module by its name."""
+    """Returns True if a worker finds this module by its name."""
     if module == "__main__":
         return True
     loaded = sys.modules.get(module)
     package, _, _ = module.partition(".")
     if package != module:
         return loaded is not None and _can_be_imported(package)
-    # The spec of a module that is loaded says how that was done, so the finders are asked anew.
+    # The spec of a loaded module says only how it was loaded, so the finders are asked again.
     origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
@@ -144,12 +144,12 @@ def _reason(function: object) -> str:
 
 
 def _main_of_this_process() -> tuple[str | None, str | None] | None:
-    """How a worker runs the main file again: a module's name, or a path."""
+    """Returns how a worker runs the main file again: a module's name, or a path."""
     module = sys.modules["__main__"]
     if _entry.main_is_loading:
         raise RuntimeError(
             "launch was called while the main file was loaded in a worker: put the call under"
-            ' `if __name__ == "__main__":`, or the function into a module of its own'
+            ' `if __name__ == "__main__":`, or the function into another module'
         )
     spec = getattr(module, "__spec__", None)
     if spec is not None:
@@ -170,7 +170,10 @@ def _pickled(whole: tuple[object, ...], pickler: Callable[..., Any], title: str)
 
 
 def _path_to(whole: tuple[object, ...]) -> str:
-    """The argument that cannot be pickled, as ``args[1]["loader"]: ``; nothing if none is found."""
+    """Returns the argument that cannot be pickled, as ``args[1]["loader"]: ``.
+
+    The result is empty if none is found.
+    """
 
     def search(value: object, path: str, depth: int) -> str | None:
         try:
@@ -195,7 +198,10 @@ def _path_to(whole: tuple[object, ...]) -> str:
 
 
 class _FunctionPickler(pickle.Pickler):
-    """Sends functions that cannot be imported as their code, with the globals and cells that they use."""
+    """Sends functions that cannot be imported as their code.
+
+    Their globals and cells are sent too.
+    """
 
     def reducer_override(self, value: object) -> Any:
         if isinstance(value, FunctionType):
@@ -206,24 +212,24 @@ class _FunctionPickler(pickle.Pickler):
         if isinstance(value, type) and value.__module__ == "__main__":
             raise TypeError(
                 f"the class {value.__qualname__} of __main__ needs cloudpickle to be sent (pip install cloudpickle),"
-                " or a module of its own"
+                " or another module"
             )
         return NotImplemented
 
 
 def _by_value(function: FunctionType) -> tuple[object, ...]:
     variables = {name: function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__}
-    # Without a module it was made by exec.
+    # A function without a module was made by exec.
     module = function.__module__ or "__main__"
     if module != "__main__" and _can_be_imported(module):
-        # Its module brings them.
+        # Its module provides the variables.
         variables = {}
     cells = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             cells[name] = cell.cell_contents
         except ValueError:
-            # Not assigned yet.
+            # The cell is not assigned yet.
             continue
     state = (function.__defaults__, function.__kwdefaults__, variables, cells)
     made = (marshal.dumps(function.__code__), module, function.__qualname__)

@@ -1,7 +1,8 @@
-"""The program of a worker of :func:`rdzv.launch`: calls one function and leaves its value or its exception.
+"""Program of a worker of :func:`rdzv.launch`.
 
-It is run as a file, imports nothing of rdzv and, until the function needs more, only modules that the interpreter
-has loaded by itself: it is most of what starting a worker costs.
+It calls one function, and stores the value or the exception. It is run as a file, and imports
+nothing of rdzv. Until the function needs more, it imports only modules that the interpreter has
+already loaded, because imports are most of the cost of starting a worker.
 """
 
 import marshal
@@ -13,20 +14,21 @@ if TYPE_CHECKING:
     from types import CodeType, FunctionType, ModuleType
     from typing import Any
 
-# The name that the main file of the caller has here, so that `if __name__ == "__main__":` keeps its
-# body out.
+# Name of the caller's main file here, so that `if __name__ == "__main__":` skips its body.
 MAIN = "__rdzv_main__"
 
-# Whether the main file of the caller is being run: what it launches then would be launched in every
-# worker.
+# True while the main file of the caller runs. A launch at this time would repeat in every worker.
 main_is_loading = False
 
-# Values that need no pickle.
+# Types of values that need no pickle.
 _PLAIN = (int, float, str, bytes, bool, type(None))
 
 
 def read_call() -> "dict[str, Any]":
-    """The call, from the descriptor that the launcher passes on. Its offset is shared by all workers."""
+    """Reads the call from the descriptor that the launcher passes on.
+
+    All workers share its offset.
+    """
     descriptor = int(os.environ.pop("RDZV_CALL"))
     call: "dict[str, Any]" = marshal.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     os.close(descriptor)
@@ -34,7 +36,10 @@ def read_call() -> "dict[str, Any]":
 
 
 def load_main(main: "tuple[str | None, str]") -> None:
-    """Runs the main file of the caller under another name; its functions and classes are then in ``__main__``."""
+    """Runs the main file of the caller under another name.
+
+    Its functions and classes are then in ``__main__``.
+    """
     global main_is_loading
     name, path = main
     module = type(sys)(MAIN)
@@ -55,7 +60,7 @@ def load_main(main: "tuple[str | None, str]") -> None:
 
 
 def pickler(name: str) -> "Any":
-    """The module that pickles: ``cloudpickle`` where the caller has it and asked for it."""
+    """Returns the module that pickles: ``cloudpickle`` if the caller uses it."""
     if name == "cloudpickle":
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -66,7 +71,7 @@ def pickler(name: str) -> "Any":
 
 
 def function_of(call: "dict[str, Any]") -> "tuple[Any, tuple[object, ...]]":
-    """The function of the call and its arguments."""
+    """Returns the function of the call and its arguments."""
     module = pickler(call["pickler"]) if call["pickled"] is not None else None
     if call["name"] is not None:
         name, qualified = call["name"]
@@ -79,7 +84,7 @@ def function_of(call: "dict[str, Any]") -> "tuple[Any, tuple[object, ...]]":
 
 
 def function_by_value(code: bytes, module: str, qualified: str) -> "FunctionType":
-    """A function without a name to import it by, which the caller sent as its code."""
+    """Makes a function that the caller sent as its code."""
     made: "CodeType" = marshal.loads(code)
     if module not in sys.modules:
         try:
@@ -95,7 +100,7 @@ def function_by_value(code: bytes, module: str, qualified: str) -> "FunctionType
 
 
 def fill_function(function: "FunctionType", state: "tuple[Any, Any, dict[str, object], dict[str, object]]") -> None:
-    """Adds what may refer to the function itself: its defaults, its globals and what it encloses."""
+    """Adds the defaults, globals and cells, which may refer to the function."""
     function.__defaults__, function.__kwdefaults__, variables, cells = state
     function.__globals__.update(variables)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -104,19 +109,22 @@ def fill_function(function: "FunctionType", state: "tuple[Any, Any, dict[str, ob
 
 
 def module_by_name(name: str) -> "ModuleType":
-    """A module that a function sent as its code uses."""
+    """Imports a module that a function sent as code uses."""
     __import__(name)
     return sys.modules[name]
 
 
 def failure(error: BaseException) -> "dict[str, Any]":
-    """Type, text and traceback of an exception, and its pickle where that comes back whole."""
+    """Returns type, text and traceback of an exception.
+
+    The result also has its pickle, if the exception can be restored from it.
+    """
     import traceback
 
     kind = type(error)
     local = kind.__module__ in ("builtins", "__main__", MAIN)
     name = kind.__qualname__ if local else f"{kind.__module__}.{kind.__qualname__}"
-    # The frames of this file say nothing.
+    # The frames of this file do not help.
     inner = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
         inner = inner.tb_next
@@ -132,7 +140,7 @@ def failure(error: BaseException) -> "dict[str, Any]":
 
 
 def write_error_file(error: "dict[str, Any]") -> None:
-    """Leaves the failure for the launcher, in the form of ``torch.distributed.elastic``."""
+    """Writes the failure for the launcher, in the form of torchelastic."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
@@ -146,7 +154,7 @@ def write_error_file(error: "dict[str, Any]") -> None:
 
 
 def leave(folder: str, kind: bytes, content: bytes) -> None:
-    """Writes a result under another name and renames it, so that nobody reads half of it."""
+    """Writes a result under another name, and renames it when it is complete."""
     path = os.path.join(folder, os.environ["RANK"])
     with open(path + ".new", "wb") as file:
         file.write(kind + content)
@@ -154,7 +162,7 @@ def leave(folder: str, kind: bytes, content: bytes) -> None:
 
 
 def encode(value: "Any", module: str) -> "tuple[bytes, bytes]":
-    """A value as bytes, with the letter of its form."""
+    """Returns a value as bytes, with the letter of its form."""
     if type(value) in _PLAIN:
         return b"m", marshal.dumps(value)
     try:
@@ -170,7 +178,7 @@ def encode(value: "Any", module: str) -> "tuple[bytes, bytes]":
 def main() -> None:
     environment = os.environ
     call = read_call()
-    # One folder per attempt, made by whoever is first: the last one has the results.
+    # There is one folder per attempt, made by its first worker. The last folder has the results.
     folder = os.path.join(
         call["folder"], f"{environment.get('RDZV_ROUND', '0')}.{environment['TORCHELASTIC_RESTART_COUNT']}"
     )
@@ -187,20 +195,20 @@ def main() -> None:
         function, arguments = function_of(call)
         kind, content = encode(function(*arguments), call["pickler"])
     except KeyboardInterrupt:
-        # The launcher was interrupted, and has passed that on.
+        # The launcher was interrupted, and has sent SIGINT.
         sys.exit(130)
     except Exception as error:
         found = failure(error)
         leave(folder, b"e", marshal.dumps(found))
         write_error_file(found)
         if environment["TORCHELASTIC_RESTART_COUNT"] != environment["TORCHELASTIC_MAX_RESTARTS"]:
-            # The last attempt is reported by the caller; this one would be forgotten.
+            # The caller reports the last attempt; an earlier failure must be printed here.
             sys.stderr.write(found["traceback"])
         sys.exit(1)
     leave(folder, kind, content)
 
 
 if __name__ == "__main__":
-    # What is pickled by reference to this module has to be found under its own name.
+    # Objects that are pickled by reference to this module must be found under its name.
     sys.modules["rdzv._entry"] = sys.modules["__main__"]
     main()

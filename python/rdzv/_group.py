@@ -1,4 +1,7 @@
-"""Process groups of CPU ranks: collective operations on arrays, messages between two ranks, objects."""
+"""Process groups of CPU ranks.
+
+They have collective operations on arrays, messages between two ranks, and objects.
+"""
 
 import sys
 
@@ -7,19 +10,20 @@ from rdzv._errors import CollectiveTimeout
 
 
 class _Operator(tuple):
-    """A reduction with a factor: its name and the factor."""
+    """Reduction with a factor: its name and the factor."""
 
     __slots__ = ()
 
 
 def premul_sum(factor):
-    """Returns the reduction that multiplies the values of this rank by a factor before they are summed.
+    """Returns the reduction that sums values times a factor of each rank.
 
     Args:
-        factor (float): the factor of this rank; ranks may pass different ones. Finite.
+        factor (float): the factor of this rank; must be finite. Ranks may pass different factors.
 
     Returns:
-        An operator for the argument ``op`` of :class:`Group`'s reductions. Floating-point arrays only.
+        An operator for the argument ``op`` of :class:`Group`'s reductions. It is for floating-point
+            arrays only.
 
     Raises:
         TypeError: the factor is no number.
@@ -33,7 +37,7 @@ def premul_sum(factor):
 
 
 def _named(op):
-    """The name and the factor of an operator that is no plain text."""
+    """Returns the name and the factor of an operator that is no plain text."""
     if isinstance(op, _Operator):
         return op
     if isinstance(op, str):
@@ -42,10 +46,11 @@ def _named(op):
 
 
 class Work:
-    """An operation that goes on by itself; the result of a call with ``async_=True``.
+    """Asynchronous operation: the result of a call with ``async_=True``.
 
-    It can be waited for, awaited in any event loop, and given functions to call at its end. Dropping it does not end the
-    operation. The arrays of the call belong to the operation until it has ended.
+    :meth:`wait` waits for it, any event loop can await it, and callbacks can report its end. A drop
+    of the object does not end the operation. The arrays of the call belong to the operation until
+    it has ended.
 
     Example:
         >>> import rdzv
@@ -66,14 +71,16 @@ class Work:
         """Waits for the operation and returns its result.
 
         Args:
-            timeout (float | datetime.timedelta | None): longest time to wait, in seconds. None: as long as the
-                operation takes, which has the time limit of its call.
+            timeout (float | datetime.timedelta | None): maximum time to wait, in seconds. None:
+                until the operation ends, at the latest after the time limit of its call.
 
         Returns:
-            None; the sender, an int, of a receive; the objects, a list, of ``all_gather_objects``.
+            None. For a receive it is the sender, an int. For ``all_gather_objects`` it is the list
+                of objects.
 
         Raises:
-            CollectiveTimeout: the operation has not ended in time; it goes on. Or it ran into its own limit.
+            CollectiveTimeout: the operation has not ended in time, and continues. Or it exceeded
+                its own limit.
             CollectiveError: the operation failed.
 
         Example:
@@ -82,14 +89,14 @@ class Work:
             ...     group.barrier(async_=True).wait(timeout=10)
         """
         if not self._native.wait(timeout):
-            raise CollectiveTimeout(f"the operation has not ended within {timeout} s; it goes on", cause="timeout")
+            raise CollectiveTimeout(f"the operation has not ended within {timeout} s; it continues", cause="timeout")
         return self._result()
 
     def done(self):
-        """Says whether the operation has ended, with success or without.
+        """Returns True if the operation has ended, successfully or not.
 
         Returns:
-            bool: true once it has ended.
+            bool: True once it has ended.
 
         Example:
             >>> import rdzv
@@ -102,11 +109,12 @@ class Work:
         return self._native.done()
 
     def add_done_callback(self, function):
-        """Has a function called once the operation has ended, with success or without.
+        """Registers a function to call when the operation has ended.
 
         Args:
-            function: called with this work, once. If the operation has ended, here and now; else by the thread that
-                runs the operations of the group, so that it must not wait for one of them. An exception in it is
+            function: called once with this work, after success and after failure. If the operation
+                has ended, it is called immediately. Otherwise the thread that runs the operations
+                of the group calls it, so it must not wait for one of them. An exception in it is
                 reported as unraisable.
 
         Returns:
@@ -151,40 +159,44 @@ def _work(native, convert=None):
 
 
 class Group:
-    """One rank's membership in a group of processes that work on the same thing.
+    """Membership of one rank in a group of cooperating processes.
 
-    Returns when all ranks have joined. The ranks find one another through the store, which is not needed afterwards.
-    Groups are context managers, which close them.
+    Returns when all ranks have joined. The ranks find each other through the store, which is not
+    needed afterwards. Groups are context managers, which close them.
 
-    All ranks call the same operations in the same order, with arrays of the same size and type. Arrays are numpy arrays,
-    torch tensors on the CPU, ``bytearray``, and everything that has a buffer or ``__dlpack__``, such as JAX arrays on the
-    host (which are read-only: they can be inputs). They have to be contiguous. Element types: bool, 8 to 64 bit
-    integers with and without sign, float16, bfloat16, float32, float64; complex64 and complex128 can be summed and
-    averaged; float8 can be moved.
+    All ranks call the same operations in the same order, with arrays of the same size and type.
+    Arrays are numpy arrays, torch tensors on the CPU, ``bytearray``, and all objects with a buffer
+    or ``__dlpack__``. JAX arrays on the host are read-only, so they can only be inputs. Arrays must
+    be contiguous. Element types are bool, signed and unsigned integers of 8 to 64 bits, float16,
+    bfloat16, float32 and float64. complex64 and complex128 can be summed and averaged; float8 can
+    be moved.
 
-    Every operation raises these errors, beside those that its own text lists. ``TypeError``: the argument is no array,
-    its type is not carried, or the type does not have the operator. ``ValueError``: the array is read-only or not
-    contiguous. Nothing is sent for either, and the group stays usable. ``CollectiveError``: the operation failed, and
-    the group is broken; see :meth:`rebuild`.
+    Every operation raises these errors, besides those that its own text lists. ``TypeError``: the
+    argument is no array, its type is not supported, or the type does not have the operator.
+    ``ValueError``: the array is read-only or not contiguous. In both cases nothing is sent, and the
+    group stays usable. ``CollectiveError``: the operation failed, and the group is broken; see
+    :meth:`rebuild`.
 
     Args:
-        store (Store): where the ranks find one another.
-        rank (int): the number of this process in the group, from 0.
+        store (Store): store through which the ranks find each other.
+        rank (int): number of this process in the group, from 0.
         world_size (int): number of ranks.
-        name (str): tells groups in one store apart.
-        timeout (float | datetime.timedelta): time limit of joining and then of each operation, in seconds;
-            ``math.inf`` for none.
+        name (str): distinguishes groups in one store.
+        timeout (float | datetime.timedelta): time limit of joining, and then of each operation, in
+            seconds; ``math.inf`` for no limit.
         epoch (int): number of the group among those of its name, from 0; see :meth:`rebuild`.
-        address (str | None): the IP address of this host that the other ranks can reach. None: the one at which this
-            host reaches the store, so loopback with a store that is here or has no connection.
+        address (str | None): IP address of this host that the other ranks can reach. None: the
+            address from which this host reaches the store. That is loopback with a store on this
+            host, or with one that has no connection.
 
     Raises:
-        ValueError: a rank outside of the world size, a timeout that is not positive, an address that is none.
+        ValueError: the rank is outside of the world size, the timeout is not positive, or the
+            address is no IP address.
         CollectiveTimeout: ranks are missing; ``peers`` names them.
-        CollectiveError: the rank is taken, or the ranks have different ideas of the world size.
+        CollectiveError: the rank is taken, or the ranks specify different world sizes.
 
     Attributes:
-        rank (int): the number of this process.
+        rank (int): number of this process.
         world_size (int): number of ranks.
         epoch (int): number of the group among those of its name.
 
@@ -202,7 +214,7 @@ class Group:
 
     @property
     def rank(self):
-        """The number of this process in the group, an int from 0.
+        """Returns the number of this process in the group, an int from 0.
 
         Returns:
             int: the rank.
@@ -212,7 +224,7 @@ class Group:
 
     @property
     def world_size(self):
-        """Number of ranks in the group.
+        """Returns the number of ranks in the group.
 
         Returns:
             int: at least 1.
@@ -222,7 +234,9 @@ class Group:
 
     @property
     def epoch(self):
-        """Number of the group among those of its name, from 0; each :meth:`rebuild` adds one.
+        """Returns the number of the group among those of its name, from 0.
+
+        Each :meth:`rebuild` adds one.
 
         Returns:
             int: the epoch.
@@ -231,14 +245,16 @@ class Group:
         return self._native.epoch
 
     def all_reduce(self, tensor, op="sum", *, timeout=None, async_=False):
-        """Combines the arrays of all ranks, element by element; every rank gets the result, the same to the last bit.
+        """Combines the arrays of all ranks element-wise; all ranks get the result.
+
+        The result is the same to the last bit on all ranks.
 
         Args:
             tensor: array of any shape, writable; the result replaces its values.
             op (str): ``sum``, ``avg``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor`` or
                 :func:`premul_sum`. Integers wrap around, and their average is rounded towards zero.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -257,14 +273,17 @@ class Group:
         return _work(self._native.all_reduce(tensor, op, factor, timeout, async_))
 
     def reduce(self, tensor, root=0, op="sum", *, timeout=None, async_=False):
-        """Combines the arrays of all ranks, element by element; the rank ``root`` gets the result.
+        """Combines the arrays of all ranks; the rank ``root`` gets the result.
+
+        The arrays are combined element by element.
 
         Args:
-            tensor: array of any shape; at the root the result replaces its values, elsewhere it stays as it is.
-            root (int): the rank that gets the result.
+            tensor: array of any shape; at the root the result replaces its values, and elsewhere it
+                stays unchanged.
+            root (int): rank that gets the result.
             op (str): as for :meth:`all_reduce`.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -284,9 +303,9 @@ class Group:
 
         Args:
             tensor: array of any shape, the same on all ranks; its values are replaced, except at the root.
-            root (int): the rank that has the values.
+            root (int): rank that has the values.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -299,14 +318,14 @@ class Group:
         return _work(self._native.broadcast(tensor, root, timeout, async_))
 
     def all_gather(self, output, input, *, timeout=None, async_=False):
-        """Brings the arrays of all ranks to all ranks.
+        """Copies the arrays of all ranks to all ranks.
 
         Args:
-            output: array with ``world_size`` times the elements of ``input``, which gets them in the order of the ranks;
-                or a list of ``world_size`` arrays.
+            output: array with ``world_size`` times the elements of ``input``, or a list of
+                ``world_size`` arrays. It gets the arrays in the order of the ranks.
             input: array of any shape. It may be the part of ``output`` that belongs to this rank.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -325,15 +344,17 @@ class Group:
         return _work(self._native.all_gather(output, input, timeout, async_))
 
     def reduce_scatter(self, output, input, op="sum", *, timeout=None, async_=False):
-        """Combines the arrays of all ranks, element by element; each rank gets its part of the result.
+        """Combines the arrays of all ranks; each rank gets its part of the result.
+
+        The arrays are combined element by element.
 
         Args:
             output: array that gets the part of this rank, the ``rank``-th.
-            input: array with ``world_size`` times the elements of ``output``, or a list of ``world_size`` arrays. It
-                stays as it is.
+            input: array with ``world_size`` times the elements of ``output``, or a list of
+                ``world_size`` arrays. It stays unchanged.
             op (str): as for :meth:`all_reduce`.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -353,16 +374,19 @@ class Group:
         return _work(self._native.reduce_scatter(output, input, op, factor, timeout, async_))
 
     def all_to_all(self, output, input, output_splits=None, input_splits=None, *, timeout=None, async_=False):
-        """Sends a part of ``input`` to every rank, and receives a part of ``output`` from every rank.
+        """Exchanges a part of an array with every rank.
+
+        Rank ``n`` gets part ``n`` of ``input``, and its part for this rank becomes part ``n`` of
+        ``output``.
 
         Args:
-            output: array, or a list of ``world_size`` arrays, the ``n``-th of which rank ``n`` fills.
-            input: array, or a list of ``world_size`` arrays, the ``n``-th of which goes to rank ``n``.
-            output_splits (list[int] | None): number of rows (entries of the first dimension) from each rank; None
-                means equal parts. If one rank passes splits, all do.
+            output: array, or a list of ``world_size`` arrays; the ``n``-th is from rank ``n``.
+            input: array, or a list of ``world_size`` arrays; the ``n``-th goes to rank ``n``.
+            output_splits (list[int] | None): number of rows (entries of the first dimension) from
+                each rank; None for equal parts. If one rank passes splits, all ranks must.
             input_splits (list[int] | None): number of rows for each rank.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -379,15 +403,15 @@ class Group:
         return _work(self._native.all_to_all(output, input, output_splits, input_splits, timeout, async_))
 
     def gather(self, output, input, root=0, *, timeout=None, async_=False):
-        """Brings the arrays of all ranks to the rank ``root``.
+        """Copies the arrays of all ranks to the rank ``root``.
 
         Args:
             output: at the root an array with ``world_size`` times the elements of ``input``, or a list of
                 ``world_size`` arrays; None on the other ranks.
             input: array of any shape.
-            root (int): the rank that gets them.
+            root (int): rank that gets the arrays.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -403,15 +427,15 @@ class Group:
         return _work(self._native.gather(output, input, root, timeout, async_))
 
     def scatter(self, output, input, root=0, *, timeout=None, async_=False):
-        """Hands each rank its part of what the rank ``root`` has.
+        """Sends each rank its part of the array of the rank ``root``.
 
         Args:
             output: array that gets the part of this rank.
             input: at the root an array with ``world_size`` times the elements of ``output``, or a list of
                 ``world_size`` arrays; None on the other ranks.
-            root (int): the rank that has them.
+            root (int): rank that has the arrays.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
@@ -427,23 +451,24 @@ class Group:
         return _work(self._native.scatter(output, input, root, timeout, async_))
 
     def send(self, tensor, to, tag=0, *, timeout=None, async_=False):
-        """Sends an array to one rank, which calls :meth:`recv`. The other ranks take no part.
+        """Sends an array to one rank, which calls :meth:`recv`.
 
-        Returns when the values are on their way, and the array is free; with more than 64 KiB that is when the
-        other rank receives them. Messages need no order with the collective operations.
+        The other ranks do not participate. Returns when the values are in flight, and the array is
+        free. With more than 64 KiB this is when the other rank receives them. Messages and
+        collective operations need no common order.
 
         Args:
             tensor: array of any shape.
-            to (int): the receiver, another rank.
+            to (int): rank that receives the array, other than this one.
             tag (int): 0 to 4294967295; a receive takes a message with its tag.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
 
         Raises:
-            ValueError: there is no such rank, or it is this one.
+            ValueError: the rank does not exist, or is this one.
 
         Example:
             >>> import rdzv
@@ -459,18 +484,18 @@ class Group:
         """Receives an array that a rank sends with :meth:`send`.
 
         Args:
-            tensor: array with as many elements as the message has, writable.
-            source (int | None): the sender; None for any.
-            tag (int): the tag of the message.
+            tensor: writable array with the number of elements of the message.
+            source (int | None): rank of the sender; None for any rank.
+            tag (int): tag of the message.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
-            int: the rank that sent it; or a Work, whose result that is.
+            int: the rank of the sender; or a Work with this result.
 
         Raises:
-            ValueError: there is no such rank, or it is this one.
-            CollectiveError: also with cause ``mismatch``, if the message is of another size or type.
+            ValueError: the rank does not exist, or is this one.
+            CollectiveError: also with cause ``mismatch``, if the message has another size or type.
 
         Example:
             >>> import rdzv
@@ -485,13 +510,13 @@ class Group:
 
         Args:
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
 
         Raises:
-            CollectiveTimeout: a rank did not come; the group is broken.
+            CollectiveTimeout: a rank did not arrive in time; the group is broken.
 
         Example:
             >>> import rdzv
@@ -501,18 +526,18 @@ class Group:
         return _work(self._native.barrier(timeout, async_))
 
     def monitored_barrier(self, timeout=None):
-        """Waits until all ranks have called it, and finds out which ones have not.
+        """Waits until all ranks have called it, and names the missing ranks.
 
         Args:
-            timeout (float | datetime.timedelta | None): longest time that rank 0 waits for all others, in seconds;
-                None is the group's.
+            timeout (float | datetime.timedelta | None): maximum time that rank 0 waits for all
+                other ranks, in seconds; None is the group's.
 
         Returns:
             None.
 
         Raises:
-            CollectiveTimeout: at rank 0 it names every rank that has not come, also in ``peers``, with the call that each
-                was last heard of in. The group is broken.
+            CollectiveTimeout: at rank 0 the text names every missing rank with its last known call.
+                ``peers`` has the missing ranks too. The group is broken.
 
         Example:
             >>> import rdzv
@@ -522,22 +547,23 @@ class Group:
         self._native.monitored_barrier(timeout)
 
     def all_gather_objects(self, obj, *, trusted=True, timeout=None, async_=False):
-        """Brings one object of each rank to all ranks.
+        """Copies one object of each rank to all ranks.
 
-        Objects travel as pickles; the buffers of arrays are not copied into them.
+        Objects are sent as pickles. The buffers of arrays are not copied into the pickles.
 
         Args:
             obj: any object that can be pickled.
-            trusted (bool): whether pickles of the other ranks may name anything, as the code of the job itself may. With
-                False they can hold builtin types and numpy arrays only.
+            trusted (bool): True if pickles of the other ranks may name anything, like the code of
+                the job itself. With False they can have only builtin types and numpy arrays.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work` that has the list.
+            async_ (bool): True to return immediately, with a :class:`Work` that has the list.
 
         Returns:
             list: the objects, in the order of the ranks; or a Work.
 
         Raises:
-            pickle.UnpicklingError: with ``trusted=False``, an object names something that it may not. The group is good.
+            pickle.UnpicklingError: with ``trusted=False``, an object names something that is not
+                allowed. The group stays usable.
             TypeError: the object cannot be pickled; nothing is sent.
 
         Example:
@@ -557,8 +583,8 @@ class Group:
         """Copies an object of the rank ``root`` to all ranks.
 
         Args:
-            obj: any object that can be pickled; counts at the root only.
-            root (int): the rank that has it.
+            obj: any object that can be pickled; used only at the root.
+            root (int): rank that has the object.
             trusted (bool): as for :meth:`all_gather_objects`.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
 
@@ -582,12 +608,14 @@ class Group:
         return load(self._native.broadcast_bytes(None, root, timeout), trusted)
 
     def rebuild(self, store):
-        """Makes the group anew after a failure, under the next epoch. All ranks have to.
+        """Makes the group again after a failure, under the next epoch.
 
-        A rank that was replaced by a new process joins with ``Group(..., epoch=...)``. This group is closed.
+        All ranks must do this. A new process that replaces a rank joins with ``Group(...,
+        epoch=...)``. This group is closed.
 
         Args:
-            store (Store): where the ranks find one another; a store that the last epoch used will do.
+            store (Store): store through which the ranks find each other. It may be the store of the
+                last epoch.
 
         Returns:
             Group: the next group, with the same name, rank, world size and timeout.
@@ -612,7 +640,10 @@ class Group:
         return group
 
     def close(self):
-        """Leaves the group. Operations of this rank that have not ended fail, and so do those of ranks that wait for it.
+        """Leaves the group.
+
+        Operations of this rank that have not ended fail. Operations of ranks that wait for this one
+        fail too.
 
         Closing twice is allowed. Leaving a ``with`` block closes the group.
 

@@ -4,11 +4,11 @@ import io
 import pickle
 import struct
 
-# Number of buffers, then the length of the pickle and of each buffer, each in 8 bytes. The parts
-# follow, each at a multiple of this many bytes, so that arrays stand aligned in what was received.
+# The form is the number of buffers, then the length of the pickle and of each buffer, each in 8
+# bytes. The parts follow, each at a multiple of this number of bytes, so that arrays are aligned.
 _ALIGN = 16
 
-# Names that an untrusted pickle may use, beside the builtin types that need none.
+# Names that an untrusted pickle may use, besides builtin types that need no name.
 _ADMITTED = {
     "builtins": {"bytearray", "complex", "frozenset", "range", "set", "slice"},
     "collections": {"OrderedDict", "deque"},

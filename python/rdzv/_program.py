@@ -1,4 +1,4 @@
-"""The native launcher that the wheel carries."""
+"""Native launcher in the wheel."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import sys
 def find_rdzv_bin() -> str:
     """Returns the path of the native program ``rdzv``.
 
-    Looks in the folder of scripts of this environment, of its base, and of the user.
+    The function searches the folder of scripts of this environment, of its base, and of the user.
 
     Returns:
         str: path of the program.

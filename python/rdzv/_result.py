@@ -1,4 +1,4 @@
-"""How a run came out: state, values by rank, failures by rank."""
+"""Result of a run: state, values by rank, failures by rank."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class WorkerState(str, Enum):
-    """The state of a worker group, under the names of torchelastic.
+    """State of a worker group, under the names of torchelastic.
 
-    ``number`` is the value that the first torchelastic gave it: 0, 1, 2, 4, 8, 16, 32.
+    ``number`` is the value of the first torchelastic: 0, 1, 2, 4, 8, 16 or 32.
 
     Example:
         >>> from rdzv.elastic import WorkerState
@@ -30,7 +30,7 @@ class WorkerState(str, Enum):
 
     @staticmethod
     def is_running(state: "WorkerState") -> bool:
-        """Whether workers run in this state.
+        """Returns True if workers run in this state.
 
         Args:
             state (WorkerState): a state.
@@ -47,27 +47,33 @@ class WorkerState(str, Enum):
 
     @property
     def number(self) -> int:
-        """int: the number that the first torchelastic gave this state: 0, 1, 2, 4, 8, 16 or 32."""
+        """int: number of this state in the first torchelastic.
+
+        It is 0, 1, 2, 4, 8, 16 or 32.
+        """
         position = list(WorkerState).index(self)
         return 0 if position == 0 else 1 << (position - 1)
 
 
 class ProcessFailure:
-    """A worker that has failed.
+    """Failure of a worker.
 
     Args:
-        local_rank (int): its rank within the node.
-        pid (int): its process id.
-        exitcode (int): its exit code; minus the number for a signal.
-        error_file (str): path of its error file; it need not be there. ``"<N/A>"`` if there was none.
+        local_rank (int): rank of the worker within the node.
+        pid (int): process id of the worker.
+        exitcode (int): exit code of the worker; minus the number for a signal.
+        error_file (str): path of its error file, which may be missing. ``"<N/A>"`` if there was
+            none.
 
     Attributes:
-        error_file_data (dict): content of the error file; a dict that says so if there is none.
-        message (str | dict): the error in one line, or torchelastic's object form with the traceback.
-        timestamp (int): when it failed, in seconds since 1970.
-        rank (int): its rank in the job; -1 if it is not known.
-        node (str): the host that it ran on; empty if it is not known.
-        cause (str): the reason in one line, as the verdict of ``rdzv run`` has it.
+        error_file_data (dict): content of the error file; without one, a dict that reports its
+            absence.
+        message (str | dict): the error in one line, or torchelastic's object form with the
+            traceback.
+        timestamp (int): time of the failure, in seconds since 1970.
+        rank (int): rank of the worker in the job; -1 if it is unknown.
+        node (str): host of the worker; empty if it is unknown.
+        cause (str): the reason in one line, as in the verdict of ``rdzv run``.
         traceback (str | None): the traceback of its exception.
 
     Example:
@@ -95,7 +101,7 @@ class ProcessFailure:
             if isinstance(message, dict):
                 self.traceback = message["extraInfo"].get("py_callstack")
         except (OSError, ValueError, KeyError, TypeError):
-            # No file, or none in the known form.
+            # There is no file, or the file has an unknown form.
             self.error_file = "<N/A>"
         if not self.message:
             if exitcode < 0:
@@ -112,7 +118,7 @@ class ProcessFailure:
 
     @classmethod
     def _of_report(cls, failure: "dict[str, object]") -> "ProcessFailure":
-        """A failure out of the report of ``rdzv run``."""
+        """Makes a failure from the report of ``rdzv run``."""
         number = failure.get("exit_code")
         made = cls(
             failure.get("local_rank") or 0,  # type: ignore[arg-type]
@@ -131,10 +137,10 @@ class ProcessFailure:
         return made
 
     def signal_name(self) -> str:
-        """The name of the signal that ended the worker.
+        """Returns the name of the signal that ended the worker.
 
         Returns:
-            str: such as ``"SIGKILL"``; ``"<N/A>"`` if it was no signal.
+            str: such as ``"SIGKILL"``; ``"<N/A>"`` without a signal.
 
         Example:
             >>> from rdzv.elastic import ProcessFailure
@@ -151,7 +157,7 @@ class ProcessFailure:
             return "<Invalid>"
 
     def timestamp_isoformat(self) -> str:
-        """The time of the failure as text.
+        """Returns the time of the failure as text.
 
         Returns:
             str: local time without a zone, ``YYYY-MM-DD_HH:MM:SS``.
@@ -173,18 +179,20 @@ class ProcessFailure:
 
 
 class RunResult(Mapping[int, "Any"]):
-    """The result of a run: a mapping from global rank to the value that the worker returned.
+    """Result of a run: a mapping from global rank to return value.
 
     Args:
-        state (WorkerState): of the group at the end.
+        state (WorkerState): state of the group at the end.
         return_values (dict[int, object]): values by global rank, of the workers of this node.
         failures (dict[int, ProcessFailure]): failures by global rank.
 
     Attributes:
-        report (dict): the verdict on the run, with the keys of ``rdzv run --report``; empty where there is none.
-        restarts (int): number of restarts that were used.
+        report (dict): the verdict on the run, with the keys of ``rdzv run --report``; empty without
+            a report.
+        restarts (int): number of restarts of the run.
 
-    A function that ends its process instead of returning has no value here. That of a command is None.
+    A function that ends its process instead of returning has no value here. The value of a command
+    is None.
 
     Example:
         >>> from rdzv.elastic import RunResult, WorkerState
@@ -205,10 +213,10 @@ class RunResult(Mapping[int, "Any"]):
         self.restarts = 0
 
     def is_failed(self) -> bool:
-        """Whether workers failed.
+        """Returns True if workers failed.
 
         Returns:
-            bool: True if the state is FAILED, or UNHEALTHY (of which torchelastic takes no notice).
+            bool: True if the state is FAILED or UNHEALTHY. (torchelastic ignores UNHEALTHY.)
 
         Example:
             >>> from rdzv.elastic import RunResult, WorkerState
@@ -218,7 +226,7 @@ class RunResult(Mapping[int, "Any"]):
         return self.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
 
     def exceptions(self) -> "dict[int, str]":
-        """The failures in a line each, as the first torchelastic had them.
+        """Returns each failure as one line, in the form of the first torchelastic.
 
         Returns:
             dict[int, str]: cause by global rank.

@@ -1,4 +1,4 @@
-"""Descriptors that go over sockets."""
+"""Descriptors that are sent over sockets."""
 
 import os
 import socket

@@ -1,13 +1,13 @@
-//! The agent of the crate `rdzv-agent` for workers that a Python object looks after (`rdzv.elastic`).
+//! Agent of `rdzv-agent` for workers of a Python object (`rdzv.elastic`).
 //!
 //! ```text
 //!   thread that calls run              thread of the agent
 //!   Python's four methods  ◄─ Call ──  ProxySupervisor: WorkerSupervisor
-//!   looks for signals      ── reply ─► rendezvous, ranks, restarts, exit barrier
+//!   polls for signals      ── reply ─► rendezvous, ranks, restarts, exit barrier
 //! ```
 //!
-//! The agent has a thread of its own, so that the calling one looks for signals at least every 100
-//! ms, also during a rendezvous. It never attaches to the interpreter.
+//! The agent runs on a separate thread. So the calling thread polls for signals at least every 100
+//! ms, even during a rendezvous. The agent's thread never attaches to the interpreter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,16 +34,18 @@ use crate::interrupt::{SLICE, detach};
 use crate::store::store_call;
 use crate::store::{Kind, StoreObject};
 
-/// Ends the run after an exception of a signal handler.
+/// Signal for the end of the run after an exception of a signal handler.
 const SIGINT: i32 = 2;
 
-/// A call of one of the four methods, for the thread that has called `run`. The exception is that of the method.
+/// Call of one of the four methods, for the thread that has called `run`.
+///
+/// It returns the exception of the method, if there is one.
 type Call = Box<dyn FnOnce(Python<'_>, &Bound<'_, PyAny>) -> Option<PyErr> + Send>;
 
-/// A store, and the object that Python has of it.
+/// Store, and its Python object.
 type Known = (Arc<dyn Store>, Py<StoreObject>);
 
-/// Has the calling thread of `run` call Python.
+/// Supervisor that lets the calling thread of `run` call Python.
 struct ProxySupervisor(Sender<Call>);
 
 impl ProxySupervisor {
@@ -51,7 +53,7 @@ impl ProxySupervisor {
         &self,
         call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T> + Send + 'static,
     ) -> Result<T, SupervisorError> {
-        let gone = || SupervisorError("the caller of the agent is gone".to_owned());
+        let gone = || SupervisorError("the caller of the agent has returned".to_owned());
         let (sender, reply) = channel();
         let call: Call = Box::new(move |py, methods| {
             let called = call(py, methods);
@@ -59,7 +61,7 @@ impl ProxySupervisor {
                 Ok(value) => (Ok(value), None),
                 Err(error) => (Err(SupervisorError(error.to_string())), Some(error)),
             };
-            // The agent waits for it.
+            // The agent waits for the answer.
             let _ = sender.send(answer);
             raised
         });
@@ -100,7 +102,7 @@ impl WorkerSupervisor for ProxySupervisor {
         group: &WorkerGroup,
         within: Duration,
     ) -> Result<MonitorResult, SupervisorError> {
-        // The method returns at once, so the pause between two calls is here.
+        // The method returns immediately, so the pause between two calls is here.
         thread::sleep(within);
         let group = group.clone();
         self.call(move |_, methods| {
@@ -122,7 +124,7 @@ impl WorkerSupervisor for ProxySupervisor {
     }
 
     fn shutdown(&mut self, signal: i32, grace: Duration) {
-        // The caller keeps what the method raises.
+        // The calling thread keeps an exception of the method.
         let _ = self.call(move |_, methods| {
             methods.call_method1("shutdown", (signal, grace.as_secs_f64()))?;
             Ok(())
@@ -130,21 +132,21 @@ impl WorkerSupervisor for ProxySupervisor {
     }
 }
 
-/// An agent whose workers a Python object starts, watches and stops.
+/// Agent whose workers a Python object starts, monitors and stops.
 #[pyclass(frozen, module = "rdzv._rdzv")]
 pub(crate) struct Agent {
-    /// Until it runs: the agent, and the calls that it makes.
+    /// Agent and its calls, until `run` takes them.
     agent: Mutex<Option<(SimpleElasticAgent<ProxySupervisor>, Receiver<Call>)>>,
     observer: Box<dyn Fn() -> WorkerGroup + Send + Sync>,
     stop: StopHandle,
     role: String,
-    /// That of the last round that was asked for.
+    /// Store of the last requested round.
     store: Mutex<Option<Known>>,
 }
 
 #[pymethods]
 impl Agent {
-    /// Checks the settings, which are those of `rdzv.elastic.WorkerSpec` and of its rendezvous.
+    /// Checks the settings of `rdzv.elastic.WorkerSpec` and its rendezvous.
     #[new]
     fn new(settings: &Bound<'_, PyDict>) -> PyResult<Self> {
         let spec = spec_of(settings)?;
@@ -160,8 +162,9 @@ impl Agent {
         })
     }
 
-    /// Runs the agent once. `methods` has `start`, `monitor`, `stop` and `shutdown`, which are called on this
-    /// thread. Returns the state and what is known of the failures.
+    /// Runs the agent once, and returns the state and the known failures.
+    ///
+    /// `methods` has `start`, `monitor`, `stop` and `shutdown`, which are called on this thread.
     fn run(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<Ended> {
         let Some((mut agent, mut calls)) = self.agent.lock().take() else {
             return Err(PyRuntimeError::new_err(
@@ -203,13 +206,14 @@ impl Agent {
         }
     }
 
-    /// The worker group as it is now.
+    /// Returns the current state of the worker group.
     fn snapshot(&self) -> Snapshot {
         snapshot(&(self.observer)())
     }
 
-    /// The store of the round, one object for each round; None before the first. The first call of a round
-    /// connects.
+    /// Returns the store of the round, or None before the first round.
+    ///
+    /// Each round has one store object. The first call of a round connects.
     fn store(&self, py: Python<'_>) -> PyResult<Option<Py<StoreObject>>> {
         let Some(round) = (self.observer)().store else {
             return Ok(None);
@@ -224,16 +228,18 @@ impl Agent {
         }
         let before = last.replace((store, object.clone_ref(py)));
         drop(last);
-        // It may detach from the interpreter, so not under the lock.
+        // The drop may detach from the interpreter, so it must not happen under the lock.
         drop(before);
         Ok(Some(object))
     }
 }
 
-/// A failure as Python describes it: rank, local rank, exit code, seconds since 1970, cause.
+/// Failure from Python: rank, local rank, exit code, seconds since 1970, cause.
 type Described = (u32, u32, i32, f64, String);
 
-/// The result of a look at the workers: the name of a state, and failures. Values stay with Python.
+/// Reads the result of a poll of the workers: a state by name, and failures.
+///
+/// Return values of workers stay in Python.
 fn found_result(found: &Bound<'_, PyAny>) -> PyResult<MonitorResult> {
     let (state, failures): (String, Vec<Described>) = found.extract()?;
     let state = [
@@ -270,8 +276,10 @@ fn found_result(found: &Bound<'_, PyAny>) -> PyResult<MonitorResult> {
     })
 }
 
-/// A worker group as Python reads it: state, group rank, number of groups, restarts, address and port of the store, and
-/// of each worker local rank, rank, rank in its role, and the sizes of world and role.
+/// Worker group for Python.
+///
+/// The fields are state, group rank, number of groups, restarts, and address and port of the store.
+/// Each worker has local rank, rank, rank in its role, and the sizes of world and role.
 type Snapshot = (
     &'static str,
     Option<u32>,
@@ -303,7 +311,9 @@ fn snapshot(group: &WorkerGroup) -> Snapshot {
     )
 }
 
-/// A result as Python reads it: state, rank of the first failure, and of each failure rank, local rank, exit code, cause.
+/// Result for Python: state, rank of the first failure, and all failures.
+///
+/// Each failure has rank, local rank, exit code and cause.
 type Ended = (&'static str, Option<u32>, Vec<(u32, u32, i32, String)>);
 
 fn ended(result: &RunResult) -> Ended {
@@ -334,7 +344,9 @@ fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
     }
 }
 
-/// The specification of a dictionary. Missing keys keep the defaults of the crate.
+/// Makes the specification from a dictionary.
+///
+/// Missing keys keep the defaults of the crate.
 fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     let text = |key: &str| optional::<String>(settings, key);
     let seconds = |key: &str| {
@@ -363,7 +375,7 @@ fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     config.monitor_interval = seconds("monitor_interval")?.unwrap_or(config.monitor_interval);
     config.shutdown_timeout = seconds("shutdown_timeout")?.unwrap_or(config.shutdown_timeout);
     config.event_log_handler = text("event_log_handler")?.unwrap_or(config.event_log_handler);
-    // No signal handler in somebody else's process.
+    // A library must not install signal handlers in the process of its user.
     config.signals = Vec::new();
     let name = text("name")?.unwrap_or_else(|| "workers".to_owned());
     let builder = config.builder(WorkerEntrypoint::command(name));

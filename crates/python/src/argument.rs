@@ -1,10 +1,10 @@
-//! Arguments as they cross from Python: checked here, so that nothing is sent for a wrong one.
+//! Arguments from Python, checked here before anything is sent.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-/// An argument that is read later.
+/// Argument that is read later.
 pub(crate) type Object<'a> = &'a Bound<'a, PyAny>;
 
 /// Reads the argument `name`, which is `bytes`, or `str` in UTF-8.
@@ -61,7 +61,7 @@ pub(crate) fn keys(name: &str, object: Object<'_>) -> PyResult<Vec<String>> {
         .collect()
 }
 
-/// The name of the type of `object`, as errors say it.
+/// Returns the name of the type of `object` for errors.
 pub(crate) fn type_name(object: Object<'_>) -> String {
     let name = object.get_type().name();
     name.map_or_else(|_| "an object".to_owned(), |name| name.to_string())

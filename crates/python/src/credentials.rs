@@ -1,4 +1,4 @@
-//! The arguments `token` and `tls`: what a process shows to others of its job, and demands of them.
+//! Arguments `token` and `tls`: credentials of a process, and its demands.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,10 +10,12 @@ use rdzv_trust::{Credentials, Identity, Token};
 
 use crate::argument::{Object, type_name, value};
 
-/// The files of `tls`.
+/// Names of the files in `tls`.
 const FILES: [&str; 3] = ["certificate", "key", "authorities"];
 
-/// Reads `token` (`str`, `bytes` or `None`) and `tls` (a `dict` of three paths, or `None`). Errors do not show the token.
+/// Reads `token` (`str`, `bytes` or `None`) and `tls` (a `dict` or `None`).
+///
+/// `tls` has three paths. Errors do not show the token.
 pub(crate) fn credentials(
     token: Option<Object<'_>>,
     tls: Option<Object<'_>>,

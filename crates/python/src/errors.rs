@@ -9,7 +9,7 @@ use rdzv_store::StoreError;
 
 use crate::interrupt::below;
 
-/// Makes an exception of the class `class` of `rdzv._errors`, with a text and attributes.
+/// Makes an exception of a class of `rdzv._errors`, with text and attributes.
 pub(crate) fn exception(
     py: Python<'_>,
     class: &str,
@@ -22,7 +22,7 @@ pub(crate) fn exception(
     })
 }
 
-/// The exception that `make` makes, or that it fails with.
+/// Returns the exception that `make` makes, or its error.
 pub(crate) fn raised<'py>(
     py: Python<'py>,
     make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
@@ -30,8 +30,10 @@ pub(crate) fn raised<'py>(
     below(py, make).map_or_else(|error| error, PyErr::from_value)
 }
 
-/// The exception for a failure of a store: `StoreTimeout` for what was waited for in vain, `QueueEmpty`, else
-/// `StoreError`; `ValueError` for a wrong argument.
+/// Returns the exception for a failure of a store.
+///
+/// It is `StoreTimeout` for a wait without success, `ValueError` for a wrong argument, `QueueEmpty`
+/// for an empty queue, and otherwise `StoreError`.
 pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
     let (class, text) = match error {
         StoreError::Argument(text) => return PyValueError::new_err(text.clone()),

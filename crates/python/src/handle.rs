@@ -1,5 +1,7 @@
-//! The state of Python objects of this crate, and when it may not be used: after `close()`, and in a process
-//! that was forked from the one that made it.
+//! State of the Python objects of this crate, and checks of its use.
+//!
+//! The state may not be used after `close()`, and in a process that was forked from the one that
+//! made it.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -12,19 +14,19 @@ use rdzv_lock::{Mutex, RwLock};
 
 use crate::interrupt;
 
-/// The number of forks between this process and the first one that loaded the module.
+/// Number of forks since the first process that loaded the module.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Ends what an object owns; does nothing if it has ended.
+/// Function that ends a value of an object, unless it has already ended.
 type End = Box<dyn FnOnce() + Send>;
 
-/// The things that end with the interpreter, by number.
+/// Functions to call at the end of the interpreter, by number.
 static LIVE: Mutex<Vec<(u64, Own<End>)>> = Mutex::new(Vec::new());
 
-/// The number of the next entry.
+/// Number of the next entry.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// The process in which an object was made.
+/// Process in which an object was made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     process: u32,
@@ -32,7 +34,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// This process.
+    /// Returns this process.
     pub(crate) fn here() -> Self {
         Self {
             process: std::process::id(),
@@ -40,7 +42,7 @@ impl Origin {
         }
     }
 
-    /// Whether this is a child that was forked later.
+    /// `true` if this process was forked later from that one.
     pub(crate) fn is_foreign(&self) -> bool {
         self.forks != FORKS.load(Ordering::Relaxed)
     }
@@ -58,7 +60,9 @@ impl Origin {
     }
 }
 
-/// A value that belongs to one process. In a forked child, whose parent has it, it is not dropped.
+/// Value of one process.
+///
+/// A forked child does not drop the value, because the parent has it.
 #[derive(Debug)]
 pub(crate) struct Own<T> {
     origin: Origin,
@@ -82,7 +86,7 @@ impl<T> Own<T> {
         self.value.take()
     }
 
-    /// The value; in a forked child an error that calls it `name`.
+    /// Returns the value; in a forked child an error that names it `name`.
     pub(crate) fn get(&self, name: &str) -> PyResult<&T> {
         self.origin.check(name).map(|()| &**self)
     }
@@ -92,7 +96,7 @@ impl<T> Deref for Own<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.value.as_ref().expect("it is taken by its drop only")
+        self.value.as_ref().expect("only its drop takes it")
     }
 }
 
@@ -104,17 +108,19 @@ impl<T> Drop for Own<T> {
     }
 }
 
-/// Something that can be closed, and that belongs to one process. In a forked child it is left alone, also
-/// when it is dropped: its threads are not there, and its sockets and files are the parent's.
+/// Closable value of one process.
+///
+/// A forked child does not touch it, not even at a drop. Its threads do not exist in the child, and
+/// its sockets and files are the parent's.
 #[derive(Debug)]
 pub(crate) struct Handle<T> {
     name: &'static str,
-    /// The value, or `file:line` of the call that closed it.
+    /// Value, or `file:line` of the call that closed it.
     state: Own<RwLock<Result<T, String>>>,
 }
 
 impl<T: Clone> Handle<T> {
-    /// Owns `value`; errors call it `name`.
+    /// Owns `value`; errors name it `name`.
     pub(crate) fn new(name: &'static str, value: T) -> Self {
         Self {
             name,
@@ -122,7 +128,7 @@ impl<T: Clone> Handle<T> {
         }
     }
 
-    /// The value, unless it is closed or of another process.
+    /// Returns the value, unless it is closed or of another process.
     pub(crate) fn get(&self) -> PyResult<T> {
         let state = self.state.get(self.name)?.read().clone();
         state.map_err(|place| {
@@ -130,8 +136,9 @@ impl<T: Clone> Handle<T> {
         })
     }
 
-    /// Closes it, in the name of the Python code that runs; the value is the caller's then. `None` if it was
-    /// closed before, or is of another process.
+    /// Closes and returns the value, and records the location in Python.
+    ///
+    /// `None` if the value was already closed, or is of another process.
     pub(crate) fn close(&self, py: Python<'_>) -> Option<T> {
         if self.state.is_foreign() {
             return None;
@@ -145,7 +152,7 @@ impl<T: Clone> Handle<T> {
     }
 }
 
-/// `file:line` of the Python code that called us.
+/// Returns `file:line` of the Python code that called this crate.
 fn place(py: Python<'_>) -> PyResult<String> {
     let frame = py.import("sys")?.call_method0("_getframe")?;
     let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
@@ -153,7 +160,7 @@ fn place(py: Python<'_>) -> PyResult<String> {
     Ok(format!("{file}:{line}"))
 }
 
-/// Has `end` called before the interpreter ends; the number is that of its entry.
+/// Registers `end` for the end of the interpreter, and returns its number.
 pub(crate) fn end_with_interpreter(end: impl FnOnce() + Send + 'static) -> u64 {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let end: End = Box::new(end);
@@ -161,12 +168,12 @@ pub(crate) fn end_with_interpreter(end: impl FnOnce() + Send + 'static) -> u64 {
     number
 }
 
-/// Ends a value with the interpreter, until this is dropped.
+/// Registration of a value for the end of the interpreter, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Ending(u64);
 
 impl Ending {
-    /// Has `end` called with `value` before the interpreter ends, if `value` is still there.
+    /// Registers `end` for the end of the interpreter, if `value` exists then.
     pub(crate) fn of<T: Send + Sync + 'static>(value: &Weak<T>, end: fn(&T)) -> Self {
         let value = Weak::clone(value);
         Self(end_with_interpreter(move || {
@@ -183,24 +190,24 @@ impl Drop for Ending {
     }
 }
 
-/// Python runs this in the child of each fork.
+/// Hook that Python runs in the child of each fork.
 #[pyfunction]
 fn after_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     interrupt::forget_other_threads();
 }
 
-/// Python runs this before the interpreter ends.
+/// Hook that Python runs before the interpreter ends.
 #[pyfunction]
 fn at_exit(py: Python<'_>) {
     interrupt::end_all(py);
-    // In a child, a thread that is not there may have held the lock when it was forked.
+    // In a child, a thread that exists only in the parent may have held the lock at the fork.
     let Some(mut live) = LIVE.try_lock().map(|mut live| std::mem::take(&mut *live)) else {
         return;
     };
     py.detach(|| {
         while let Some((_, end)) = live.pop() {
-            // What is the parent's is not even dropped.
+            // A value of the parent is not even dropped.
             if !end.is_foreign()
                 && let Some(end) = end.into_inner()
             {
@@ -210,7 +217,7 @@ fn at_exit(py: Python<'_>) {
     });
 }
 
-/// Has Python tell this module of forks and of the end.
+/// Registers the hooks for forks and for the end of the interpreter.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let hooks = pyo3::types::PyDict::new(py);

@@ -1,10 +1,9 @@
-//! Calls that wait: without the interpreter, and with an end that Ctrl-C or the end of the interpreter can
-//! bring.
+//! Calls that wait without the interpreter, until Ctrl-C or its end.
 //!
-//! A thread that wants the interpreter while that ends is unwound by Python (up to 3.13), from
-//! wherever it is, and frames of Rust abort the process then. So once the end has begun no thread
-//! but the one that ends it comes back: it gives the interpreter away and stays where it is
-//! ([`stay`]), and the end waits until no other thread runs code of Python's below code of ours
+//! If a thread requests the interpreter while the interpreter ends, Python (up to 3.13) unwinds the
+//! thread from wherever it is. Frames of Rust abort the process then. So once the end has begun,
+//! only the thread that ends the interpreter returns to it. Every other thread stays detached
+//! forever ([`stay`]). The end waits until no other thread runs Python code called by this crate
 //! ([`below`]).
 
 mod approach;
@@ -19,46 +18,50 @@ use pyo3::exceptions::{PyKeyError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Longest time between two looks at Python's signals.
+/// Maximum time between two checks of Python's signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// Longest time that the end of the interpreter waits for what other threads run in it.
+/// Maximum wait for code of other threads at the end of the interpreter.
 const LEAVING: Duration = Duration::from_millis(500);
 
-/// Time that threads have at the end of the interpreter to come to the end of a short call.
+/// Time for threads to finish a short call at the end of the interpreter.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// The interpreter ends: no call may wait any more.
+/// `true` once the interpreter ends: no call may wait any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// The threads that run code of Python's below code of ours.
+/// Number of threads that run Python code called by this crate.
 static BELOW: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The exception that ends the call that this thread is in.
+    /// Exception that ends the current call of this thread.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// Whether this thread comes back after the end has begun: it is the one that ends the interpreter, or one of
-    /// Rust's, for whose end others may wait.
+    /// `true` if this thread may return to the interpreter after its end has begun.
+    ///
+    /// This is the thread that ends the interpreter, or a thread of Rust that other threads may
+    /// wait for.
     static RETURNS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread has to leave the interpreter alone from now on.
+/// `true` if this thread must not use the interpreter any more.
 fn must_stay() -> bool {
     ENDING.load(Ordering::SeqCst) && !RETURNS.get()
 }
 
-/// Keeps a thread that is detached from the interpreter until the process is gone.
+/// Keeps a detached thread waiting until the process ends.
 fn stay() -> ! {
     loop {
         thread::park();
     }
 }
 
-/// A thread that runs code of Python's below code of ours, for as long as this lives.
+/// Marker of a thread that runs Python code called by this crate.
 struct Below;
 
 impl Below {
-    /// `None` once the end has begun, which either sees the count or was begun before.
+    /// Counts this thread; `None` once the end of the interpreter has begun.
+    ///
+    /// The end either sees the count, or has begun before it.
     fn enter() -> Option<Self> {
         BELOW.fetch_add(1, Ordering::SeqCst);
         let entered = Self;
@@ -72,7 +75,9 @@ impl Drop for Below {
     }
 }
 
-/// Runs code that calls functions of Python's. The end of the interpreter waits for it.
+/// Runs code that calls Python functions.
+///
+/// The end of the interpreter waits for it.
 pub(crate) fn below<T>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
     let entered = Below::enter();
     if entered.is_none() && must_stay() {
@@ -81,7 +86,9 @@ pub(crate) fn below<T>(py: Python<'_>, call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// The same on a thread of Rust's. `None` if the interpreter ends or has ended.
+/// Runs code on a thread of Rust with the interpreter.
+///
+/// `None` if the interpreter ends or has ended.
 pub(crate) fn attached<T>(call: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     let _entered = Below::enter()?;
     let before = RETURNS.replace(true);
@@ -106,8 +113,9 @@ pub(crate) fn detach<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -
     })
 }
 
-/// Runs `call` without the interpreter. A `check` inside of it (see [`is_to_end`]) that says yes leaves an
-/// exception, which is then the result.
+/// Runs `call` without the interpreter.
+///
+/// If [`is_to_end`] returns `true` inside it, that check leaves an exception, which is the result.
 pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
     if ENDING.load(Ordering::SeqCst) && !must_stay() {
         return Err(ended());
@@ -119,13 +127,15 @@ pub(crate) fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send)
     }
 }
 
-/// Has [`detached`] raise this as the result of the call that this thread is in.
+/// Sets the exception with which [`detached`] ends this thread's call.
 pub(crate) fn raise_at_end(error: PyErr) {
     RAISED.set(Some(error));
 }
 
-/// Whether the call that this thread is in is to end; asked at least every [`SLICE`] while it waits. Runs
-/// Python's signal handlers, and keeps their exception for [`detached`].
+/// `true` if the current call of this thread must end.
+///
+/// A waiting call checks this at least every [`SLICE`]. The check runs Python's signal handlers,
+/// and keeps their exception for [`detached`].
 pub(crate) fn is_to_end() -> bool {
     if RAISED.with_borrow(Option::is_some) {
         return true;
@@ -133,8 +143,8 @@ pub(crate) fn is_to_end() -> bool {
     let error = match ENDING.load(Ordering::SeqCst) {
         true => Some(ended()),
         false => Python::try_attach(|py| {
-            // The end may have begun meanwhile. This thread may hold locks that the end waits for,
-            // so it does not stay here but ends its call, and stays after that.
+            // The end may have begun by now. This thread may hold locks that the end waits for, so
+            // it does not stay here. It ends its call, and stays after that.
             let Some(_entered) = Below::enter() else {
                 return Some(ended());
             };
@@ -148,11 +158,11 @@ pub(crate) fn is_to_end() -> bool {
     to_end
 }
 
-/// Waits in slices until `step` gives a value or `timeout` is over.
+/// Waits in slices until `step` returns a value or `timeout` is over.
 ///
-/// `step` gets the longest time that it may wait, runs detached from the interpreter, and gives
-/// `None` if nothing has happened in that time. `None` as the result means that the timeout is
-/// over. An exception of a signal handler ends the wait.
+/// `step` gets the maximum time to wait, and runs detached from the interpreter. It returns `None`
+/// if nothing has happened in that time. The result is `None` after the timeout. An exception of a
+/// signal handler ends the wait.
 pub(crate) fn wait_in_slices<T: Send>(
     py: Python<'_>,
     timeout: Duration,
@@ -172,8 +182,9 @@ pub(crate) fn wait_in_slices<T: Send>(
     })
 }
 
-/// Runs `call` on a thread of its own and waits for its result. `None`: the thread has panicked. If the wait of the
-/// caller is ended early, the thread goes on.
+/// Runs `call` on a separate thread, and waits for its result.
+///
+/// `None` if the thread has panicked. If the wait ends early, the thread continues.
 pub(crate) fn on_thread<T: Send + 'static>(
     py: Python<'_>,
     name: &str,
@@ -193,41 +204,46 @@ pub(crate) fn on_thread<T: Send + 'static>(
     })
 }
 
-/// Ends all calls that wait, and keeps new ones from beginning: the interpreter ends, by this thread.
+/// Ends all waiting calls and refuses new ones.
+///
+/// The calling thread ends the interpreter.
 pub(crate) fn end_all(py: Python<'_>) {
     RETURNS.set(true);
     ENDING.store(true, Ordering::SeqCst);
     let others = has_other_threads(py).unwrap_or(true);
     py.detach(|| {
         let start = Instant::now();
-        // A thread says so while it has the interpreter, which it then uses further: there is no
-        // event to wait for.
+        // A thread updates the count while it has the interpreter, and uses the interpreter
+        // afterwards. So there is no event to wait for.
         while BELOW.load(Ordering::SeqCst) > 0 && start.elapsed() < LEAVING {
             thread::sleep(Duration::from_millis(1));
         }
         if others {
-            // Those in a call that only has the interpreter come to its end.
+            // Threads in a call that only has the interpreter get time to finish it.
             thread::sleep(GRACE);
         }
     });
 }
 
-/// Whether there are threads of Python's beside this one.
+/// `true` if Python has threads besides this one.
 fn has_other_threads(py: Python<'_>) -> PyResult<bool> {
     let frames = py.import("sys")?.call_method0("_current_frames")?;
     Ok(frames.len()? > 1)
 }
 
-/// After a fork only the forking thread is there.
+/// Resets the count after a fork, because only the forking thread exists.
 pub(crate) fn forget_other_threads() {
     BELOW.store(0, Ordering::SeqCst);
 }
 
-/// The interpreter waits for its other threads as soon as the main one is over, before `atexit`. A program
-/// with one thread has not loaded `threading`.
+/// `true` once the main thread has ended.
 ///
-/// An error is the exception of a signal handler: a signal that arrives here runs it in the Python
-/// code of `threading`.
+/// The interpreter then waits for its other threads.
+///
+/// It does so before `atexit`. A program with one thread has not loaded `threading`.
+///
+/// An error is the exception of a signal handler: a signal that arrives here runs the handler in
+/// the Python code of `threading`.
 fn main_thread_is_over(py: Python<'_>) -> PyResult<bool> {
     static THREADING: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let threading = THREADING.get_or_try_init(py, || -> PyResult<_> {
@@ -236,7 +252,7 @@ fn main_thread_is_over(py: Python<'_>) -> PyResult<bool> {
     });
     let threading = match threading {
         Ok(threading) => threading,
-        // Not loaded yet, perhaps later.
+        // The module is not loaded yet, but may be loaded later.
         Err(error) if error.is_instance_of::<PyKeyError>(py) => return Ok(false),
         Err(error) => return Err(error),
     };
@@ -246,5 +262,5 @@ fn main_thread_is_over(py: Python<'_>) -> PyResult<bool> {
 }
 
 fn ended() -> PyErr {
-    PyRuntimeError::new_err("the interpreter ends: the call was given up")
+    PyRuntimeError::new_err("the interpreter ends: the call was cancelled")
 }

@@ -1,15 +1,16 @@
-//! The native half of the Python package `rdzv`.
+//! Native half of the Python package `rdzv`.
 //!
-//! Rust does the input and output, the waiting and the bytes; `python/rdzv` has the names, the
+//! Rust does the input and output, the waiting and the bytes. `python/rdzv` has the names, the
 //! pickles and the policy. Rules of this crate:
 //!
-//! - A call that can wait detaches from the interpreter, and looks for signals at least every 100
+//! - A call that can wait detaches from the interpreter, and polls for signals at least every 100
 //!   ms (`interrupt`).
-//! - Numbers, keys, values and timeouts are checked where they cross (`argument`, `timeout`).
-//! - What Python objects own is in a `handle`, which knows of `close()`, of forks and of the end of
+//! - Numbers, keys, values and timeouts from Python are checked immediately (`argument`,
+//!   `timeout`).
+//! - The state of Python objects is in a `handle`, which handles `close()`, forks and the end of
 //!   the interpreter. No other state outlives a call.
-//! - The classes of exceptions are Python's (`rdzv._errors`), so that they can have two parents and
-//!   be pickled (`errors`).
+//! - The classes of exceptions are Python classes (`rdzv._errors`), so that they can have two base
+//!   classes and be pickled (`errors`).
 
 mod agent;
 mod argument;
@@ -28,7 +29,7 @@ mod url;
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 
-/// The extension module `rdzv._rdzv`.
+/// Extension module `rdzv._rdzv`.
 #[pymodule(gil_used = false)]
 fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     refuse_subinterpreters(module.py())?;
@@ -42,12 +43,15 @@ fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     handle::register(module)
 }
 
-/// The state of this module is one for the process, and its hooks are the main interpreter's.
+/// Refuses subinterpreters.
+///
+/// The state of this module is common to the process, and its hooks are those of the main
+/// interpreter.
 fn refuse_subinterpreters(py: Python<'_>) -> PyResult<()> {
     let thread = py.import("_thread")?;
     let is_main: bool = match thread.getattr("_is_main_interpreter") {
         Ok(is_main) => is_main.call0()?.extract()?,
-        // Python 3.11.
+        // This is the way in Python 3.11.
         Err(_) => match py.import("_xxsubinterpreters") {
             Ok(interpreters) => {
                 let main = interpreters.call_method0("get_main")?;

@@ -1,28 +1,27 @@
-//! Memory of Python objects: numpy arrays, JAX host arrays, torch tensors, `bytearray` and the like.
+//! Memory of Python objects, such as numpy arrays, torch tensors, `bytearray`.
 //!
-//! The one place of this crate with `unsafe`: an address that an object vouches for becomes a
-//! slice. An object is asked in one of three ways:
+//! This is the only module of this crate with `unsafe`: it makes a slice from an address that an
+//! object provides. There are three ways to get the address:
 //!
 //! | way | objects |
 //! |---|---|
 //! | `data_ptr()`, `numel()` and the like | `torch.Tensor` |
 //! | buffer protocol | numpy arrays, `bytearray`, `memoryview`, `array.array`, arrow buffers |
-//! | DLPack: its C exchange interface, else `__dlpack__` | whatever else has it: JAX, CuPy, bfloat16 arrays |
+//! | DLPack: its C exchange interface, or else `__dlpack__` | others: JAX, CuPy, bfloat16 arrays |
 //!
 //! Invariants of every [`Memory`]:
 //!
-//! - M1: `start` is the address of `bytes` bytes that stay where they are while `owner` lives: the
-//!   object has promised that (an exported buffer cannot be resized, a managed tensor lives until
-//!   its deleter is called, a tensor that is referenced keeps its storage). Without bytes, the
-//!   address is never used.
-//! - M2: `start` is aligned for the elements, and `bytes` is a multiple of their size; both are
+//! - M1: `start` is the address of `bytes` bytes that stay in place while `owner` lives. The object
+//!   has promised that: an exported buffer cannot be resized, a managed tensor lives until its
+//!   deleter is called, and a referenced tensor keeps its storage. Without bytes, the address is
+//!   never used.
+//! - M2: `start` is aligned for the elements, and `bytes` is a multiple of their size. Both are
 //!   checked here.
-//! - M3: every bit pattern is a value of every [`Element`], so that bytes of anybody can be read as
-//!   elements.
-//! - M4: only memory that the object gives for writing is written. While an operation has it, the
-//!   program must not touch it, as with every library that works on arrays without the
-//!   interpreter's lock.
-//! - M5: memory that has come with a call is written by Python only if nobody else has it (see
+//! - M3: every bit pattern is a value of every [`Element`], so any bytes can be read as elements.
+//! - M4: only memory that the object provides for writing is written. While an operation has the
+//!   memory, the program must not touch it. This is the rule of every library that works on arrays
+//!   without the interpreter's lock.
+//! - M5: Python may write to memory that arrived with a call only if no other owner has it (see
 //!   [`Received`]).
 
 #![allow(unsafe_code)]
@@ -49,14 +48,14 @@ use rdzv_shm::PooledBuffer;
 use crate::argument::Object;
 use crate::handle::Own;
 
-/// The use that an operation makes of the memory of an argument.
+/// Use that an operation makes of the memory of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// An argument of a call, for errors.
+/// Argument of a call, for errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Argument {
     pub(crate) operation: &'static str,
@@ -83,11 +82,11 @@ impl fmt::Display for Argument {
     }
 }
 
-/// The element type of an array, and what a group can do with it.
+/// Element type of an array, with the operations that a group supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) element: ElementType,
-    /// Number of `element`s of one value of the array.
+    /// Number of elements (`element`) in one value of the array.
     lanes: usize,
     meaning: Meaning,
 }
@@ -97,7 +96,7 @@ enum Meaning {
     Number,
     /// A pair of floats.
     Complex,
-    /// Bytes that are moved, and not combined.
+    /// Bytes that are moved but not combined.
     Opaque,
 }
 
@@ -122,7 +121,7 @@ impl Kind {
         }
     }
 
-    /// From the format of a buffer, as the module `struct` has it.
+    /// Reads the format of a buffer, in the notation of the module `struct`.
     fn of_format(format: &CStr, size: usize) -> Result<Self, FormatError> {
         let text = format.to_str().unwrap_or_default();
         let (order, code) = match text.as_bytes() {
@@ -162,7 +161,7 @@ impl Kind {
         let DLDataType { code, bits, lanes } = data_type;
         let mut types = TYPES.iter();
         let known = types.find(|one| (one.2, one.3) == (code, bits));
-        // The types with 8 bits have codes of their own.
+        // The types with 8 bits have separate codes.
         let is_float8 = bits == 8 && code.0 >= DLDataTypeCode::FLOAT8_E3M4.0;
         let kind = known.map(|one| one.1);
         kind.or(is_float8.then_some(Self::OPAQUE))
@@ -170,7 +169,7 @@ impl Kind {
     }
 }
 
-/// Types by the names of numpy and torch, with code and bits of DLPack, in the order of their use.
+/// Types by the names of numpy and torch, with code and bits of DLPack, by use.
 const TYPES: [(&str, Kind, DLDataTypeCode, u8); 15] = {
     use DLDataTypeCode as Code;
     use ElementType as E;
@@ -214,7 +213,7 @@ enum FormatError {
     Unknown(String),
 }
 
-/// The object that keeps memory where it is.
+/// Object that keeps memory in place.
 enum Owner {
     #[expect(dead_code, reason = "keeps the tensor")]
     Tensor(Py<PyAny>),
@@ -224,7 +223,7 @@ enum Owner {
     Dlpack(ImportedDlpack),
 }
 
-/// The memory of an array that an operation has.
+/// Memory of an array, for an operation.
 pub(crate) struct Memory {
     start: NonNull<u8>,
     bytes: usize,
@@ -233,21 +232,21 @@ pub(crate) struct Memory {
     _owner: Owner,
 }
 
-// SAFETY: M1 says that the memory stays for any thread. The owners give their reference back from
-// any thread: pyo3 defers that until somebody is attached, and the deleters of DLPack may be called
-// by every thread.
+// SAFETY: M1 says that the memory stays for any thread. The owners can release their reference on
+// any thread: pyo3 defers the release until a thread is attached, and the deleters of DLPack may be
+// called by every thread.
 unsafe impl Send for Memory {}
 // SAFETY: a shared `Memory` only gives shared slices of values without interior mutability.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// The memory of `object`, which is an argument of a call.
+    /// Returns the memory of `object`, which is an argument of a call.
     ///
     /// # Errors
     ///
-    /// `TypeError` if it is no array, or of a type that a group does not carry; `ValueError` if it
-    /// is not contiguous, not aligned, read-only though it is to be written, or not in the memory
-    /// of this host.
+    /// `TypeError` if the object is no array, or of a type that a group does not support.
+    /// `ValueError` if the memory is not contiguous, not aligned, read-only although it must be
+    /// written, or not in the memory of this host.
     pub(crate) fn of(
         object: Object<'_>,
         operation: &'static str,
@@ -280,7 +279,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The memory of a `torch.Tensor`; `None` if `object` is none.
+    /// Returns the memory of a `torch.Tensor`; `None` if `object` is no tensor.
     fn of_tensor(object: Object<'_>, argument: Argument) -> PyResult<Option<Self>> {
         let py = object.py();
         let Some(torch) = Torch::get(py)? else {
@@ -311,9 +310,7 @@ impl Memory {
         let bytes = elements * kind.lanes * kind.element.size();
         let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address));
         if start.is_none() && bytes > 0 {
-            return Err(
-                argument.refused("has no memory of its own: it is a tensor without storage")
-            );
+            return Err(argument.refused("has no memory: it is a tensor without storage"));
         }
         Ok(Some(Self {
             start: start.unwrap_or(NonNull::dangling()),
@@ -409,7 +406,7 @@ impl Memory {
         }
         let bytes = tensor.num_bytes();
         let start = tensor.data_ptr().cast_mut().cast::<u8>();
-        // The producer says that its values begin there, inside of one allocation.
+        // The producer specifies that its values begin there, inside one allocation.
         let start = start.wrapping_add(usize::try_from(tensor.byte_offset()).unwrap_or(usize::MAX));
         Ok(Self {
             start: NonNull::new(start).unwrap_or(NonNull::dangling()),
@@ -424,7 +421,7 @@ impl Memory {
         self.kind
     }
 
-    /// Refuses an operator that values of this type do not have.
+    /// Refuses an operator that values of this type do not support.
     pub(crate) fn check(&self, op: ReduceOp) -> PyResult<()> {
         let Self { kind, argument, .. } = self;
         let accepted = match kind.meaning {
@@ -440,7 +437,9 @@ impl Memory {
         )))
     }
 
-    /// Refuses memory of another type; this is that of an argument before the other one's.
+    /// Refuses memory of another type.
+    ///
+    /// `self` is the memory of the argument that comes first.
     pub(crate) fn check_same_kind(&self, other: &Self) -> PyResult<()> {
         if self.kind == other.kind {
             return Ok(());
@@ -451,44 +450,46 @@ impl Memory {
         )))
     }
 
-    /// Number of values of the array.
+    /// Returns the number of values of the array.
     pub(crate) fn len(&self) -> usize {
         self.bytes / self.kind.element.size() / self.kind.lanes
     }
 
-    /// Number of elements in one value of the array.
+    /// Returns the number of elements in one value of the array.
     pub(crate) fn lanes(&self) -> usize {
         self.kind.lanes
     }
 
-    /// Whether the two share a byte.
+    /// `true` if both share a byte.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let (own, theirs) = (self.start.as_ptr().addr(), other.start.as_ptr().addr());
         own < theirs + other.bytes && theirs < own + self.bytes && self.bytes > 0 && other.bytes > 0
     }
 
-    /// Whether `other` is the `index`-th of `count` equal parts of this memory.
+    /// `true` if `other` is the `index`-th of `count` equal parts of this memory.
     pub(crate) fn has_part(&self, other: &Self, index: usize, count: usize) -> bool {
         let each = self.bytes / count;
         other.bytes == each
             && other.start.as_ptr().addr() == self.start.as_ptr().addr() + index * each
     }
 
-    /// The elements; `T` is the type that the memory has.
+    /// Returns the elements; `T` must be the type of the memory.
     pub(crate) fn values<T: Element>(&self) -> &[T] {
         assert_eq!(T::TYPE, self.kind.element, "elements of another type");
-        // SAFETY: M1 to M3. M4: nobody writes it as long as an operation has it for reading.
+        // SAFETY: M1 to M3. M4: no code writes to it while an operation reads it.
         unsafe { std::slice::from_raw_parts(self.first(), self.bytes / size_of::<T>()) }
     }
 
-    /// The elements, for writing; `T` is the type that the memory has.
+    /// Returns the elements for writing; `T` must be the type of the memory.
     pub(crate) fn values_mut<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(T::TYPE, self.kind.element, "elements of another type");
-        // SAFETY: M1 to M3. M4: it was given for writing, and nobody else touches it.
+        // SAFETY: M1 to M3. M4: it was provided for writing, and no other code touches it.
         unsafe { std::slice::from_raw_parts_mut(self.first(), self.bytes / size_of::<T>()) }
     }
 
-    /// The address of the first element; aligned but no address of memory if there is none.
+    /// Returns the address of the first element.
+    ///
+    /// Without elements, the address is aligned but not in any memory.
     fn first<T>(&self) -> *mut T {
         match self.bytes {
             0 => NonNull::dangling().as_ptr(),
@@ -531,14 +532,14 @@ fn not_here(argument: Argument, device: &str) -> PyErr {
     ))
 }
 
-/// The types of torch, once it is there.
+/// Types of torch, once it is loaded.
 struct Torch {
     tensor: Py<PyAny>,
     data_types: Vec<(Py<PyAny>, Kind)>,
 }
 
 impl Torch {
-    /// Torch, if this process has loaded it.
+    /// Returns the types of torch, if this process has loaded torch.
     fn get(py: Python<'_>) -> PyResult<Option<&'static Self>> {
         static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
         if let Some(torch) = TORCH.get(py) {
@@ -548,7 +549,7 @@ impl Torch {
         let Ok(torch) = modules.get_item("torch") else {
             return Ok(None);
         };
-        // While torch is being imported it may lack them.
+        // While torch is being imported, these attributes may be missing.
         let Ok(tensor) = torch.getattr("Tensor") else {
             return Ok(None);
         };
@@ -571,10 +572,12 @@ impl Torch {
     }
 }
 
-/// The bytes of an argument of a call, shared with the connection that sends them: `bytes`, a `memoryview` of them in one piece, a
-/// tensor of torch, or a block of an arena. Few bytes are copied instead.
+/// Returns the bytes of an argument, shared with the sending connection.
+///
+/// The argument is `bytes`, a contiguous `memoryview`, a torch tensor, or a block of an arena. Few
+/// bytes are copied instead.
 pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
-    /// Fewer bytes are not worth an object that somebody else drops.
+    /// Fewer bytes than this are not worth an object that another thread drops.
     const FEW: usize = 4 << 10;
     const ARGUMENT: Argument = Argument::new("rpc", "a part");
     if let Ok(block) = object.cast::<ArenaBlock>() {
@@ -590,7 +593,7 @@ pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
         if !buffer.is_c_contiguous() {
             return Err(ARGUMENT.refused("is not contiguous"));
         }
-        // The view keeps what it views exported, so this export may end.
+        // The view keeps the object exported, so this export may end.
         (buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
     } else {
         return Err(ARGUMENT.mistyped(format!(
@@ -616,7 +619,7 @@ pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
 struct Shared {
     start: NonNull<u8>,
     length: usize,
-    /// Given back from any thread: pyo3 defers that until somebody is attached.
+    /// Owner; pyo3 defers its release on other threads until a thread is attached.
     _owner: Py<PyAny>,
 }
 
@@ -625,17 +628,18 @@ unsafe impl Send for Shared {}
 
 impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: M1, M3. M4: `rdzv.rpc` tells its users to leave the memory unchanged until the
-        // call is over.
+        // SAFETY: M1, M3. M4: `rdzv.rpc` documents that the memory must stay unchanged until the
+        // call has ended.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
-/// A view of the buffer protocol, to be filled in.
+/// View of the buffer protocol, to be filled.
 type View = *mut ffi::Py_buffer;
 
-/// Memory that has come with a message, with the buffer protocol. It can be written unless it is leased from the
-/// sender.
+/// Received memory with the buffer protocol.
+///
+/// Python may write to it unless it is leased from the sender.
 #[pyclass(frozen, name = "Received", module = "rdzv._rdzv")]
 pub(crate) struct Received {
     memory: Own<Bytes>,
@@ -643,10 +647,12 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// M5: memory may be written if nobody else has it. That is so of a buffer of a pool, and of bytes that are unique; what
-    /// they were received into is memory of this process, unless it is in an arena.
+    /// M5: makes memory writable if no other owner has it.
+    ///
+    /// This holds for a buffer of a pool, and for unique bytes. They were received into memory of
+    /// this process, unless they are in an arena.
     pub(crate) fn new(bytes: Bytes) -> Self {
-        /// Elements of every type are aligned so.
+        /// Alignment that elements of every type need.
         const ALIGN: usize = 16;
         if is_leased(&bytes) || Arena::of(&bytes).is_some() {
             return Self {
@@ -656,7 +662,7 @@ impl Received {
         }
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(ALIGN);
         let memory = match PooledBuffer::thaw(bytes) {
-            // The only ones again.
+            // This was the only clone of the bytes.
             Ok(buffer) if is_aligned => buffer.freeze(),
             Ok(buffer) => Bytes::copy_from_slice(buffer.as_ref()),
             Err(bytes) if is_aligned && bytes.is_unique() => bytes,
@@ -675,15 +681,15 @@ impl Received {
         self.memory.len()
     }
 
-    // SAFETY: Python calls it with a view to be filled in.
+    // SAFETY: Python calls this with a view to be filled.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
         let Self { memory, read_only } = slf.get();
-        // SAFETY: the view keeps a reference of this object, and so the bytes. M5 for writing.
+        // SAFETY: the view keeps a reference to this object, which keeps the bytes. M5 for writing.
         unsafe { fill(&slf, view, flags, memory, *read_only) }
     }
 }
 
-/// The memory of a contiguous tensor of torch, with the buffer protocol.
+/// Memory of a contiguous torch tensor, with the buffer protocol.
 #[pyclass(frozen, name = "TensorMemory", module = "rdzv._rdzv")]
 pub(crate) struct TensorMemory(Memory);
 
@@ -694,24 +700,26 @@ impl TensorMemory {
         const ARGUMENT: Argument = Argument::new("rpc", "tensor");
         match Memory::of_tensor(tensor, ARGUMENT)? {
             Some(memory) => Ok(Self(memory)),
-            None => Err(PyTypeError::new_err("it is no tensor of torch")),
+            None => Err(PyTypeError::new_err("the object is no torch tensor")),
         }
     }
 
-    // SAFETY: Python calls it with a view to be filled in.
+    // SAFETY: Python calls this with a view to be filled.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
-        // SAFETY: the view keeps a reference of this object, which keeps the tensor (M1).
+        // SAFETY: the view keeps a reference to this object, which keeps the tensor (M1).
         unsafe { fill(&slf, view, flags, slf.get().0.bytes(), false) }
     }
 }
 
-/// A block of an arena, with the buffer protocol. Its owner writes it, and others read it.
+/// Block of an arena, with the buffer protocol.
+///
+/// Its owner writes it, and others read it.
 #[pyclass(frozen, name = "ArenaBlock", module = "rdzv._rdzv")]
 pub(crate) struct ArenaBlock(Own<Bytes>);
 
 impl ArenaBlock {
     pub(crate) fn new(block: Block) -> Self {
-        // The parent tells the worker that has it.
+        // A forked child does not drop the block, because the parent has leased it.
         Self(Own::new(block.freeze()))
     }
 }
@@ -722,21 +730,21 @@ impl ArenaBlock {
         self.0.len()
     }
 
-    // SAFETY: Python calls it with a view to be filled in.
+    // SAFETY: Python calls this with a view to be filled.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: View, flags: c_int) -> PyResult<()> {
-        // SAFETY: the view keeps a reference of this object. The memory is mapped for writing by
-        // the process that made the arena, which is this one; that it is not written while it is
-        // lent is the promise of its owner.
+        // SAFETY: the view keeps a reference to this object. The process that made the arena, which
+        // is this one, has mapped the memory for writing. Its owner promises not to write to it
+        // while it is lent.
         unsafe { fill(&slf, view, flags, &slf.get().0, false) }
     }
 }
 
-/// Fills a view of memory that `owner` keeps.
+/// Fills a view with memory that `owner` keeps.
 ///
 /// # Safety
 ///
-/// The view can be written, and the memory is there as long as the owner; written, if it is not
-/// read-only.
+/// The view must be writable. The memory must exist as long as the owner, and be writable if it is
+/// not read-only.
 unsafe fn fill(
     owner: &Bound<'_, impl PyClass>,
     view: View,
@@ -745,7 +753,7 @@ unsafe fn fill(
     read_only: bool,
 ) -> PyResult<()> {
     let length = ffi::Py_ssize_t::try_from(bytes.len())
-        .map_err(|_| PyValueError::new_err("it is too long for a buffer"))?;
+        .map_err(|_| PyValueError::new_err("the memory is too long for a buffer"))?;
     // SAFETY: as for this function.
     let filled = unsafe {
         ffi::PyBuffer_FillInfo(
@@ -763,7 +771,7 @@ unsafe fn fill(
     }
 }
 
-/// Runs an expression with `$T` as the Rust type of an element type.
+/// Evaluates an expression with `$T` as the Rust type of an element type.
 macro_rules! typed {
     ($element:expr, $T:ident => $body:expr) => {{
         use rdzv_collective::{Bool, ElementType, bf16, f16};

@@ -1,4 +1,4 @@
-//! A rendezvous of agents that are not ours: the native backend below a handler in Python.
+//! Rendezvous of other agents: the native backend for a handler in Python.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::handle::{Ending, Handle};
 use crate::interrupt::{detach, detached, on_thread};
 use crate::store::{Kind, StoreObject};
 
-/// A backend, and what its observer has seen.
+/// Backend, with the events that its observer has received.
 struct Inner {
     backend: Mutex<Box<dyn RendezvousBackend>>,
     interrupter: Option<Interrupter>,
     seen: Arc<Mutex<Seen>>,
-    /// The last round, whose server this process may host.
+    /// Last round; this process may host its server.
     info: Mutex<Option<RendezvousInfo>>,
     _ending: Ending,
 }
@@ -36,17 +36,17 @@ impl Inner {
     }
 }
 
-/// State that the observer keeps up to date.
+/// State that the observer updates.
 #[derive(Default)]
 struct Seen {
-    /// The latest round that does not hold any more.
+    /// Latest round that has ended.
     changed: Option<u64>,
-    /// The round that this node is in.
+    /// Round that this node is in.
     round: Option<u64>,
     closed: bool,
 }
 
-/// The native half of a rendezvous handler.
+/// Native half of a rendezvous handler.
 #[pyclass(frozen, name = "Rendezvous", module = "rdzv._rdzv")]
 pub(crate) struct Rendezvous(Handle<Arc<Inner>>);
 
@@ -54,7 +54,7 @@ pub(crate) struct Rendezvous(Handle<Arc<Inner>>);
 impl Rendezvous {
     #[new]
     #[pyo3(signature = (backend, endpoint, run_id, min_nodes, max_nodes, local_addr, config, token=None, tls=None))]
-    #[expect(clippy::too_many_arguments, reason = "they are those of torch")]
+    #[expect(clippy::too_many_arguments, reason = "they are the arguments of torch")]
     fn new(
         py: Python<'_>,
         backend: String,
@@ -84,8 +84,8 @@ impl Rendezvous {
         backend.set_observer(Box::new(move |change| match change {
             Change::Membership { round, .. } => observed.lock().changed = Some(round),
             Change::Closed => observed.lock().closed = true,
-            // Its workers, or the calls of the next round, say so. There are no workers here to
-            // stand still.
+            // The workers, or the calls of the next round, report this. There are no workers here
+            // to suspend.
             Change::PeerFailed { .. } | Change::Lost(_) | Change::Lease { .. } => {}
         }));
         let inner = Arc::new_cyclic(|inner| Inner {
@@ -98,14 +98,16 @@ impl Rendezvous {
         Ok(Self(Handle::new("rendezvous", inner)))
     }
 
-    /// Takes part in the next round: round, rank, number of nodes, and host and port of the store of the round.
+    /// Joins the next round, and returns its data.
+    ///
+    /// These are the round, the rank, the number of nodes, and host and port of the round's store.
     fn join(&self, py: Python<'_>) -> PyResult<(u64, u32, u32, String, u16)> {
         let inner = self.0.get()?;
         let joins = Arc::clone(&inner);
         let joined = on_thread(py, "rdzv-join", move || {
             let member = Member {
                 role: "default".to_owned(),
-                // Only the agent above knows it.
+                // Only the agent above this handler knows the number.
                 local_world_size: 0,
                 share_store: true,
                 master_port: None,
@@ -133,7 +135,7 @@ impl Rendezvous {
         Ok(round)
     }
 
-    /// The store that the agents of the last round share.
+    /// Returns the store that the agents of the last round share.
     fn store(&self) -> PyResult<StoreObject> {
         let inner = self.0.get()?;
         let info = inner.info.lock();
@@ -143,7 +145,7 @@ impl Rendezvous {
         }
     }
 
-    /// Whether nobody can join any more.
+    /// True if no node can join any more.
     fn is_closed(&self, py: Python<'_>) -> PyResult<bool> {
         let inner = self.0.get()?;
         if inner.seen.lock().closed {
@@ -153,15 +155,16 @@ impl Rendezvous {
         closed.map_err(|error| of_rendezvous(py, &error))
     }
 
-    /// Ends it for everybody.
+    /// Closes the rendezvous for all nodes.
     fn set_closed(&self, py: Python<'_>) -> PyResult<()> {
         let inner = self.0.get()?;
         let closed = detached(py, || inner.backend.lock().set_closed())?;
         closed.map_err(|error| of_rendezvous(py, &error))
     }
 
-    /// 1 if the round that this node is in does not hold any more, because nodes wait or have left; else 0. Nobody is
-    /// asked.
+    /// Returns 1 if the round of this node has ended, otherwise 0.
+    ///
+    /// A round ends because nodes wait or have left. The call sends no request.
     fn num_nodes_waiting(&self) -> PyResult<u32> {
         let inner = self.0.get()?;
         let seen = inner.seen.lock();
@@ -170,7 +173,7 @@ impl Rendezvous {
         ))
     }
 
-    /// Ends it for everybody, and frees what it holds. True if that went well.
+    /// Closes the rendezvous for all nodes, and frees it; True on success.
     fn shutdown(&self, py: Python<'_>) -> PyResult<bool> {
         let Some(inner) = self.0.close(py) else {
             return Ok(true);
@@ -183,7 +186,7 @@ impl Rendezvous {
     }
 }
 
-/// The exception of `rdzv.rendezvous` for a failure.
+/// Returns the exception of `rdzv.rendezvous` for a failure.
 pub(crate) fn of_rendezvous(py: Python<'_>, error: &RendezvousError) -> PyErr {
     if let RendezvousError::Argument(text) = error {
         return pyo3::exceptions::PyValueError::new_err(text.clone());

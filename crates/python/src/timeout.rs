@@ -1,4 +1,4 @@
-//! Timeouts as Python says them: seconds as a number, or a `timedelta`.
+//! Timeouts of Python: seconds as a number, or a `timedelta`.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use pyo3::types::PyDelta;
 
 use crate::argument::Object;
 
-/// The duration that stands for "permanently" in all crates of rdzv.
+/// Duration that means "permanently" in all crates of rdzv.
 pub(crate) const FOREVER: Duration = Duration::MAX;
 
-/// A duration as Python has it; the longest one there is for [`FOREVER`].
+/// Converts a duration for Python; [`FOREVER`] becomes the longest `timedelta`.
 pub(crate) fn timedelta(py: Python<'_>, duration: Duration) -> PyResult<Bound<'_, PyAny>> {
     const SECONDS_OF_A_DAY: u64 = 86_400;
     let days = i32::try_from(duration.as_secs() / SECONDS_OF_A_DAY).unwrap_or(i32::MAX);
@@ -22,7 +22,7 @@ pub(crate) fn timedelta(py: Python<'_>, duration: Duration) -> PyResult<Bound<'_
     }
 }
 
-/// A duration as seconds; infinity for [`FOREVER`].
+/// Converts a duration to seconds; [`FOREVER`] becomes infinity.
 pub(crate) fn seconds(duration: Duration) -> f64 {
     match duration {
         FOREVER => f64::INFINITY,
@@ -30,13 +30,16 @@ pub(crate) fn seconds(duration: Duration) -> f64 {
     }
 }
 
-/// Reads the argument `name`: `None` gives `None`, `math.inf` gives [`FOREVER`]. Zero, negative values and
-/// NaN are refused.
+/// Reads the argument `name`:
+///
+/// `None` stays `None`, and `math.inf` is [`FOREVER`].
+///
+/// Zero, negative values and NaN are refused.
 pub(crate) fn timeout(name: &str, value: Option<Object<'_>>) -> PyResult<Option<Duration>> {
     let Some(value) = value.filter(|value| !value.is_none()) else {
         return Ok(None);
     };
-    // A `timedelta` is no number, and says its seconds.
+    // A `timedelta` is no number, but has a method for its seconds.
     let seconds = match value.extract::<f64>() {
         Ok(seconds) => seconds,
         Err(_) => value

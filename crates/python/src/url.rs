@@ -1,4 +1,6 @@
-//! Init-method URLs: below `rdzv.rendezvous.rendezvous`, which has the handlers that are written in Python.
+//! Init-method URLs, for `rdzv.rendezvous.rendezvous`.
+//!
+//! The handlers in Python are above this module.
 
 use pyo3::prelude::*;
 use rdzv_rendezvous::RendezvousError;
@@ -13,7 +15,9 @@ use crate::rendezvous::of_rendezvous;
 use crate::store::kinds::of_url;
 use crate::timeout::timeout;
 
-/// Takes part in the rendezvous of a URL of a built-in scheme: the store, the rank, the number of workers.
+/// Joins the rendezvous of a URL with a built-in scheme.
+///
+/// Returns the store, the rank and the number of workers.
 #[pyfunction]
 #[pyo3(signature = (url, rank, world_size, timeout, token, tls))]
 pub(crate) fn url_rendezvous(

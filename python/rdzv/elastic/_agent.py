@@ -1,4 +1,4 @@
-"""Agents: the abstract one, and the one whose workers are started by methods of one's own."""
+"""Agents: the abstract class, and one whose workers a subclass starts."""
 
 import signal
 from abc import ABC, abstractmethod
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 
 class ElasticAgent(ABC):
-    """Manages the workers of one node, from the first rendezvous to the end of the run.
+    """Manager of the workers of one node.
 
-    Derive from it for an agent entirely of your own, or from :class:`SimpleElasticAgent`, which does everything but
-    starting, watching and stopping workers.
+    It works from the first rendezvous to the end of the run.
+
+    Derive from this class for a completely separate agent. Derive from :class:`SimpleElasticAgent`
+    if you only start, monitor and stop workers.
 
     Example:
         >>> from rdzv.elastic import ElasticAgent
@@ -30,10 +32,10 @@ class ElasticAgent(ABC):
         """Runs the workers to their end.
 
         Args:
-            role (str): the role of the workers.
+            role (str): role of the workers.
 
         Returns:
-            RunResult: the values that they returned, or their failures, by global rank.
+            RunResult: their return values, or their failures, by global rank.
 
         Example:
             >>> from rdzv.elastic import ElasticAgent
@@ -43,13 +45,13 @@ class ElasticAgent(ABC):
 
     @abstractmethod
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """The group of the workers.
+        """Returns the group of the workers.
 
         Args:
-            role (str): the role of the workers.
+            role (str): role of the workers.
 
         Returns:
-            WorkerGroup: as it is now.
+            WorkerGroup: the group in its current state.
 
         Example:
             >>> from rdzv.elastic import ElasticAgent
@@ -59,32 +61,34 @@ class ElasticAgent(ABC):
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """An agent whose workers four methods of yours start, watch and stop; the rest is done here.
+    """Agent whose workers a subclass starts, monitors and stops with four methods.
 
-    Rendezvous, ranks, restarts and the exit barrier are those of the native agent. The methods are called on the
-    thread that calls :meth:`run`, one at a time:
+    Rendezvous, ranks, restarts and the exit barrier are those of the native agent. The methods are
+    called on the thread that calls :meth:`run`, one at a time:
 
     ``_start_workers(worker_group) -> dict[int, object]``
-        starts all workers of an attempt, and gives what each is called by local rank.
+            starts all workers of an attempt, and returns an id of each by local rank.
     ``_monitor_workers(worker_group) -> RunResult``
-        tells how they are: HEALTHY while they run, SUCCEEDED with their values or FAILED with their failures by
-        global rank. It is called every ``monitor_interval`` and must not wait.
+            returns the state: HEALTHY while they run, SUCCEEDED with their values or FAILED with
+                their
+            failures by global rank. It is called every ``monitor_interval`` and must not wait.
     ``_stop_workers(worker_group)``
-        ends those that run; none is left when it returns.
+            stops the workers that run; none is left when it returns.
     ``_shutdown(death_sig=SIGTERM, timeout=30)``
-        the last call of every run.
+            is the last call of every run.
 
-    An exception in one of them ends the run: the group is in state UNKNOWN, ``_shutdown`` is called, and the exception
-    is raised by :meth:`run`.
+    An exception in a method ends the run. Then the group is in state UNKNOWN, ``_shutdown`` is
+    called, and :meth:`run` raises the exception.
 
     Args:
-        spec (WorkerSpec): what the workers are.
-        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the others.
-        shutdown_timeout (int): seconds that ``_shutdown`` is told that workers have to end.
+        spec (WorkerSpec): specification of the workers.
+        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the
+            other nodes.
+        shutdown_timeout (int): seconds for workers to end, passed to ``_shutdown``.
 
     Raises:
         TypeError: ``spec.rdzv_handler`` is not of :mod:`rdzv.rendezvous`.
-        ValueError: a value of the specification cannot be.
+        ValueError: a value of the specification is invalid.
 
     Example:
         >>> from rdzv.elastic import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
@@ -141,13 +145,15 @@ class SimpleElasticAgent(ElasticAgent):
         )
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """The group of the workers, which other threads may look at while :meth:`run` is busy.
+        """Returns the group of the workers.
+
+        Other threads may read it while :meth:`run` is in progress.
 
         Args:
-            role (str): the role of the workers, or the default.
+            role (str): role of the workers, or the default.
 
         Returns:
-            WorkerGroup: the one object of this agent, brought up to date.
+            WorkerGroup: the single group of this agent, in its current state.
 
         Raises:
             ValueError: the agent has workers of another role.
@@ -163,18 +169,18 @@ class SimpleElasticAgent(ElasticAgent):
             raise ValueError(f"this agent has workers of role {has!r}, none of role {role!r}")
 
     def run(self, role: str = "default") -> RunResult:
-        """Runs the workers to their end; may be called again.
+        """Runs the workers to their end; it may be called again.
 
         Args:
-            role (str): the role of the workers, or the default.
+            role (str): role of the workers, or the default.
 
         Returns:
-            RunResult: the values that ``_monitor_workers`` found, or the failures once no restart was left.
+            RunResult: the values from ``_monitor_workers``, or the failures after the last restart.
 
         Raises:
             ValueError: the agent has workers of another role.
-            Error: the agent could not go on, or ``_monitor_workers`` found the state UNKNOWN. Of a rendezvous: the
-                classes of :mod:`rdzv.rendezvous`.
+            Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN.
+                A rendezvous raises the classes of :mod:`rdzv.rendezvous`.
             Exception: the exception of a method.
             KeyboardInterrupt: on Ctrl-C, once the workers have been stopped.
         """
@@ -201,12 +207,15 @@ class SimpleElasticAgent(ElasticAgent):
     def _failures(
         self, first: "int | None", rows: "list[tuple[int, int, int, str]]"
     ) -> "dict[int, ProcessFailure]":
-        """The failures by global rank, the first one first: those that the method found, if it found any."""
+        """Returns the failures by global rank, the first failure first.
+
+        They are those of the method, if it returned any.
+        """
         failures: "dict[int, ProcessFailure]" = {}
         for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != first):
             failure = self._failed.get(rank)
             if failure is None and self._failed:
-                # It was stopped because of another one.
+                # This worker was stopped because of another one.
                 continue
             if failure is None:
                 failure = ProcessFailure(local_rank, 0, exitcode, "<N/A>")
@@ -229,7 +238,7 @@ class SimpleElasticAgent(ElasticAgent):
 
 
 class _Methods:
-    """The four methods of an agent, as the native one calls them."""
+    """Methods of an agent, in the form that the native agent calls."""
 
     def __init__(self, agent: SimpleElasticAgent):
         self.agent = agent

@@ -1,4 +1,4 @@
-"""The error file of a worker, by a decorator."""
+"""Error file of a worker, by a decorator."""
 
 import json
 import os
@@ -13,7 +13,9 @@ _R = TypeVar("_R")
 
 
 class ErrorHandler:
-    """Writes the error file of a process. A handler of one's own has its methods.
+    """Writer of the error file of a process.
+
+    Your own handler needs the same methods.
 
     Example:
         >>> from rdzv.elastic import ErrorHandler
@@ -21,7 +23,9 @@ class ErrorHandler:
     """
 
     def initialize(self) -> None:
-        """Called before the function. Prints the stacks of all threads to stderr on a fatal signal.
+        """Prepares the process, before the function is called.
+
+        On a fatal signal, the stacks of all threads are printed to stderr.
 
         Example:
             >>> from rdzv.elastic import ErrorHandler
@@ -32,7 +36,7 @@ class ErrorHandler:
         try:
             faulthandler.enable(all_threads=True)
         except (OSError, ValueError, AttributeError, RuntimeError):
-            # No stderr that has a descriptor.
+            # There is no stderr with a descriptor.
             pass
 
     def record_exception(self, e: BaseException) -> None:
@@ -53,7 +57,7 @@ class ErrorHandler:
         report_error(e)
 
     def record_failure(self, failure: "Any") -> None:
-        """Writes the error of a worker to this process's own file, with its exit code.
+        """Writes the error of a worker to this process's file, with its exit code.
 
         Args:
             failure (ProcessFailure): the failure.
@@ -80,16 +84,20 @@ class ErrorHandler:
 
 
 def record(fn: "Callable[_P, _R]", error_handler: "ErrorHandler | None" = None) -> "Callable[_P, _R | None]":
-    """Decorates the main function of a worker, so that an exception of it is the cause of its failure.
+    """Decorates the main function of a worker, so that its exception is recorded.
+
+    The exception becomes the cause of the worker's failure.
 
     Args:
         fn (callable): the function.
-        error_handler (ErrorHandler | None): writes the error file; ``None`` is one of this module.
+        error_handler (ErrorHandler | None): writer of the error file; ``None``: an
+            :class:`ErrorHandler`.
 
     Returns:
-        callable: the function, which raises what it raised. Before that the error is in the file that
-        ``TORCHELASTIC_ERROR_FILE`` names, in torch's form; of a :class:`ChildFailedError`, that of the first failure.
-        ``sys.exit(0)`` in it returns None.
+        callable: the function, which raises the same exceptions. Before that the error is written
+            to the file that ``TORCHELASTIC_ERROR_FILE`` names, in torch's form. For a
+            :class:`ChildFailedError` it is the error of the first failure. ``sys.exit(0)`` in the
+            function returns None.
 
     Example:
         >>> from rdzv.elastic import record

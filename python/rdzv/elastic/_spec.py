@@ -1,4 +1,4 @@
-"""What the workers of a node are: specification, worker, group."""
+"""Workers of a node: specification, worker, group."""
 
 import os
 from collections.abc import Callable
@@ -14,25 +14,28 @@ if TYPE_CHECKING:
 
 
 class WorkerSpec:
-    """What the workers of one node are: one role, one entry point.
+    """Specification of the workers of one node: one role, one entry point.
 
     Args:
-        role (str): the label of all its workers.
+        role (str): label of all its workers.
         local_world_size (int): number of workers on this node, at least 1.
-        rdzv_handler (RendezvousHandler): how the nodes find one another.
-        fn (callable | None): an older name of ``entrypoint``.
+        rdzv_handler (RendezvousHandler): handler by which the nodes find each other.
+        fn (callable | None): older name of ``entrypoint``.
         entrypoint (callable | str | None): the function that each worker calls, or a program.
-        args (tuple): its arguments.
+        args (tuple): arguments of the entry point.
         max_restarts (int): number of restarts after a failure. Default 3.
         monitor_interval (float): seconds between two calls of ``_monitor_workers``. Default 0.1.
-        master_port (int | None): port of the workers' store; ``None`` takes a free one.
-        master_addr (str | None): host of the workers' store; ``None`` finds it out.
-        local_addr (str | None): address of this node that others should use; ``None`` finds it out.
+        master_port (int | None): port of the workers' store; ``None``: a free port.
+        master_addr (str | None): host of the workers' store; ``None``: found automatically.
+        local_addr (str | None): address of this node for other nodes; ``None``: found
+            automatically.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
         numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
-        duplicate_stdout_filters (list[str] | None): texts; teed lines with one of them are copied to one file.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines with one of these texts are
+            also copied to a common file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.
-        virtual_local_rank (bool): gives every worker local rank 0 and the one device that is its own.
+        virtual_local_rank (bool): True to give every worker local rank 0 and a single visible
+            device.
 
     Raises:
         ValueError: a number is out of range, or there is no entry point.
@@ -82,7 +85,7 @@ class WorkerSpec:
         self.virtual_local_rank = virtual_local_rank
 
     def get_entrypoint_name(self) -> str:
-        """What reports call the entry point.
+        """Returns the name of the entry point in reports.
 
         Returns:
             str: the qualified name of the function, or the last part of the program's path.
@@ -98,19 +101,21 @@ class WorkerSpec:
 
 
 class Worker:
-    """One worker, as its agent sees it. -1 is what is not known before the first rendezvous.
+    """Worker of an agent.
+
+    Numbers are -1 while they are unknown, before the first rendezvous.
 
     Args:
-        local_rank (int): its number within the node.
-        global_rank (int): its number in the job.
-        role_rank (int): its number among the workers of its role.
+        local_rank (int): rank within the node.
+        global_rank (int): rank in the job.
+        role_rank (int): rank among the workers of its role.
         world_size (int): number of workers of the job.
         role_world_size (int): number of workers of its role.
 
     Attributes:
-        id (object): what ``_start_workers`` returned for it; None before that.
-        environment (dict[str, str]): the variables of its place (``RANK``, ``MASTER_ADDR`` and so on), for agents of
-            one's own; empty before a rendezvous.
+        id (object): return value of ``_start_workers`` for this worker; None before that.
+        environment (dict[str, str]): variables of its ranks (``RANK``, ``MASTER_ADDR`` and so on),
+            for your own agents; empty before a rendezvous.
 
     Example:
         >>> from rdzv.elastic import Worker
@@ -139,19 +144,19 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one agent, which change state together.
+    """Workers of one agent, which change state together.
 
     Args:
-        spec (WorkerSpec): what they are.
+        spec (WorkerSpec): specification of the workers.
 
     Attributes:
-        workers (list[Worker]): by local rank.
-        group_rank (int | None): the agent's number among those of the round.
-        group_world_size (int | None): number of agents of the round.
+        workers (list[Worker]): workers by local rank.
+        group_rank (int | None): rank of the agent in the round.
+        group_world_size (int | None): number of agents in the round.
         master_addr (str | None): host of the store of the workers.
-        master_port (int | None): its port.
-        restart_count (int): number of restarts that were used.
-        state (WorkerState): of the group as a whole.
+        master_port (int | None): port of that store.
+        restart_count (int): number of restarts until now.
+        state (WorkerState): state of the whole group.
 
     Example:
         >>> from rdzv.elastic import WorkerGroup, WorkerSpec
@@ -162,8 +167,7 @@ class WorkerGroup:
     def __init__(self, spec: WorkerSpec):
         self.spec = spec
         self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
-        # The native agent, which has the store of the round. It is absent where that is another
-        # process.
+        # Native agent, which has the store of the round. None if it is another process.
         self._native: "Agent | None" = None
         self.group_rank: "int | None" = None
         self.group_world_size: "int | None" = None
@@ -174,19 +178,24 @@ class WorkerGroup:
 
     @property
     def store(self) -> "Store | None":
-        """Store | None: the store that the agents of the round share, with a key space of the round's own.
+        """Store | None: the store that the agents of the round share.
 
-        There is one object for each round, connected by the first use; it ends with the round, except on a node that
-        is alone. None before the first round, and always of a :class:`LocalElasticAgent`, whose native agent is
-        another process.
+        It has a separate key space for the round.
+
+        There is one object for each round, connected at the first use. It ends with the round,
+        except on a single node. It is None before the first round. It is always None for a
+        :class:`LocalElasticAgent`, whose native agent is another process.
 
         Raises:
-            StoreError: the server of the round is gone.
+            StoreError: the server of the round has ended.
         """
         return None if self._native is None else self._native.store()
 
     def _update(self, snapshot: "tuple[Any, ...]") -> None:
-        """Takes over what the native agent knows. Workers keep their ids while their places are the same."""
+        """Takes the state of the native agent.
+
+        Workers keep their ids while their ranks stay the same.
+        """
         state, self.group_rank, self.group_world_size, self.restart_count, *store, places = snapshot
         self.state, (self.master_addr, self.master_port) = WorkerState(state), store
         for worker, place in zip(self.workers, places):
@@ -197,7 +206,7 @@ class WorkerGroup:
 
 
 def rendezvous_settings(handler: object, remedy: str) -> RendezvousParameters:
-    """The parameters of a handler of ``rdzv.rendezvous``; refuses others."""
+    """Returns the parameters of a handler of ``rdzv.rendezvous``; refuses others."""
     from rdzv.rendezvous import NativeRendezvousHandler
 
     if isinstance(handler, NativeRendezvousHandler):

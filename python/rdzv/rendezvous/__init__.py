@@ -1,8 +1,9 @@
-"""How workers and agents find one another: URLs of workers, parameters, handlers and backends of agents, with the names of
-``torch.distributed``.
+"""Rendezvous of workers and agents, with the names of ``torch.distributed``.
 
-A handler of :func:`get_rendezvous_handler` is driven by the native agent; a handler of one's own derives from
-:class:`RendezvousHandler`.
+The module has URLs of workers, and parameters, handlers and backends of agents.
+
+The native agent drives a handler of :func:`get_rendezvous_handler`. Your own handler must derive
+from :class:`RendezvousHandler`.
 """
 
 from rdzv._errors import (

@@ -1,4 +1,4 @@
-"""Handlers: the rendezvous as an agent sees it."""
+"""Handlers: the interface of a rendezvous for an agent."""
 
 from abc import ABC, abstractmethod
 
@@ -6,11 +6,11 @@ from rdzv.rendezvous._parameters import RendezvousParameters
 
 
 class RendezvousStoreInfo:
-    """The place where the workers of a round meet.
+    """Endpoint at which the workers of a round meet.
 
     Args:
         master_addr (str): host of their store.
-        master_port (int): its port.
+        master_port (int): port of their store.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousStoreInfo
@@ -36,13 +36,13 @@ class RendezvousStoreInfo:
 
 
 class RendezvousInfo:
-    """The result of a round.
+    """Result of a round.
 
     Args:
         store (Store): the store that the agents of the round share.
-        rank (int): this agent's number, from 0.
+        rank (int): rank of this agent, from 0.
         world_size (int): number of agents.
-        bootstrap_store_info (RendezvousStoreInfo): the place where the workers meet.
+        bootstrap_store_info (RendezvousStoreInfo): endpoint at which the workers meet.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -56,12 +56,12 @@ class RendezvousInfo:
 
     @property
     def store(self) -> object:
-        """Store: the store that the agents of the round share."""
+        """Store: store that the agents of the round share."""
         return self._store
 
     @property
     def rank(self) -> int:
-        """int: this agent's number, from 0."""
+        """int: rank of this agent, from 0."""
         return self._rank
 
     @property
@@ -71,12 +71,12 @@ class RendezvousInfo:
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo:
-        """RendezvousStoreInfo: the place where the workers meet."""
+        """RendezvousStoreInfo: endpoint at which the workers meet."""
         return self._bootstrap_store_info
 
 
 class RendezvousHandler(ABC):
-    """A way for agents to find one another. Derive from it for one of your own.
+    """Handler by which agents find each other. Derive from it for your own.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousHandler
@@ -86,20 +86,23 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_backend(self) -> str:
-        """The name of the backend.
+        """Returns the name of the backend.
 
         Returns:
-            str: its name.
+            str: the name.
         """
 
     @property
     def use_agent_store(self) -> bool:
-        """bool: whether workers may use the store that ``bootstrap_store_info`` names. False here."""
+        """bool: True if workers may use the store of ``bootstrap_store_info``.
+
+        It is False here.
+        """
         return False
 
     @abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits until the nodes of the next round have found one another.
+        """Waits until the nodes of the next round have found each other.
 
         Returns:
             RendezvousInfo: the round.
@@ -107,7 +110,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Whether nobody can join any more.
+        """Returns True if no node can join any more.
 
         Returns:
             bool: True once it was closed.
@@ -115,38 +118,38 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def set_closed(self) -> None:
-        """Ends it for everybody."""
+        """Closes the rendezvous for all nodes."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
-        """Number of nodes that wait for the next round.
+        """Returns the number of nodes that wait for the next round.
 
         Returns:
-            int: their number.
+            int: the number.
         """
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """The name of the job.
+        """Returns the name of the job.
 
         Returns:
-            str: its name.
+            str: the name.
         """
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """Ends it and frees what it holds.
+        """Ends the rendezvous and frees its resources.
 
         Returns:
-            bool: whether that went well.
+            bool: True on success.
         """
 
 
 class NativeRendezvousHandler:
-    """The handler of a backend of rdzv. The native agent drives it; it holds the parameters until then.
+    """Handler of a backend of rdzv, with its parameters for the native agent.
 
     Args:
-        params (RendezvousParameters): which backend, where, for how many nodes.
+        params (RendezvousParameters): backend, endpoint and number of nodes.
 
     Example:
         >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
@@ -158,10 +161,10 @@ class NativeRendezvousHandler:
         self.params = params
 
     def get_backend(self) -> str:
-        """The name of the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
+        """Returns the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
 
         Returns:
-            str: its name.
+            str: the name.
 
         Example:
             >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
@@ -171,10 +174,10 @@ class NativeRendezvousHandler:
         return self.params.backend
 
     def get_run_id(self) -> str:
-        """The name of the job.
+        """Returns the name of the job.
 
         Returns:
-            str: its name.
+            str: the name.
 
         Example:
             >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
@@ -185,7 +188,7 @@ class NativeRendezvousHandler:
 
     @property
     def use_agent_store(self) -> bool:
-        """bool: whether workers use the store that an agent hosts. True."""
+        """bool: True, because workers use the store that an agent hosts."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""Which backend has which name."""
+"""Rendezvous backends by name."""
 
 from collections.abc import Callable
 
@@ -24,8 +24,9 @@ class RendezvousHandlerRegistry:
         """Adds a backend.
 
         Args:
-            backend (str): its name.
-            creator (Callable[[RendezvousParameters], RendezvousHandler]): makes a handler.
+            backend (str): name of the backend.
+            creator (Callable[[RendezvousParameters], RendezvousHandler]): function that makes a
+            handler.
 
         Raises:
             ValueError: the name is empty, or has another creator.
@@ -43,13 +44,13 @@ class RendezvousHandlerRegistry:
         """Makes a handler.
 
         Args:
-            params (RendezvousParameters): which backend, and its parameters.
+            params (RendezvousParameters): backend and its parameters.
 
         Returns:
-            RendezvousHandler | NativeRendezvousHandler: a new one.
+            RendezvousHandler | NativeRendezvousHandler: a new handler.
 
         Raises:
-            ValueError: no backend has that name.
+            ValueError: the backend is not registered.
             RuntimeError: the creator made a handler of another backend.
 
         Example:
@@ -79,13 +80,13 @@ def get_rendezvous_handler(params: RendezvousParameters) -> Handler:
     """Makes the handler of a rendezvous.
 
     Args:
-        params (RendezvousParameters): which backend, and its parameters.
+        params (RendezvousParameters): backend and its parameters.
 
     Returns:
-        RendezvousHandler | NativeRendezvousHandler: for :class:`rdzv.elastic.WorkerSpec`.
+        RendezvousHandler | NativeRendezvousHandler: a handler for :class:`rdzv.elastic.WorkerSpec`.
 
     Raises:
-        ValueError: no backend has that name.
+        ValueError: the backend is not registered.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousParameters, get_rendezvous_handler

@@ -105,7 +105,7 @@ impl ProcessGroup {
         Ok(incoming)
     }
 
-    /// Sends the `n`-th list to rank `n`, and returns each rank's list for this rank.
+    /// Sends the `n`-th list to rank `n`, and returns the lists for this rank.
     ///
     /// Lists may have any length.
     ///

@@ -1,4 +1,4 @@
-//! `barrier`, `monitored_barrier`: no rank continues before all ranks have arrived.
+//! `barrier`, `monitored_barrier`: each rank waits for all ranks.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Bootstrap: the ranks find each other through keys in a store.
 //!
 //! ```text
-//!   rdzv/process_group/<name>/<epoch>/group    "<group id> <world size>", written by rank 0
-//!   rdzv/process_group/<name>/<epoch>/<rank>   "<address>:<port> <port> <name> <host>", written by each rank
+//!   rdzv/process_group/<name>/<epoch>/group    rank 0: "<group id> <world size>"
+//!   rdzv/process_group/<name>/<epoch>/<rank>   that rank: "<address>:<port> <port> <name> <host>"
 //! ```
 //!
 //! The first port is for collectives, the second for messages. The name is that of this rank's Unix
@@ -48,9 +48,9 @@ pub struct GroupOptions {
     /// that has no connection. [`address_towards`](rdzv_store::address_towards) finds the address
     /// towards another host.
     pub address: Option<IpAddr>,
-    /// `true` if ranks of one host use Unix sockets instead of TCP (default `true`).
+    /// `true` if ranks of one host use Unix sockets, not TCP (default `true`).
     pub local: bool,
-    /// `true` if ranks with Unix sockets exchange data in shared memory (default `true`).
+    /// `true` if ranks with Unix sockets also share memory (default `true`).
     ///
     /// Ranks that cannot share memory use the sockets.
     pub shared: bool,

@@ -12,7 +12,7 @@ pub struct Call {
     pub operation: Operation,
     /// Type of the elements.
     pub element: ElementType,
-    /// Number of elements that each rank passed; 0 where ranks may pass different numbers.
+    /// Number of elements of each rank; 0 if ranks may pass different numbers.
     pub elements: u64,
     /// Sequence number, from 1.
     ///

@@ -29,7 +29,7 @@ pub enum ElementType {
     U64,
     /// `i64`
     I64,
-    /// [`half::f16`]: IEEE half precision
+    /// [`half::f16`]: IEEE half precision.
     F16,
     /// [`half::bf16`]: the upper half of an `f32`
     Bf16,
@@ -37,7 +37,7 @@ pub enum ElementType {
     F32,
     /// `f64`
     F64,
-    /// [`Bool`]
+    /// Truth value: [`Bool`].
     Bool,
 }
 

@@ -31,7 +31,7 @@ pub struct ProcessGroup {
     sequence: u64,
     /// First error of the group, if any.
     broken: Arc<OnceLock<Break>>,
-    /// `true` if this rank has sent the error to the peers on the collective connections.
+    /// `true` if this rank has sent the error on the collective connections.
     peers_know: bool,
     /// Memory for one received message before its combination.
     scratch: Scratch,

@@ -2,8 +2,7 @@
 //!
 //! | from → to | operations |
 //! |---|---|
-//! | nothing | [`barrier`](ProcessGroup::barrier),
-//! [`monitored_barrier`](ProcessGroup::monitored_barrier) (names missing ranks) |
+//! | nothing | [`barrier`](ProcessGroup::barrier), [`monitored_barrier`](ProcessGroup::monitored_barrier) (names missing ranks) |
 //! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive); without waiting: [`PointToPoint`] |
 //! | one → all | [`broadcast`](ProcessGroup::broadcast), [`scatter`](ProcessGroup::scatter), [`broadcast_object`](ProcessGroup::broadcast_object) |
 //! | all → one | [`gather`](ProcessGroup::gather), [`reduce`](ProcessGroup::reduce) |

@@ -51,7 +51,7 @@ impl ProcessGroup {
         decode("broadcast_object", root, &bytes)
     }
 
-    /// Reserves memory for this many bytes of a rank, as announced by the other ranks.
+    /// Reserves memory for this many announced bytes of a rank.
     ///
     /// # Errors
     ///

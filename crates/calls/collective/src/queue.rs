@@ -1,4 +1,4 @@
-//! Asynchronous operations: a thread that runs the calls of one group in their order.
+//! Asynchronous operations: a thread runs the calls of one group in order.
 //!
 //! The group itself moves between the caller and the thread, so synchronous calls need no lock.
 //! They run on the caller's thread, once the queue is empty.
@@ -110,7 +110,7 @@ impl GroupQueue {
         *count == 0
     }
 
-    /// Queues an operation, or several that belong together, and returns immediately.
+    /// Queues one or several related operations, and returns immediately.
     ///
     /// The operation fails with [`CollectiveError::Broken`] if an earlier one broke the group.
     ///
@@ -164,7 +164,7 @@ impl GroupQueue {
         self.submit(move |group| group.all_reduce(&mut values, op).map(|()| values))
     }
 
-    /// Returns the group for synchronous calls on this thread, once the queue is empty.
+    /// Returns the group for synchronous calls, once the queue is empty.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl GroupQueue {
         Ok(self.idle.insert(group))
     }
 
-    /// Ends the thread after the queue is empty, and returns the group, e.g. to rebuild it.
+    /// Ends the thread once the queue is empty, and returns the group.
     ///
     /// # Errors
     ///
@@ -204,12 +204,16 @@ impl GroupQueue {
         self.idle.take().map(|group| *group).ok_or_else(panicked)
     }
 
-    /// Returns [`ProcessGroup::point_to_point`]; messages do not wait for the queue.
+    /// Returns [`ProcessGroup::point_to_point`].
+    ///
+    /// Messages do not wait for the queue.
     pub fn point_to_point(&self) -> PointToPoint {
         self.point_to_point.clone()
     }
 
-    /// Returns [`ProcessGroup::breaker`], which also ends all operations in the queue.
+    /// Returns [`ProcessGroup::breaker`].
+    ///
+    /// It also ends all operations in the queue.
     pub fn breaker(&self) -> Breaker {
         Breaker::clone(&self.breaker)
     }

@@ -1,4 +1,4 @@
-//! `all_reduce`, `reduce_scatter`, `reduce`: element-wise combination of all ranks' values.
+//! `all_reduce`, `reduce_scatter`, `reduce`: combination of all ranks' values.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::shared_reduction::Reduction;
 const SMALL: usize = 16 * 1024;
 
 impl ProcessGroup {
-    /// Combines the values of all ranks, element by element; all ranks get the result.
+    /// Combines the values of all ranks element-wise; all ranks get the result.
     ///
     /// Up to 16 KiB use recursive doubling (few steps). Above that each rank combines one part. Up
     /// to 16 ranks of one host read from each other's memory. Other ranks pass the parts around a
@@ -39,7 +39,9 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Combines the values of all ranks; each rank gets one part of the result in `values`.
+    /// Combines the values of all ranks; each rank gets one part of the result.
+    ///
+    /// The part is in `values`.
     ///
     /// Returns the range of that part. Rank `n` has the `n`-th of `world size` parts. If the length
     /// is not divisible, the first parts are one element longer. The other elements are unspecified
@@ -111,7 +113,7 @@ impl ProcessGroup {
     }
 }
 
-/// Refuses an unsupported operator, and applies the factor of a premultiplied sum.
+/// Checks the operator, and applies the factor of a premultiplied sum.
 ///
 /// Returns the operator that the ranks apply together.
 fn prepare<T: Element>(what: &str, values: &mut [T], op: ReduceOp) -> Result<ReduceOp> {

@@ -3,13 +3,11 @@
 //! Each rank writes its values to its shared buffer, and the other ranks read them there.
 //!
 //! ```text
-//!   for each piece        rank r
-//! 1. offer              writes its values of part p to its shared buffer, and notifies rank p  for
-//!      each p ≠ r
-//! 2. combine            reads the values of part r of each other rank, in the order r-1, r-2, …
-//! 3. publish            writes the finished part r to its shared buffer, and notifies the
-//!      destinations
-//!   4. take               reads part p from the shared buffer of rank p                          for each p ≠ r
+//!   for each piece, on rank r:
+//!   1. offer     for each p ≠ r: writes its values of part p to its buffer, and notifies rank p
+//!   2. combine   reads the values of part r of each other rank, in the order r-1, r-2, …
+//!   3. publish   writes the finished part r to its buffer, and notifies the destinations
+//!   4. take      for each p ≠ r: reads part p from the buffer of rank p
 //! ```
 //!
 //! Every value is written once, and read once by each rank that needs it, in two rounds. Around a

@@ -28,11 +28,10 @@
 //! Frames on the connections of messages, beside accept, refuse and abort:
 //!
 //! ```text
-//! dialler -> acceptor   5 announced message   8 tag   16 number   24 elements; its values follow
-//!   on request
+//!   dialler -> acceptor   5 announced message   8 tag, 16 number, 24 elements; values on request
 //!                         6 eager message       the same; its values follow
-//!                         8 piece               12 length of the values that follow   16 number of the message
-//! acceptor -> dialler   7 matched             16 number of a message that has a receive
+//!                         8 piece               12 length of the following values, 16 number
+//!   acceptor -> dialler   7 matched             16 number of a message that has a receive
 //!   both                  9 leave               the sender leaves the group in order
 //! ```
 //!

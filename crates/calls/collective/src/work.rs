@@ -24,14 +24,16 @@ type OnDone = Box<dyn FnOnce() + Send>;
 /// let mut queue = GroupQueue::new(group);
 /// let work = queue.submit(ProcessGroup::barrier)?;
 /// work.on_done(|| println!("ended"));
-/// assert!(work.wait_timeout(Duration::from_secs(60)), "a barrier of one rank ends at once");
+/// assert!(work.wait_timeout(Duration::from_secs(60)), "a barrier of one rank ends immediately");
 /// work.wait()?;
 /// # Ok::<(), rdzv_collective::CollectiveError>(())
 /// ```
 #[must_use = "the operation may fail, which only its work says"]
 pub struct Work<R>(Arc<Shared<R>>);
 
-/// Completing end of the work: completes it once, with a result, or without at a drop.
+/// Completing end of the work, used once.
+///
+/// A drop completes the work without a result.
 pub(crate) struct Completer<R>(Option<Arc<Shared<R>>>);
 
 struct Shared<R> {
@@ -90,7 +92,7 @@ impl<R> Work<R> {
         self.0.state.lock().ended
     }
 
-    /// Returns the result once, after the end of the operation, and `None` otherwise.
+    /// Returns the result once after the end of the operation; `None` otherwise.
     pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }

@@ -58,10 +58,7 @@ fn await_sleep(thread: i32) {
         if state.starts_with('S') {
             return;
         }
-        assert!(
-            started.elapsed() < LONG,
-            "the thread does not sleep: {stat}"
-        );
+        assert!(started.elapsed() < LONG, "no sleep: {stat}");
         thread::yield_now();
     }
 }

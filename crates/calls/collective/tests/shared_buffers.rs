@@ -1,4 +1,4 @@
-//! Reductions of buffers that ranks of one host read from one another's memory.
+//! Tests of reductions of buffers that ranks of one host read from each other.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -12,10 +12,10 @@ use proptest::prelude::*;
 use rdzv_collective::{CollectiveError, ProcessGroup, ReduceOp};
 use support::{LONG, not_shared, options, run, run_each, run_with};
 
-/// Longer than what shared buffers hold at once, and nothing divides it.
+/// Length in elements, larger than the shared buffers, and not divisible.
 const MANY: usize = 700_001;
 
-/// The value of a rank at an index in an operation; sums of them fit.
+/// Returns the value of a rank at an index in an operation; the sums fit.
 fn value(operation: usize, rank: u32, place: usize) -> u32 {
     let mixed = (place + operation * 7919).wrapping_mul(2_654_435_761) >> 7;
     (mixed % 1_000_003) as u32 + rank * 17
@@ -44,7 +44,7 @@ enum Kind {
     Broadcast(u32),
 }
 
-/// Does one operation and compares what it gives.
+/// Performs one operation, and compares the result.
 fn perform(group: &mut ProcessGroup, kind: Kind, number: usize, len: usize) {
     let (rank, world_size) = (group.rank(), group.world_size());
     let mut values = values(number, rank, len);
@@ -89,7 +89,9 @@ fn kinds() -> impl Strategy<Value = Kind> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Values that one operation leaves in a shared buffer are never read, and never overwritten too early, by another.
+    /// Checks that operations do not disturb each other in the shared buffers.
+    ///
+    /// No operation reads values that another one left, and none overwrites values too early.
     #[test]
     fn operations_of_all_kinds_and_lengths_follow_one_another(
         world_size in 2..=5_u32,
@@ -97,7 +99,7 @@ proptest! {
             (kinds(), prop_oneof![1..200_usize, 4_000..200_000_usize, 200_000..600_000_usize]),
             1..8,
         ),
-        // Which rank is how late to each operation, in microseconds.
+        // The delay of a rank at each operation, in microseconds.
         late in prop::collection::vec((0..5_u32, 0..3_000_u64), 8),
     ) {
         run(world_size, LONG, |mut group| {
@@ -114,7 +116,7 @@ proptest! {
 
 #[test]
 fn ranks_that_share_no_memory_get_their_values_in_messages() {
-    // Two do, two do not: every kind of pair.
+    // Two ranks share memory and two do not, so there is every kind of pair.
     let mixed = |rank: u32| match rank % 2 {
         0 => options(LONG),
         _ => not_shared(),
@@ -150,7 +152,7 @@ fn a_rank_that_does_not_come_is_named_by_all_others() {
                 perform(&mut group, Kind::AllReduce, 0, MANY);
             }
             if group.rank() == 2 {
-                // It is there, and does something else until the others have given up.
+                // Rank 2 is connected, but does something else until the others have failed.
                 given_up.wait();
                 return None;
             }

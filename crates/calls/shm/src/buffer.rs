@@ -2,8 +2,8 @@
 //!
 //! It is for bytes that many peers need, or that are not read in the order of writing.
 //!
-//! The memory does not describe its content. Readers have to learn the locations by other means,
-//! for example through a ring, and the writer has to know when all reads have ended.
+//! The memory does not describe its content. Readers must get the locations in another way, for
+//! example through a ring. The writer must know when all reads have ended.
 #![expect(
     unsafe_code,
     reason = "bytes that another process reads or writes can only be reached by raw pointers"
@@ -26,7 +26,7 @@ pub struct SharedBuffer {
 impl SharedBuffer {
     /// Makes a zeroed buffer of this many bytes.
     ///
-    /// It occupies no memory before [`SharedBuffer::reserve`].
+    /// The buffer occupies no memory before [`SharedBuffer::reserve`].
     ///
     /// # Errors
     ///
@@ -40,14 +40,14 @@ impl SharedBuffer {
         })
     }
 
-    /// Takes the memory from the system, once.
+    /// Reserves the memory from the system, once.
     ///
-    /// Call it before the first write: otherwise that write would end the process if no memory is
-    /// left.
+    /// Call this before the first write. Otherwise the write would end the process if the system
+    /// has no memory left.
     ///
     /// # Errors
     ///
-    /// [`ShmError::System`](crate::ShmError::System) if there is none left.
+    /// [`ShmError::System`](crate::ShmError::System) if the system has no memory left.
     pub fn reserve(&mut self) -> Result<()> {
         if !self.reserved {
             sealed::reserve(&self.file, self.memory.length())?;
@@ -65,17 +65,17 @@ impl SharedBuffer {
     ///
     /// # Panics
     ///
-    /// If they go beyond the end, or the memory was not reserved.
+    /// If the bytes go beyond the end, or the memory was not reserved.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(
             self.reserved,
-            "a shared buffer is reserved before it is written"
+            "a shared buffer must be reserved before a write"
         );
         let to = within(&self.memory, offset, bytes.len());
         // SAFETY: `within` has compared the end with that of the mapping, which is writable and
-        // lives as long as `self`. Nothing has a reference into the mapping, so the two do not
-        // overlap. Peers that read at the same time, against the protocol, get wrong bytes and
-        // nothing else.
+        // lives as long as `self`. There is no reference into the mapping, so the two do not
+        // overlap. If peers read at the same time, against the protocol, they get wrong bytes and
+        // nothing worse.
         unsafe { copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 }
@@ -99,13 +99,13 @@ impl PeerBuffer {
     ///
     /// # Panics
     ///
-    /// If they go beyond the end.
+    /// If the bytes go beyond the end.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = within(&self.0, offset, into.len());
         // SAFETY: `within` has compared the end with that of the mapping, which lives as long as
-        // `self` and cannot shrink. Nothing has a reference into it, so the two do not overlap. If
-        // the peer writes there against the protocol, the copied bytes are wrong, and all values of
-        // bytes are valid.
+        // `self` and cannot shrink. There is no reference into the mapping, so the two do not
+        // overlap. If the peer writes there against the protocol, the copied bytes are wrong, and
+        // all values of bytes are valid.
         unsafe { copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 }

@@ -1,5 +1,7 @@
-//! A waker that works across processes: a descriptor that becomes readable when the peer signals
-//! it, and stays so until it is cleared.
+//! Wake-ups across processes.
+//!
+//! A doorbell is a descriptor that becomes readable when the peer signals it, and stays readable
+//! until it is cleared.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -9,7 +11,7 @@ use rustix::io::{Errno, read, write};
 
 use crate::error::{Result, ShmError, uninterrupted};
 
-/// An eventfd that both processes hold.
+/// Eventfd that both processes have.
 #[derive(Debug)]
 pub(crate) struct Doorbell(OwnedFd);
 
@@ -20,14 +22,15 @@ impl Doorbell {
             .map_err(ShmError::system("create a doorbell (eventfd)"))
     }
 
-    /// One that a peer passed.
+    /// Takes a doorbell that a peer passed.
     ///
-    /// Any other kind of descriptor is refused: writing to it could block, or be heard by somebody.
+    /// Any other kind of descriptor is refused, because a write to it could block or reach another
+    /// reader.
     pub(crate) fn from_peer(descriptor: OwnedFd) -> Result<Self> {
         const WHAT: &str = "a doorbell";
         let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
         let kind = readlinkat(CWD, path, Vec::new())
-            .map_err(ShmError::system("see what the peer passed as a doorbell"))?;
+            .map_err(ShmError::system("check the descriptor of a doorbell"))?;
         if kind.as_bytes() != b"anon_inode:[eventfd]" {
             let found = format!("it is {}", kind.to_string_lossy());
             return Err(ShmError::refused(WHAT, found));
@@ -44,19 +47,19 @@ impl Doorbell {
             .map_err(ShmError::system("duplicate a doorbell"))
     }
 
-    /// Wakes the side that waits for it.
+    /// Wakes the side that waits for the doorbell.
     pub(crate) fn signal(&self) -> Result<()> {
         match uninterrupted(|| write(&self.0, &1_u64.to_ne_bytes())) {
-            // The counter is full: it is readable all the same.
+            // The counter is full, so the doorbell is already readable.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(ShmError::system("ring the peer's doorbell")(error)),
         }
     }
 
-    /// Resets it.
+    /// Resets the doorbell.
     pub(crate) fn clear(&self) {
         let mut count = [0; 8];
-        // It fails if nobody has signalled.
+        // The read fails if the doorbell was not signalled.
         let _ = uninterrupted(|| read(&self.0, &mut count));
     }
 }
@@ -111,7 +114,7 @@ mod tests {
         let (_read, write) = pipe().unwrap();
         let error = Doorbell::from_peer(write).unwrap_err().to_string();
         assert!(
-            error.contains("a doorbell is refused: it is pipe"),
+            error.contains("cannot use a doorbell of the peer: it is pipe"),
             "{error}"
         );
     }

@@ -20,7 +20,7 @@ pub enum ShmError {
     /// The peer passed something unexpected, which was not touched.
     ///
     /// Use a socket instead.
-    #[error("what the peer passed as {what} is refused: {found}")]
+    #[error("cannot use {what} of the peer: {found}")]
     Refused {
         /// Expected content.
         what: &'static str,
@@ -42,7 +42,7 @@ pub enum ShmError {
     },
     /// A peer broke the protocol in shared memory. The connection is unusable.
     #[error(
-        "the peer broke the ring: by its words {claimed} bytes are in a ring of {capacity}; \
+        "the peer broke the ring: it claims that {claimed} bytes are in a ring of {capacity}; \
          close the connection"
     )]
     Broken {

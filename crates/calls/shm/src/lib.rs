@@ -2,7 +2,7 @@
 //!
 //! The modules, from the inside out:
 //!
-//! | module | is |
+//! | module | content |
 //! |---|---|
 //! | `sealed` | anonymous memory that no process can shrink, and its mappings |
 //! | `doorbell` | a waker that works across processes (eventfd) |
@@ -19,15 +19,15 @@
 //! Rules of the whole crate:
 //!
 //! - **A peer can write anything into shared memory at any time.** So this side trusts nothing that
-//!   it reads there. It compares positions with the capacity that it has chosen or checked, copies
-//!   bytes out before it interprets them, and never makes a reference to bytes that the peer can
-//!   write. A peer that breaks the protocol is an error ([`ShmError::Broken`]), never a panic and
-//!   never an access outside of the memory.
+//!   it reads there. It compares positions with the capacity that it has chosen or checked. It
+//!   copies bytes out before it interprets them, and never makes a reference to bytes that the peer
+//!   can write. A peer that breaks the protocol is an error ([`ShmError::Broken`]). It never causes
+//!   a panic or an access outside of the memory.
 //! - **A peer can take nothing away.** This side maps a descriptor only if it is sealed against
-//!   shrinking, so that an access cannot end in SIGBUS.
+//!   shrinking, so an access cannot end in SIGBUS.
 //! - **An idle side sleeps**, on a descriptor that `poll` and `epoll` accept beside sockets.
-//! - This crate does not notice that a peer *ends*: nothing in shared memory shows it. The Unix
-//!   socket over which the descriptors came reports it as its end of file, so keep that socket
+//! - This crate does not detect the *end* of a peer, because shared memory does not show it. The
+//!   Unix socket over which the descriptors came reports it as its end of file, so keep that socket
 //!   open.
 //!
 //! Remote calls and process groups have `unsafe` code only in this crate. Each use states the

@@ -1,11 +1,11 @@
-//! Two rings, one for each direction, that one process offers and another accepts.
+//! Pairs of rings, one for each direction, offered by one process to another.
 //!
 //! ```text
 //!   offerer                                        acceptor
 //!   offer(capacity)
 //!   send message() and descriptors()  ─ socket ─►  receive
 //!                                                  accept(message, descriptors) ─► Link
-//!   taken() ─► Link                   ◄─ socket ─  "accepted", in the words of the caller
+//!   taken() ─► Link                   ◄─ socket ─  "accepted", in a message of the caller
 //! ```
 //!
 //! A refusal by the acceptor costs nothing: both sides continue over the socket.
@@ -24,7 +24,7 @@ pub const CAPACITY: usize = 256 << 10;
 /// Number of bytes beside the descriptors of an offer.
 pub const MESSAGE: usize = 16;
 
-/// Number of descriptors of an offer: the memory, and two doorbells for each ring.
+/// Number of descriptors of an offer: the memory, and two doorbells per ring.
 pub const DESCRIPTORS: usize = 5;
 
 const MAGIC: [u8; 4] = *b"RZSM";
@@ -39,7 +39,7 @@ pub struct Link {
     pub consumer: Consumer,
 }
 
-/// This side's end of an offer that the peer has yet to accept; by default a link.
+/// End of an offer that the peer has yet to accept; by default a link.
 #[derive(Debug)]
 pub struct Offer<T = Link, const N: usize = DESCRIPTORS> {
     end: T,
@@ -56,7 +56,7 @@ pub struct Offer<T = Link, const N: usize = DESCRIPTORS> {
 ///
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
 pub fn offer(capacity: usize) -> Result<Offer> {
-    // The offerer writes into the first ring.
+    // The first ring is for the bytes of the offerer.
     Offer::new(capacity, |[outward, inward]| link(outward, inward))
 }
 
@@ -94,7 +94,9 @@ impl<T, const N: usize> Offer<T, N> {
         self.descriptors.each_ref().map(AsFd::as_fd)
     }
 
-    /// Returns this side's end, once the peer has accepted, and closes the descriptors.
+    /// Returns this side's end, and closes the descriptors.
+    ///
+    /// Call this once the peer has accepted.
     pub fn taken(self) -> T {
         self.end
     }
@@ -104,7 +106,7 @@ impl<T, const N: usize> Offer<T, N> {
 ///
 /// # Errors
 ///
-/// [`ShmError::Refused`] if the offer is not that of a correct peer of this version, and
+/// [`ShmError::Refused`] if the offer is not that of a correct peer of this version;
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
 pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link> {
     let [inward, outward] = open(message, descriptors)?;
@@ -117,7 +119,9 @@ pub const DESCRIPTORS_ONE_WAY: usize = 3;
 /// Offer of one direction, towards the peer.
 pub type OfferOneWay = Offer<Producer, DESCRIPTORS_ONE_WAY>;
 
-/// Offers one ring of this many bytes, towards the peer; otherwise like [`offer`].
+/// Offers one ring of this many bytes, towards the peer.
+///
+/// Otherwise this is the same as [`offer`].
 ///
 /// # Errors
 ///
@@ -132,13 +136,13 @@ pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay> {
 ///
 /// # Errors
 ///
-/// Those of [`accept`].
+/// The errors of [`accept`].
 pub fn accept_one_way(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Consumer> {
     let [ring] = open(message, descriptors)?;
     Ok(Consumer::new(ring.layout, ring.data, ring.space))
 }
 
-/// A ring that belongs to no side yet.
+/// Ring that belongs to no side yet.
 struct Ring {
     layout: RingLayout,
     data: Doorbell,
@@ -160,7 +164,7 @@ fn open<const RINGS: usize>(
 ) -> Result<[Ring; RINGS]> {
     let refused = |found: String| Err(ShmError::refused("an offer of rings", found));
     if message[..4] != MAGIC {
-        return refused("it begins with other bytes".to_owned());
+        return refused("the offer begins with other bytes".to_owned());
     }
     let version = u16::from_ne_bytes([message[4], message[5]]);
     if version != VERSION {
@@ -275,7 +279,7 @@ mod tests {
             other[8..].copy_from_slice(&capacity.to_ne_bytes());
             assert!(refusal(&other, passed(&offer)).contains("is not one of ours"));
         }
-        // Larger than the memory.
+        // The claimed size is larger than the memory.
         other[8..].copy_from_slice(&8192_u64.to_ne_bytes());
         assert!(refusal(&other, passed(&offer)).contains("instead of"));
     }
@@ -293,7 +297,7 @@ mod tests {
         let mut descriptors = passed(&offer);
         descriptors.swap(0, 1);
         let text = refusal(&offer.message(), descriptors);
-        assert!(text.contains("doorbell is refused"), "{text}");
+        assert!(text.contains("cannot use a doorbell"), "{text}");
     }
 
     #[test]

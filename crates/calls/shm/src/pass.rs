@@ -16,15 +16,17 @@ use crate::error::uninterrupted;
 /// Maximum number of descriptors in one message.
 pub const MOST: usize = 8;
 
-/// Sends bytes, and descriptors with the first byte; returns the number of bytes sent.
+/// Sends bytes, and descriptors with the first byte.
+///
+/// Returns the number of bytes sent.
 ///
 /// The caller sends the remaining bytes without descriptors. The descriptors stay open here.
 ///
 /// # Errors
 ///
-/// Those of the socket, [`io::ErrorKind::WouldBlock`] among them, and
-/// [`io::ErrorKind::InvalidInput`] for no bytes or more than [`MOST`] descriptors: nothing was
-/// sent.
+/// The errors of the socket, including [`io::ErrorKind::WouldBlock`];
+/// [`io::ErrorKind::InvalidInput`] for no bytes or more than [`MOST`] descriptors. In these cases
+/// nothing was sent.
 pub fn send(
     socket: impl AsFd,
     bytes: &[IoSlice<'_>],
@@ -56,9 +58,9 @@ pub fn send(
 ///
 /// # Errors
 ///
-/// Those of the socket, [`io::ErrorKind::WouldBlock`] among them, and
-/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors arrived, all of which are
-/// closed then.
+/// The errors of the socket, including [`io::ErrorKind::WouldBlock`];
+/// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors arrived. In that case all of
+/// them are closed.
 pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -86,8 +88,9 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<Own
 /// A process cannot forge these values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id in this PID namespace; 0 if the process is in a namespace that is not visible
-    /// here.
+    /// Process id in this PID namespace.
+    ///
+    /// 0 if the process is in a namespace that is not visible here.
     pub process: u32,
     /// Effective user id.
     pub user: u32,
@@ -99,7 +102,7 @@ pub struct Peer {
 ///
 /// # Errors
 ///
-/// Those of the socket.
+/// The errors of the socket.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     // rustix does not allow process id 0, but the kernel does.
     let credentials = getsockopt(&socket, PeerCredentials)?;

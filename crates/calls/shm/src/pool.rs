@@ -1,12 +1,13 @@
 //! Reusable receive buffers.
 //!
-//! The first touch of fresh memory costs more than a copy into it: the system clears and maps every
-//! page, one at a time. So large buffers return to the pool when their last reader has dropped
-//! them. New buffers get all their pages in one call, with large pages where the system has them.
+//! The first access to fresh memory costs more than a copy into it, because the system clears and
+//! maps every page separately. So large buffers return to the pool when their last reader has
+//! dropped them. New buffers get all their pages in one call, and large pages if the system has
+//! them.
 //!
-//! A peer may never send as many bytes as it announced. The buffer for such bytes has the addresses
-//! for all of them from the beginning, but its memory [grows](PooledBuffer::grow) with the bytes
-//! that arrive, unless a large buffer is reused.
+//! A peer may never send as many bytes as it announced. The buffer for such bytes has addresses for
+//! all of them from the beginning. Its memory [grows](PooledBuffer::grow) with the bytes that
+//! arrive, unless a large buffer is reused.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -63,7 +64,8 @@ impl Pool {
 
     /// Returns a buffer that may grow to `length`, for a peer that may send less.
     ///
-    /// It starts with `at_first` bytes, or with all bytes if they are few or memory is reused.
+    /// The buffer starts with `at_first` bytes. It starts with all bytes if they are few or memory
+    /// is reused.
     pub fn begin(&self, length: usize, at_first: usize) -> PooledBuffer {
         let buffer = |memory, length, populated, cleared| PooledBuffer {
             memory,
@@ -102,7 +104,7 @@ impl Pool {
         self.0.kept.lock().bytes
     }
 
-    /// Gives unused memory back to the system, and memory in use after its use.
+    /// Returns unused memory to the system now, and memory in use after its use.
     pub fn clear(&self) {
         let mut kept = self.0.kept.lock();
         kept.cleared += 1;
@@ -118,8 +120,8 @@ impl Shared {
     fn map(&self, capacity: usize, populated: usize) -> Option<MmapMut> {
         let mut options = MmapOptions::new();
         let map = options.len(capacity).no_reserve_swap().map_anon().ok()?;
-        // The advice only makes it faster: without it pages are mapped one by one. The first byte
-        // of a large page would bring the whole page, so memory that grows starts with small pages.
+        // Without the advice, pages are mapped one by one, which is slower. The first byte of a
+        // large page would bring the whole page, so memory that grows starts with small pages.
         let small = if populated < capacity { HUGE } else { 0 };
         if capacity > small.max(HUGE - 1) {
             let _ = map.advise_range(Advice::HugePage, small, capacity - small);
@@ -128,7 +130,7 @@ impl Shared {
         Some(map)
     }
 
-    /// Returns the capacity for a buffer, rounded for reuse if it will be kept at all.
+    /// Returns the capacity for a buffer, rounded if the pool will keep it.
     fn capacity(&self, length: usize) -> usize {
         let class = class(length);
         match class > self.keep {
@@ -182,7 +184,7 @@ fn class(length: usize) -> usize {
     length.max(SMALLEST).next_multiple_of(quarter)
 }
 
-/// A buffer of a pool.
+/// Buffer of a pool.
 ///
 /// A drop of the buffer, or of the bytes made from it, gives the memory back.
 #[derive(Debug)]
@@ -203,9 +205,9 @@ enum Memory {
 }
 
 impl PooledBuffer {
-    /// Grows the buffer to this length, at most the one it was begun for.
+    /// Grows the buffer to this length, at most the length it was made for.
     ///
-    /// The content stays. `false` if the system has no memory left: the buffer is unchanged then.
+    /// The content stays. `false` if the system has no memory left; the buffer is then unchanged.
     #[must_use]
     pub fn grow(&mut self, length: usize) -> bool {
         match &mut self.memory {
@@ -231,7 +233,7 @@ impl PooledBuffer {
     /// Turns the buffer into bytes, which never change.
     pub fn freeze(mut self) -> Bytes {
         match &mut self.memory {
-            // There is nothing to give back.
+            // The pool gets nothing back.
             Memory::Allocated(bytes) => std::mem::take(bytes).into(),
             Memory::Mapped(map) => {
                 let start = map.as_ptr().addr();
@@ -295,11 +297,11 @@ impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let memory = std::mem::replace(&mut self.memory, Memory::Allocated(Vec::new()));
         if let Memory::Mapped(map) = &memory {
-            // Before another buffer gets the memory.
+            // The entry is removed before another buffer gets the memory.
             let was = FROZEN.lock().remove(&map.as_ptr().addr());
             drop(was);
         }
-        // A buffer that did not reach its full length is useless to the next user.
+        // A buffer that did not reach its full length is not useful to the next user.
         if let Memory::Mapped(map) = memory
             && self.populated == map.len()
         {
@@ -323,15 +325,15 @@ mod tests {
         buffer.as_mut().fill(9);
         let bytes = buffer.freeze();
         let (place, other) = (bytes.as_ptr(), bytes.clone());
-        let bytes = PooledBuffer::thaw(bytes).expect_err("another one has them");
+        let bytes = PooledBuffer::thaw(bytes).expect_err("another clone exists");
         assert_eq!((bytes.as_ptr(), bytes.len()), (place, 3 * MEBI + 5));
         drop(other);
         let part = PooledBuffer::thaw(bytes.slice(1..)).expect_err("a part of them");
         assert_eq!(pool.kept(), 0);
         drop((part, bytes));
         let bytes = pool.take(3 * MEBI + 5).freeze();
-        assert_eq!(bytes.as_ptr(), place, "it came back");
-        let mut buffer = PooledBuffer::thaw(bytes).expect("nobody else has them");
+        assert_eq!(bytes.as_ptr(), place, "the same memory was returned");
+        let mut buffer = PooledBuffer::thaw(bytes).expect("no other clone exists");
         assert!(buffer.as_ref().iter().all(|byte| *byte == 9));
         buffer.as_mut()[0] = 8;
         let bytes = buffer.freeze();
@@ -339,7 +341,7 @@ mod tests {
         drop(bytes);
         assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
         let few = pool.take(100).freeze();
-        assert!(PooledBuffer::thaw(few).is_err(), "it is not of a pool");
+        assert!(PooledBuffer::thaw(few).is_err(), "not of a pool");
     }
 
     #[test]
@@ -370,7 +372,7 @@ mod tests {
         assert_eq!(pool.kept(), 3 * MEBI);
         assert_eq!(pool.take(MEBI).as_ref().as_ptr(), last);
         drop(pool.take(4 * MEBI));
-        assert_eq!(pool.kept(), 0, "one larger than the limit pushes all out");
+        assert_eq!(pool.kept(), 0, "too large a buffer evicts all");
         drop(pool.take(MEBI));
         pool.clear();
         assert_eq!(pool.kept(), 0);
@@ -409,7 +411,7 @@ mod tests {
         }
         drop(buffer);
         assert_eq!(pool.kept(), 40 * MEBI);
-        // Existing memory is used as a whole.
+        // Existing memory is used completely.
         assert_eq!(pool.begin(40 * MEBI, MEBI).as_ref().len(), 40 * MEBI);
         assert_eq!(pool.begin(1000, 10).as_ref(), [0; 1000]);
     }

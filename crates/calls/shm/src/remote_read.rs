@@ -2,11 +2,11 @@
 //!
 //! Permission depends on the user, on namespaces and on the security modules of the system, so it
 //! is tested. A process shows a peer a [`Witness`], and the peer reads it. The reader takes the
-//! process id from the socket ([`pass::peer`](crate::pass::peer)), never from a message, so that a
-//! peer can show only its own memory.
+//! process id from the socket ([`pass::peer`](crate::pass::peer)), never from a message. So a peer
+//! can show only its own memory.
 //!
-//! The system may reuse the id of a process that has ended: check after a read, before the bytes
-//! are used, that the socket is still open.
+//! The system may reuse the id of a process that has ended. After a read, check that the socket is
+//! still open before you use the bytes.
 
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};
@@ -38,7 +38,8 @@ const PAGE: usize = 4096;
 ///
 /// # Errors
 ///
-/// [`ShmError::RemoteRead`] if the system refuses, or the process does not have all of these bytes.
+/// [`ShmError::RemoteRead`] if the system refuses the read, or the process does not have all of
+/// these bytes.
 pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<()> {
     let threads = if into.len() < 2 * EACH_THREAD {
         1
@@ -52,7 +53,7 @@ pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Those of [`read`].
+/// The errors of [`read`].
 pub fn read_by(threads: usize, process: u32, address: u64, into: &mut [u8]) -> Result<()> {
     let length = into.len();
     let refused = |error: Errno| ShmError::RemoteRead {
@@ -158,17 +159,17 @@ pub enum Denied {
     /// The peer has no process id in this namespace.
     #[error("the peer is in a process namespace that is not visible from here")]
     OtherNamespace,
-    /// Yama forbids processes to read one another.
+    /// Yama forbids processes to read each other.
     #[error(
         "Yama denies it (/proc/sys/kernel/yama/ptrace_scope is {scope}); \
-         with 1 the peer has to permit it, with 0 it is permitted"
+         with 1 the peer must permit it, with 0 it is permitted"
     )]
     Yama {
         /// Content of that file.
         scope: u32,
     },
-    /// The process with this id is not the peer: the bytes read are not the witness.
-    #[error("process {process} does not have what the peer has shown")]
+    /// The process with this id is not the peer: its bytes are not the witness.
+    #[error("process {process} does not have the bytes that the peer has shown")]
     WrongProcess {
         /// Process id.
         process: u32,
@@ -184,7 +185,7 @@ pub enum Denied {
 ///
 /// # Errors
 ///
-/// The reason why it cannot.
+/// The reason why it cannot be read.
 pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
     let process = peer.process;
     if process == 0 {
@@ -219,23 +220,23 @@ fn yama() -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Permits this process of the same user to read this one, where Yama would not.
+/// Permits this process of the same user to read this one, if Yama would not.
 ///
-/// Earlier readers keep their permission. Yama has one permission per process. With several readers
-/// it is for their nearest common ancestor and all of its descendants, and never for all processes.
+/// Earlier readers keep their permission. Yama has one permission per process. With several
+/// readers, the permission is for their nearest common ancestor and all of its descendants, and
+/// never for all processes.
 ///
 /// # Errors
 ///
-/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all, or the readers have no common
-/// ancestor.
-/// [`Denied::System`] if the call fails.
+/// [`Denied::Yama`] if it cannot be permitted: Yama forbids all reads, or the readers have no
+/// common ancestor. [`Denied::System`] if the call fails.
 pub fn permit(reader: u32) -> Result<(), Denied> {
     static READERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
     match yama() {
         None | Some(0) => Ok(()),
         Some(1) => {
             let mut readers = READERS.lock();
-            // A process that has ended has no ancestors any more.
+            // A process that has ended has no ancestors.
             readers.retain(|known| *known != reader && parent(*known).is_some());
             readers.push(reader);
             let lines: Vec<_> = readers.iter().map(|reader| ancestors(*reader)).collect();
@@ -262,7 +263,7 @@ fn ancestors(process: u32) -> Vec<u32> {
 
 fn parent(process: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name is in brackets and may contain any characters.
+    // The name is in brackets and may have any characters.
     let (_, rest) = text.rsplit_once(')')?;
     rest.split_whitespace().nth(1)?.parse().ok()
 }

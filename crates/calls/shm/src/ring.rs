@@ -1,19 +1,19 @@
-//! A stream of bytes in one direction, through memory that two processes share.
+//! Stream of bytes in one direction, through memory that two processes share.
 //!
 //! ```text
-//!   0     how many bytes were ever written   (u64, the producer's)
-//!   128   how many bytes were ever read      (u64, the consumer's)
-//!   256   the consumer sleeps                (u32)
-//!   384   the producer sleeps                (u32)
+//!   0     number of all bytes written until now  (u64, of the producer)
+//!   128   number of all bytes read until now     (u64, of the consumer)
+//!   256   1 while the consumer sleeps            (u32)
+//!   384   1 while the producer sleeps            (u32)
 //!   4096  the bytes; byte n of the stream is at n modulo the capacity
 //! ```
 //!
-//! Each side owns one position: it keeps the true one to itself and only publishes it, so what the
-//! peer writes over it does no harm. The position of the other side is compared with it at every
-//! look: what lies between them can never be more than the capacity.
+//! Each side owns one position. It keeps the true one to itself and only publishes it, so a peer
+//! that overwrites it does no harm. At every poll, each side compares the position of the other
+//! side with its own. The distance between the positions can never exceed the capacity.
 //!
-//! A producer that finds the ring full and sleeps is woken up when half of it is free, not for each
-//! byte.
+//! A producer that sleeps because the ring is full is woken when half of the ring is free, not for
+//! each byte.
 #![expect(
     unsafe_code,
     reason = "bytes that another process writes can only be reached by raw pointers"
@@ -36,32 +36,34 @@ const CONSUMER_SLEEPS: usize = 256;
 const PRODUCER_SLEEPS: usize = 384;
 const BYTES: usize = 4096;
 
-/// The smallest and the largest ring; its capacity is a power of two.
+/// Minimum and maximum capacity of a ring, which is a power of two.
 pub(crate) const SMALLEST: usize = 4096;
 pub(crate) const LARGEST: usize = 64 << 20;
 
-/// The most bytes that are copied before the other side hears of it, so that both can copy at once.
+/// Maximum number of bytes to copy before they are published.
+///
+/// So both sides can copy in parallel.
 const STEP: usize = 64 << 10;
 
-/// Where a ring lies in memory.
+/// Location of a ring in memory.
 #[derive(Debug, Clone)]
 pub(crate) struct RingLayout {
     memory: Arc<Memory>,
-    /// Of its first byte; a multiple of the page size.
+    /// Offset of the first byte; a multiple of the page size.
     offset: usize,
-    /// A power of two.
+    /// Capacity in bytes; a power of two.
     capacity: usize,
 }
 
 impl RingLayout {
-    /// How much memory a ring takes.
+    /// Returns the length of the memory for a ring.
     pub(crate) fn length(capacity: usize) -> usize {
         BYTES + capacity
     }
 
-    /// The ring of this capacity that begins there.
+    /// Makes the layout of a ring of this capacity at this offset.
     ///
-    /// All of it must be in the memory.
+    /// The whole ring must be in the memory.
     pub(crate) fn new(memory: Arc<Memory>, offset: usize, capacity: usize) -> Self {
         assert!(capacity.is_power_of_two() && (SMALLEST..=LARGEST).contains(&capacity));
         assert!(offset.is_multiple_of(BYTES));
@@ -81,8 +83,9 @@ impl RingLayout {
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: mapped for as long as `self` lives, aligned since mappings and rings begin at
-        // pages and the offsets are multiples of 128, and accessed by atomics only, on both sides.
+        // SAFETY: the position is mapped for as long as `self` lives. It is aligned, since mappings
+        // and rings begin at pages and the offsets are multiples of 128. Both sides access it only
+        // by atomics.
         unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
     }
 
@@ -91,15 +94,16 @@ impl RingLayout {
         unsafe { AtomicU32::from_ptr(self.at(offset).cast()) }
     }
 
-    /// The piece of the ring that holds byte `position` of the stream and what follows it, of at
-    /// most `length` bytes. Its end is never behind the end of the ring, whatever the arguments
-    /// are.
+    /// Returns the part of the ring from byte `position` of the stream.
+    ///
+    /// The part has at most `length` bytes. It never exceeds the end of the ring, whatever the
+    /// arguments are.
     fn piece(&self, position: u64, length: usize) -> (*mut u8, usize) {
         let at = (position & (self.capacity as u64 - 1)) as usize;
         (self.at(BYTES + at), length.min(self.capacity - at))
     }
 
-    /// How many bytes are in the ring by these positions.
+    /// Returns the number of bytes in the ring, according to these positions.
     fn used(&self, written: u64, read: u64) -> Result<usize> {
         let used = written.wrapping_sub(read);
         if used > self.capacity as u64 {
@@ -112,18 +116,18 @@ impl RingLayout {
     }
 }
 
-/// The end of a ring that writes.
+/// Writing end of a ring.
 #[derive(Debug)]
 pub struct Producer {
     layout: RingLayout,
     written: u64,
-    /// As it was when last looked at.
+    /// Position of the consumer at the last poll.
     read: u64,
-    /// What the consumer sleeps on.
+    /// Doorbell for which the consumer sleeps.
     data: Doorbell,
-    /// What this side sleeps on.
+    /// Doorbell for which this side sleeps.
     space: Doorbell,
-    /// It has said that it sleeps.
+    /// `true` if this side has announced a sleep.
     announced: bool,
 }
 
@@ -139,13 +143,14 @@ impl Producer {
         }
     }
 
-    /// Writes as much of the parts, one after the other, as there is space for, and says how much
-    /// that was: 0 if the ring is full. Wakes the consumer up if it sleeps. Never waits, and ends a
-    /// sleep that was announced, as [`Producer::awake`] does.
+    /// Writes as many bytes of the parts, in order, as the ring has space for.
+    ///
+    /// Returns the number of bytes, which is 0 if the ring is full. Wakes the consumer if it
+    /// sleeps. Never blocks. Ends an announced sleep, as [`Producer::awake`] does.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         self.rise();
         let before = self.written;
@@ -171,11 +176,11 @@ impl Producer {
         Ok(self.written.wrapping_sub(before) as usize)
     }
 
-    /// How many bytes can be written now.
+    /// Returns the number of bytes that can be written now.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
     pub fn space(&mut self) -> Result<usize> {
         let read = self.layout.position(READ).load(Ordering::Acquire);
         let used = self.layout.used(self.written, read)?;
@@ -183,12 +188,11 @@ impl Producer {
         Ok(self.layout.capacity - used)
     }
 
-    /// Says that this side is going to sleep until there is space in at least half of the ring.
-    /// False: it need not sleep, or must not, since the peer broke the ring and the next write says
-    /// so.
+    /// Announces that this side sleeps until at least half of the ring is free.
     ///
-    /// After true, wait for [`Producer::doorbell`] to become readable, and call [`Producer::awake`]
-    /// then.
+    /// If this returns `true`, wait for [`Producer::doorbell`] to become readable, and then call
+    /// [`Producer::awake`]. `false` means that no sleep is necessary. It also means that the peer
+    /// broke the ring, which the next write reports.
     pub fn prepare_to_sleep(&mut self) -> bool {
         let layout = &self.layout;
         self.announced = true;
@@ -203,17 +207,18 @@ impl Producer {
         sleeps
     }
 
-    /// Says that this side is awake, and makes its doorbell quiet.
+    /// Ends a sleep of this side, and clears its doorbell.
     ///
-    /// For whoever was told to sleep, whether the doorbell has rung or something else came first.
+    /// Call this after every announced sleep, whether the doorbell or another event ended it.
     pub fn awake(&mut self) {
         self.announced = false;
         rise(self.layout.flag(PRODUCER_SLEEPS));
         self.space.clear();
     }
 
-    /// Who writes does not sleep, said or not: the peer need not ring, and if it has, nobody need
-    /// hear it.
+    /// Ends an announced sleep, because a side that writes does not sleep.
+    ///
+    /// If the peer has already rung, the doorbell is cleared.
     fn rise(&mut self) {
         if self.announced {
             self.announced = false;
@@ -223,12 +228,12 @@ impl Producer {
         }
     }
 
-    /// What becomes readable when there is space; for `poll` and `epoll`.
+    /// Returns the doorbell, readable when there is space; for `poll` and `epoll`.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.space.as_fd()
     }
 
-    /// Looks for space only if what was last seen is too little.
+    /// Returns the space, polled again only if the last known space is too little.
     fn space_for(&mut self, wanted: usize) -> Result<usize> {
         let space = self.layout.capacity - self.layout.used(self.written, self.read)?;
         if space >= wanted {
@@ -237,13 +242,13 @@ impl Producer {
         self.space()
     }
 
-    /// There must be space for them.
+    /// Copies bytes into the ring, which must have space for them.
     fn copy(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (to, length) = self.layout.piece(self.written, bytes.len());
-            // SAFETY: the piece has `length` bytes within the ring, the source at least as many.
-            // They do not overlap: nothing has a reference into the ring. If the peer reads or
-            // writes there against the protocol, bytes are wrong and nothing else is.
+            // SAFETY: the part has `length` bytes within the ring, and the source has at least as
+            // many. They do not overlap, because there is no reference into the ring. If the peer
+            // reads or writes there against the protocol, bytes are wrong and nothing else.
             unsafe { copy_nonoverlapping(bytes.as_ptr(), to, length) };
             self.written = self.written.wrapping_add(length as u64);
             bytes = &bytes[length..];
@@ -260,22 +265,22 @@ impl Producer {
     }
 }
 
-/// The end of a ring that reads.
+/// Reading end of a ring.
 #[derive(Debug)]
 pub struct Consumer {
     layout: RingLayout,
     read: u64,
-    /// As it was when last looked at.
+    /// Position of the producer at the last poll.
     written: u64,
-    /// What this side sleeps on.
+    /// Doorbell for which this side sleeps.
     data: Doorbell,
-    /// What the producer sleeps on.
+    /// Doorbell for which the producer sleeps.
     space: Doorbell,
-    /// It has said that it sleeps.
+    /// `true` if this side has announced a sleep.
     announced: bool,
-    /// `true` if the doorbell may have rung since it was last made quiet.
+    /// `true` if the doorbell may have rung since it was last cleared.
     ///
-    /// That can wait until the next sleep: what rang it is here, and comes first.
+    /// It is cleared at the next sleep, because the bytes that rang it are read first.
     rung: bool,
 }
 
@@ -292,13 +297,15 @@ impl Consumer {
         }
     }
 
-    /// Reads as much as there is and fits, and says how much that was: 0 if the ring is empty.
-    /// Wakes the producer up if it sleeps and half of the ring is free. Never waits, and ends a
-    /// sleep that was announced, as [`Consumer::awake`] does.
+    /// Reads as many bytes as are available and fit.
+    ///
+    /// Returns the number of bytes, which is 0 if the ring is empty. Wakes the producer if it
+    /// sleeps and half of the ring is free. Never blocks. Ends an announced sleep, as
+    /// [`Consumer::awake`] does.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         self.rise();
         let mut done = 0;
@@ -319,11 +326,11 @@ impl Consumer {
         Ok(done)
     }
 
-    /// How many bytes can be read now. Cheap enough to look for again and again.
+    /// Returns the number of bytes that can be read now. It is cheap to repeat.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Broken`] if the peer has written nonsense into the ring.
+    /// [`ShmError::Broken`] if the peer has written an impossible position into the ring.
     pub fn available(&mut self) -> Result<usize> {
         let written = self.layout.position(WRITTEN).load(Ordering::Acquire);
         let used = self.layout.used(written, self.read)?;
@@ -331,12 +338,11 @@ impl Consumer {
         Ok(used)
     }
 
-    /// Says that this side is going to sleep until there is something to read.
+    /// Announces that this side sleeps until there are bytes to read.
     ///
-    /// False: there is already, or the peer broke the ring and the next read says so.
-    ///
-    /// After true, wait for [`Consumer::doorbell`] to become readable, and call [`Consumer::awake`]
-    /// then.
+    /// If this returns `true`, wait for [`Consumer::doorbell`] to become readable, and then call
+    /// [`Consumer::awake`]. `false` means that there are already bytes. It also means that the peer
+    /// broke the ring, which the next read reports.
     pub fn prepare_to_sleep(&mut self) -> bool {
         if std::mem::take(&mut self.rung) {
             self.data.clear();
@@ -352,17 +358,18 @@ impl Consumer {
         sleeps
     }
 
-    /// Says that this side is awake, after a sleep that was announced, whether the doorbell has
-    /// rung or something else came first. The doorbell stays readable until the next
-    /// [`Consumer::prepare_to_sleep`].
+    /// Ends an announced sleep, whether the doorbell or another event ended it.
+    ///
+    /// The doorbell stays readable until the next [`Consumer::prepare_to_sleep`].
     pub fn awake(&mut self) {
         self.announced = false;
         rise(self.layout.flag(CONSUMER_SLEEPS));
         self.rung = true;
     }
 
-    /// Who reads does not sleep, said or not: the peer need not ring, and if it has, nobody need
-    /// hear it.
+    /// Ends an announced sleep, because a side that reads does not sleep.
+    ///
+    /// If the peer has already rung, the next sleep clears the doorbell.
     fn rise(&mut self) {
         if self.announced {
             self.announced = false;
@@ -370,18 +377,19 @@ impl Consumer {
         }
     }
 
-    /// What becomes readable when there is something to read; for `poll` and `epoll`.
+    /// Returns the doorbell, readable when there are bytes; for `poll` and `epoll`.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.data.as_fd()
     }
 
-    /// There must be as many bytes.
+    /// Copies bytes out of the ring, which must have as many.
     fn copy(&mut self, mut into: &mut [u8]) {
         while !into.is_empty() {
             let (from, length) = self.layout.piece(self.read, into.len());
-            // SAFETY: the piece has `length` bytes within the ring, the target at least as many.
-            // They do not overlap: nothing has a reference into the ring. If the peer writes there
-            // against the protocol, the copied bytes are wrong, and all values of bytes are valid.
+            // SAFETY: the part has `length` bytes within the ring, and the target has at least as
+            // many. They do not overlap, because there is no reference into the ring. If the peer
+            // writes there against the protocol, the copied bytes are wrong, and all values of
+            // bytes are valid.
             unsafe { copy_nonoverlapping(from, into.as_mut_ptr(), length) };
             self.read = self.read.wrapping_add(length as u64);
             into = &mut into[length..];

@@ -1,7 +1,7 @@
-//! Memory without a name, sealed before anybody else sees it, and its mappings.
+//! Memory without a name, sealed before others have it, and its mappings.
 //!
-//! A file that can be made shorter is a trap: touching a mapped page behind its end is SIGBUS. The
-//! seals of a memfd exclude that for ever, and the receiver looks at them before it maps.
+//! A file that can shrink is dangerous: access to a mapped page behind its end causes SIGBUS. The
+//! seals of a memfd exclude that permanently, and the receiver checks them before it maps.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,49 +13,54 @@ use rustix::fs::{
 
 use crate::error::{Result, ShmError, uninterrupted};
 
-/// The size can neither shrink nor grow, and that can never change.
+/// Seals that fix the size; they can never be removed.
 const FIXED: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// A mapping that other processes share.
+/// Mapping that several processes share.
 ///
-/// It stays when the descriptor is closed.
+/// The mapping stays when the descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct Memory {
     map: MmapRaw,
 }
 
 impl Memory {
-    /// Where it begins.
+    /// Returns the address of the first byte.
     ///
     /// The bytes up to [`Memory::length`] stay mapped as long as `self` lives.
     pub(crate) fn start(&self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
 
-    /// How many bytes are mapped.
+    /// Returns the number of mapped bytes.
     pub(crate) fn length(&self) -> usize {
         self.map.len()
     }
 }
 
-/// What the pages of new memory do before they are used.
+/// State of the pages of new memory before their first use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// They are there: a system without memory says so now, and not by ending a process later.
+    /// The pages exist: a system without memory reports an error now.
+    ///
+    /// Otherwise it would end a process later.
     Reserved,
-    /// They come when they are first touched, and only this process can ever write them.
+    /// The pages are made at the first access.
+    ///
+    /// Only this process can ever write them.
     OnDemandWrittenHere,
 }
 
-/// New memory of this many bytes, all zero, mapped for reading and writing; and what to pass to
-/// peers.
+/// Makes zeroed memory of this many bytes, mapped for reading and writing.
+///
+/// Returns the descriptor to pass to peers, and the mapping.
 pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd, Memory)> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .map_err(ShmError::system("create a file in memory"))?;
+        .map_err(ShmError::system("create a memory file"))?;
     let size = length as u64;
-    ftruncate(&file, size).map_err(ShmError::system("give a file in memory its size"))?;
+    ftruncate(&file, size).map_err(ShmError::system("set the size of a memory file"))?;
     if pages == Pages::Reserved {
         reserve(&file, length)?;
     }
@@ -63,21 +68,22 @@ pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd
     let map = map.map_err(ShmError::system("map memory to share"))?;
     let seals = match pages {
         Pages::Reserved => FIXED,
-        // The mapping from before stays writable; later ones cannot be.
+        // The existing mapping stays writable; later mappings cannot be writable.
         Pages::OnDemandWrittenHere => FIXED | SealFlags::FUTURE_WRITE,
     };
     fcntl_add_seals(&file, seals).map_err(ShmError::system("seal memory to share"))?;
     Ok((file, Memory { map }))
 }
 
-/// Takes all of the memory from the system: one that has none left says so now, and not by ending a
-/// process later.
+/// Reserves all of the memory from the system.
+///
+/// A system without memory reports an error now. Otherwise it would end a process later.
 pub(crate) fn reserve(file: &impl AsFd, length: usize) -> Result<()> {
     uninterrupted(|| fallocate(file, FallocateFlags::empty(), 0, length as u64))
         .map_err(ShmError::system("reserve memory to share"))
 }
 
-/// Memory that a peer passed, mapped for reading and writing.
+/// Maps memory that a peer passed, for reading and writing.
 pub(crate) fn open(file: &impl AsFd, length: usize) -> Result<Memory> {
     check(file, length)?;
     let map = MmapOptions::new().len(length).map_raw(&file.as_fd());
@@ -85,7 +91,7 @@ pub(crate) fn open(file: &impl AsFd, length: usize) -> Result<Memory> {
     Ok(Memory { map })
 }
 
-/// Memory that a peer passed, mapped for reading only.
+/// Maps memory that a peer passed, for reading only.
 pub(crate) fn open_to_read(file: &impl AsFd, length: usize) -> Result<Memory> {
     check(file, length)?;
     let map = MmapOptions::new()
@@ -95,19 +101,19 @@ pub(crate) fn open_to_read(file: &impl AsFd, length: usize) -> Result<Memory> {
     Ok(Memory { map })
 }
 
-/// Whether every access within the length is safe from now on, whatever the peer does.
+/// Checks that every access within the length is safe, whatever the peer does.
 fn check(file: &impl AsFd, length: usize) -> Result<()> {
     const WHAT: &str = "sealed memory";
     if length == 0 {
-        return Err(ShmError::refused(WHAT, "it is said to have no bytes"));
+        return Err(ShmError::refused(WHAT, "its specified length is 0"));
     }
     let seals = fcntl_get_seals(file)
         .map_err(|_| ShmError::refused(WHAT, "it is another kind of file, without seals"))?;
     if !seals.contains(FIXED) {
-        let found = format!("its size can change; it has the seals {seals:?} only");
+        let found = format!("its size can change; it has only the seals {seals:?}");
         return Err(ShmError::refused(WHAT, found));
     }
-    let status = fstat(file).map_err(ShmError::system("look at the peer's memory"))?;
+    let status = fstat(file).map_err(ShmError::system("get the size of the peer's memory"))?;
     if u64::try_from(status.st_size).ok() != Some(length as u64) {
         let found = format!("it has {} bytes instead of {length}", status.st_size);
         return Err(ShmError::refused(WHAT, found));
@@ -143,7 +149,7 @@ mod tests {
         let file = unsealed(8192);
         assert!(refusal(&file, 8192).contains("its size can change"));
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-        // Without the last seal it cannot shrink either, but that is not what was agreed.
+        // Without the last seal it cannot shrink either, but the protocol requires that seal.
         assert!(refusal(&file, 8192).contains("its size can change"));
         fcntl_add_seals(&file, SealFlags::SEAL).unwrap();
         open(&file, 8192).unwrap();

@@ -1,24 +1,24 @@
-//! The flag by which a sleeping side asks for a wake-up, without losing one.
+//! Flag by which a sleeping side requests a wake-up, without losing one.
 //!
 //! ```text
-//!   who goes to sleep                      who has done something
-//!   1. flag = 1                            1. publish what was done
+//!   side that goes to sleep                side that has published something
+//!   1. flag = 1                            1. publish
 //!   2. fence                               2. fence
-//!   3. is there something to do? if so,    3. is the flag 1? if so, take it
-//!      flag = 0 and stay awake                back to 0 and signal
-//!   4. sleep until it is signalled
+//!   3. is there something to do?           3. is the flag 1? if so, set it
+//!      if so, flag = 0, stay awake            to 0 and signal
+//!   4. sleep until the signal
 //! ```
 //!
-//! Of the two fences one is first. If it is the sleeper's, the other one sees the flag; if not, the
-//! sleeper sees what was done. Both may happen: then one wake-up is spurious. While nobody sleeps,
-//! nobody signals, so that a busy ring needs no system call.
+//! One of the two fences is first. If the sleeper's fence is first, the other side sees the flag.
+//! Otherwise the sleeper sees the published bytes. Both may happen: then one wake-up is spurious.
+//! While no side sleeps, no side signals, so a busy ring needs no system call.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 const AWAKE: u32 = 0;
 const SLEEPS: u32 = 1;
 
-/// An atomic word, and the fence that goes with it.
+/// Atomic word, and the fence that belongs to it.
 pub(crate) trait Flag {
     fn load_relaxed(&self) -> u32;
     fn store_relaxed(&self, value: u32);
@@ -44,25 +44,25 @@ impl Flag for AtomicU32 {
     }
 }
 
-/// Says that this side sleeps, and asks then whether there is nothing to do.
+/// Announces that this side sleeps, and then checks for work.
 ///
-/// True: the signals will ring. False: [`rise`] again.
+/// `true` if there is nothing to do: the other side will signal. On `false`, call [`rise`].
 pub(crate) fn announce<F: Flag>(flag: &F, nothing_to_do: impl FnOnce() -> bool) -> bool {
     flag.store_relaxed(SLEEPS);
     F::fence();
     nothing_to_do()
 }
 
-/// Says that this side is awake again.
+/// Ends the announced sleep of this side.
 ///
-/// True: the other one has signalled, or is about to.
+/// `true` if the other side has signalled, or is about to.
 pub(crate) fn rise<F: Flag>(flag: &F) -> bool {
     flag.exchange(AWAKE) == AWAKE
 }
 
-/// `true` if the other side has to be woken up, after something was published.
+/// `true` if the other side must be woken, after bytes were published.
 ///
-/// True at most once for each time that it went to sleep.
+/// The result is `true` at most once for each sleep of the other side.
 pub(crate) fn must_wake<F: Flag>(flag: &F) -> bool {
     F::fence();
     flag.load_relaxed() != AWAKE && flag.exchange(AWAKE) != AWAKE
@@ -101,7 +101,7 @@ mod tests {
         signals: Word,
     }
 
-    /// Writes up to this position, in a thread of its own.
+    /// Publishes the positions up to this one, in a separate thread.
     fn write_to(last: u64, world: &Arc<World>) -> thread::JoinHandle<()> {
         let world = Arc::clone(world);
         thread::spawn(move || {
@@ -114,7 +114,9 @@ mod tests {
         })
     }
 
-    /// Every interleaving, and every value that a weak memory may show: who slept is rung for.
+    /// Checks that every sleeper gets a signal.
+    ///
+    /// The model has every interleaving, and every value that weak memory may show.
     #[test]
     fn no_wake_up_is_lost() {
         loom::model(|| {
@@ -131,21 +133,21 @@ mod tests {
             }
             producer.join().unwrap();
             let rung = world.signals.load(Ordering::Acquire);
-            assert!(rung <= 1, "it rang {rung} times for one sleep");
+            assert!(rung <= 1, "the writer signalled {rung} times for one sleep");
             if slept == 1 && seen < 2 {
                 assert_eq!(rung, 1, "it slept with {seen} of 2 seen");
             }
         });
     }
 
-    /// Twice to sleep in a row, as a reader does that is faster than the writer.
+    /// Checks two sleeps in a row, as of a reader that is faster than the writer.
     #[test]
     fn who_rises_and_sleeps_again_is_rung_for_again() {
         loom::model(|| {
             let world = Arc::new(World::default());
             let producer = write_to(1, &world);
             let empty = |seen| world.written.load(Ordering::Acquire) == seen;
-            // A wake-up for nothing, such as that of a signal.
+            // A wake-up without a reason, for example by a signal.
             let _ = announce(&world.flag, || empty(0));
             let woken = rise(&world.flag);
             let slept = announce(&world.flag, || empty(0));
@@ -153,7 +155,7 @@ mod tests {
             if slept {
                 let rung = world.signals.load(Ordering::Acquire);
                 let wanted = 1 + u32::from(woken);
-                assert_eq!(rung, wanted, "nobody rang for the second sleep");
+                assert_eq!(rung, wanted, "the second sleep got no signal");
             }
         });
     }

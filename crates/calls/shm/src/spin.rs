@@ -1,9 +1,9 @@
 //! Busy waiting, for at most a few microseconds.
 //!
-//! A wake-up costs tens of microseconds on a virtual machine; an answer that is on its way often
-//! takes one. So a thread that waits for an *answer* polls for a moment before it sleeps. A thread
-//! that waits for unsolicited messages sleeps immediately, so a process without pending requests
-//! never spins.
+//! A wake-up costs tens of microseconds on a virtual machine. An answer that is in flight often
+//! takes one microsecond. So a thread that waits for an *answer* polls for a moment before it
+//! sleeps. A thread that waits for unsolicited messages sleeps immediately, so a process without
+//! pending requests never spins.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 /// Time for which a spinning thread keeps its processor.
 ///
 /// After that it offers the processor to other threads between two polls. Two threads that spin for
-/// each other on one processor take this long for each step, so it is short. It is longer than the
-/// time of an answer from another processor.
+/// each other on one processor take this long for each step, so it is short. It is longer than an
+/// answer from another processor takes.
 const KEEP: Duration = Duration::from_micros(4);
 
-/// Minimum time of another thread's turn; an offer without takers takes less.
+/// Minimum time of another thread's turn.
+///
+/// Without another thread, an offer takes less.
 const TURN: Duration = Duration::from_micros(2);
 
 /// Number of polls between two reads of the clock.
@@ -33,46 +35,50 @@ enum Offers {
     Never,
 }
 
-/// Spin budget that threads share which repeatedly wait for the same peer.
+/// Spin budget of threads that repeatedly wait for the same peer.
 ///
-/// Every wait counts, also a wait in sleep: a wait of 40 us that ended by a wake-up shows that
-/// spinning would have paid. So two sides that both sleep, after a moment without a processor,
-/// return to spinning within a few waits. For that, the budget has to be longer than two wake-ups,
-/// since each side's wait then includes both.
+/// Every wait counts, even if the thread sleeps: a wait of 40 us that ended by a wake-up shows that
+/// spinning would have been better. So two sides that both sleep, after a moment without a
+/// processor, return to spinning within a few waits. For that, the budget must be longer than two
+/// wake-ups, because each side's wait then includes both.
 ///
-/// With more threads than processors ([`crowded`](Self::crowded)) the processor is offered from the
-/// first poll on: the peer that this thread waits for runs on it, and neither sleeps. Sleeping
-/// would cost more than its wake-up: on a virtual machine each makes the processor leave the guest,
-/// which comes back to cold caches and predictors.
+/// With more threads than processors ([`crowded`](Self::crowded)), a thread offers its processor
+/// from the first poll on. The peer that it waits for runs there, and neither sleeps. Sleeping
+/// would cost more than the wake-up: on a virtual machine each sleep makes the processor leave the
+/// guest, and it returns to cold caches and predictors.
 ///
-/// A thread beside a computing thread of its process does neither ([`holding`](Self::holding)): the
+/// A thread beside a computing thread of its process does neither ([`holding`](Self::holding)). The
 /// system would let the computing thread run for milliseconds, even if the peers have sent data.
 #[derive(Debug)]
 pub struct SpinBudget {
     longest: Duration,
     offers: Offers,
-    /// `true` if other threads had run on the processor when the last wait ended.
+    /// `true` if other threads had run on the processor during the last wait.
     shared: AtomicBool,
-    /// Moving average of the waits in nanoseconds; each counts as at most twice the budget.
+    /// Moving average of the waits in nanoseconds.
+    ///
+    /// Each wait counts as at most twice the budget.
     average: AtomicU64,
 }
 
 impl SpinBudget {
-    /// Spins for at most this long, if waits are expected to end within it.
+    /// Makes a budget that spins for at most this long.
     ///
-    /// With zero, or on one processor, it never spins.
+    /// Threads spin only if waits are expected to end within the budget.
+    ///
+    /// With zero, or on one processor, threads never spin.
     pub fn new(longest: Duration) -> Self {
         Self::with(unless_alone(longest), Offers::Late)
     }
 
-    /// Does the same as [`new`](Self::new), for threads that share processors with their peers.
+    /// Makes the same budget for threads that share processors with their peers.
     pub fn crowded(longest: Duration) -> Self {
         Self::with(longest, Offers::Always)
     }
 
-    /// Does the same as [`new`](Self::new), for threads that keep their processor.
+    /// Makes the same budget for threads that keep their processor.
     ///
-    /// Other threads of their own process do not get the processor during the wait.
+    /// Other threads of the same process do not get the processor during the wait.
     pub fn holding(longest: Duration) -> Self {
         Self::with(unless_alone(longest), Offers::Never)
     }
@@ -88,7 +94,7 @@ impl SpinBudget {
 
     /// Begins a wait.
     ///
-    /// Count its end with [`learn`](Self::learn), also after a sleep.
+    /// Record its end with [`learn`](Self::learn), even after a sleep.
     pub fn begin(&self) -> SpinWait {
         SpinWait {
             begun: Instant::now(),
@@ -97,7 +103,7 @@ impl SpinBudget {
         }
     }
 
-    /// Begins a wait at this time, for a thread that does its own polls.
+    /// Begins a wait at this time, for a thread that polls itself.
     pub fn poll_from(&self, begun: Instant) -> Polls<'_> {
         let is_shared = self.shared.load(Ordering::Relaxed);
         Polls {
@@ -108,7 +114,7 @@ impl SpinBudget {
         }
     }
 
-    /// Returns how long the next wait should spin; zero to sleep immediately.
+    /// Returns the time for the next wait to spin; zero to sleep immediately.
     pub fn next(&self) -> Duration {
         let average = Duration::from_nanos(self.average.load(Ordering::Relaxed));
         if average > self.longest {
@@ -118,7 +124,7 @@ impl SpinBudget {
         }
     }
 
-    /// Counts a wait of this duration, awake or asleep.
+    /// Records the duration of a wait, with or without a sleep.
     pub fn learn(&self, took: Duration) {
         // Two threads that write at the same time lose one wait, which does no harm.
         let average = self.average.load(Ordering::Relaxed);
@@ -129,11 +135,13 @@ impl SpinBudget {
     }
 }
 
-/// Polls of one wait, for a thread that does other work and reads the clock itself.
+/// Polls of one wait, for a thread that does other work between them.
 ///
-/// If the wait before ended after others had run on this processor, the peer is probably one of
-/// them: the processor is offered from the first poll on. Otherwise it is kept for a few
-/// microseconds at first.
+/// The thread reads the clock itself.
+///
+/// If other threads had run on this processor at the end of the last wait, the peer is probably one
+/// of them. Then the processor is offered from the first poll on. Otherwise the thread keeps it for
+/// a few microseconds first.
 #[derive(Debug)]
 pub struct Polls<'a> {
     of: &'a SpinBudget,
@@ -161,7 +169,7 @@ impl Polls<'_> {
         true
     }
 
-    /// Counts the wait, which ended at this time.
+    /// Records the end of the wait at this time.
     ///
     /// `true` if other threads have run on the processor during the wait.
     pub fn end(self, now: Instant) -> bool {
@@ -180,9 +188,9 @@ pub struct SpinWait {
 }
 
 impl SpinWait {
-    /// Polls until `ready` is true, or until the budget of this wait is used up.
+    /// Polls until `ready` returns `true`, or until this wait's budget is used.
     ///
-    /// `true` if it is ready; `false` if it is time to sleep.
+    /// `true` if it returned `true`; `false` if it is time to sleep.
     pub fn spin(&self, mut ready: impl FnMut() -> bool) -> bool {
         loop {
             if ready() {
@@ -218,7 +226,7 @@ impl SpinWait {
 
 /// Returns this duration, or zero with one processor.
 ///
-/// There the peer cannot run while this thread polls.
+/// With one processor the peer cannot run while this thread polls.
 fn unless_alone(longest: Duration) -> Duration {
     static ALONE: OnceLock<bool> = OnceLock::new();
     let count = || available_parallelism().is_ok_and(|processors| processors.get() == 1);
@@ -263,7 +271,7 @@ mod tests {
         assert_eq!(
             budget.next(),
             budget.longest,
-            "one long wait is an exception"
+            "one long wait does not change the budget"
         );
         for _ in 0..100 {
             budget.learn(one_hour);
@@ -274,7 +282,7 @@ mod tests {
             budget.learn(Duration::from_micros(40));
             waits += 1;
         }
-        assert!(waits <= 4, "{waits} waits to find back");
+        assert!(waits <= 4, "{waits} waits until it spins again");
     }
 
     #[test]
@@ -287,7 +295,7 @@ mod tests {
         assert!(polls.end(now));
         assert_eq!(budget.poll_from(now).keep, Duration::ZERO);
         assert!(!budget.poll_from(now).end(now));
-        assert_eq!(budget.poll_from(now).keep, KEEP, "one wait alone is enough");
+        assert_eq!(budget.poll_from(now).keep, KEEP, "one wait is enough");
     }
 
     #[test]

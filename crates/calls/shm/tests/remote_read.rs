@@ -1,4 +1,4 @@
-//! Another process reads memory of this one.
+//! Test of another process that reads memory of this one.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 
 use rdzv_shm::remote_read::{Witness, permit};
 
-/// What `shm_peer peek` says of these bytes, which may be shown with a wrong nonce.
+/// Returns the result of `shm_peer peek` for these bytes.
+///
+/// `flip` makes the claimed nonce wrong.
 fn peeked(bytes: &[u8], flip: u8) -> (Vec<u8>, String) {
     let (mut socket, theirs) = UnixStream::pair().unwrap();
     let peer = Command::new(rdzv_testing::program("shm_peer"))

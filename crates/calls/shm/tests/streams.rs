@@ -1,4 +1,4 @@
-//! Rings between threads and between processes, whose both ends sleep again and again.
+//! Tests of rings between threads and processes whose ends sleep repeatedly.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,13 +14,15 @@ use rdzv_testing::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::dup;
 
-/// Far longer than anything here takes: who sleeps so long has lost a wake-up.
+/// Time limit of a wait; a side that sleeps longer has lost a wake-up.
 const LONG: Timespec = Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
 
-/// Bytes that tell where in a stream they are: the period is a prime, so no power of two hides an error.
+/// Bytes that show their position in a stream.
+///
+/// The period is a prime, so no power of two hides an error.
 struct Pattern(Vec<u8>);
 
 impl Pattern {
@@ -35,7 +37,7 @@ impl Pattern {
         )
     }
 
-    /// At most `length` bytes from there.
+    /// Returns at most `length` bytes from this position.
     fn at(&self, position: usize, length: usize) -> &[u8] {
         let begin = position % Self::PERIOD;
         &self.0[begin..begin + length.min(Self::PERIOD)]
@@ -48,7 +50,7 @@ fn wait(doorbell: BorrowedFd<'_>) {
     assert_eq!(woken, 1, "a wake-up was lost");
 }
 
-/// Says how often it slept.
+/// Sends the whole pattern, and returns the number of sleeps.
 fn send_all(producer: &mut Producer, total: usize, piece: usize) -> usize {
     let pattern = Pattern::new();
     let (mut sent, mut slept) = (0, 0);
@@ -68,7 +70,7 @@ fn send_all(producer: &mut Producer, total: usize, piece: usize) -> usize {
     slept
 }
 
-/// Compares every byte. Says how often it slept.
+/// Receives and compares every byte, and returns the number of sleeps.
 fn receive_all(consumer: &mut Consumer, total: usize, piece: usize) -> usize {
     let pattern = Pattern::new();
     let mut buffer = vec![0; piece.min(Pattern::PERIOD)];
@@ -90,7 +92,7 @@ fn receive_all(consumer: &mut Consumer, total: usize, piece: usize) -> usize {
     slept
 }
 
-/// Both ends in this process, each with a mapping of its own.
+/// Makes both ends in this process, with separate mappings.
 fn links(capacity: usize) -> (Link, Link) {
     let offer = pair::offer(capacity).unwrap();
     let passed = offer
@@ -111,7 +113,7 @@ fn threads_stream_through_a_ring_that_is_smaller_than_their_pieces() {
         let writer = send_all(&mut mine.producer, TOTAL, 60 << 10);
         (writer, reader.join().unwrap())
     });
-    assert!(slept.0 + slept.1 > 0, "nobody ever slept");
+    assert!(slept.0 + slept.1 > 0, "no side ever slept");
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn threads_stream_through_the_smallest_ring_in_small_pieces() {
     });
 }
 
-/// `shm_peer` as another process.
+/// Another process that runs `shm_peer`.
 struct Peer {
     process: Process,
     socket: UnixStream,
@@ -151,7 +153,7 @@ impl Peer {
         }
     }
 
-    /// The end of the socket ends the peer, even in its sleep.
+    /// Ends the peer by the end of the socket, even while it sleeps.
     fn stop(mut self) {
         drop(self.socket);
         assert!(self.process.wait().success());
@@ -168,7 +170,7 @@ fn processes_stream_there_and_back() {
         let writer = send_all(producer, TOTAL, 48 << 10);
         (writer, reader.join().unwrap())
     });
-    assert!(slept.0 > 0 && slept.1 > 0, "who slept how often: {slept:?}");
+    assert!(slept.0 > 0 && slept.1 > 0, "numbers of sleeps: {slept:?}");
     peer.stop();
 }
 

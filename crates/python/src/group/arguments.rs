@@ -11,7 +11,7 @@ use super::work::Outcome;
 use crate::argument::Object;
 use crate::memory::{Access, Argument, Memory};
 
-/// Reads an operator by its name; `premul_sum` has a factor.
+/// Reads an operator by its name; `premul_sum` needs a factor.
 pub(super) fn reduce_op(operation: &str, name: &str, factor: Option<f64>) -> PyResult<ReduceOp> {
     Ok(match (name, factor) {
         ("sum", None) => ReduceOp::Sum,
@@ -48,7 +48,7 @@ pub(super) fn no_overlap(output: &Memory, input: &Memory) -> PyResult<()> {
     )))
 }
 
-/// One array, or a list of them.
+/// One array, or a list of arrays.
 pub(super) struct Arrays {
     pub(super) arrays: Vec<Memory>,
     pub(super) is_list: bool,
@@ -87,7 +87,7 @@ impl Arrays {
         self.arrays.iter().map(Memory::len).sum()
     }
 
-    /// Refuses a list of another length than that of the ranks.
+    /// Refuses a list whose length is not the number of ranks.
     pub(super) fn check_list(&self, world_size: u32) -> PyResult<()> {
         if !self.is_list || self.arrays.len() == world_size as usize {
             return Ok(());
@@ -98,7 +98,9 @@ impl Arrays {
         )))
     }
 
-    /// Refuses arrays of another type than `each`, or that do not have its elements for each rank.
+    /// Refuses arrays of another type or number of elements than `each`.
+    ///
+    /// An array needs the number of elements of `each` for each rank.
     pub(super) fn check_against(&self, each: &Memory, world_size: u32) -> PyResult<()> {
         self.check_list(world_size)?;
         let Argument { operation, name } = self.argument;
@@ -129,7 +131,7 @@ impl Arrays {
         Ok(())
     }
 
-    /// All values one after another.
+    /// Returns all values in one slice.
     pub(super) fn joined<T: Element>(&self) -> Cow<'_, [T]> {
         match &self.arrays[..] {
             [only] if !self.is_list => only.values().into(),
@@ -185,13 +187,13 @@ pub(super) fn splits(
     Ok(Some(lengths.iter().map(|rows| rows * of_row).collect()))
 }
 
-/// The length of an array's first dimension; `None` without a shape.
+/// Returns the length of an array's first dimension; `None` without a shape.
 pub(super) fn rows(object: Object<'_>) -> Option<usize> {
     let shape = object.getattr("shape").ok()?;
     shape.get_item(0).ok()?.extract().ok()
 }
 
-/// The side of a gather or scatter that only the root has.
+/// Reads the side of a gather or scatter that only the root has.
 pub(super) fn one_sided(
     object: Option<Object<'_>>,
     operation: &'static str,

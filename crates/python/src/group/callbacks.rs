@@ -1,4 +1,4 @@
-//! Functions that are called when an operation has ended, on the thread that runs the operations of a group.
+//! Callbacks at the end of an operation, on the thread of the operations.
 
 use std::cell::Cell;
 
@@ -6,18 +6,20 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 thread_local! {
-    /// The group whose function this thread is in; 0 for none.
+    /// Number of the group whose callback this thread runs; 0 for none.
     static INSIDE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs a function of a group.
+/// Runs a callback of a group.
 pub(super) fn run(group: u64, call: impl FnOnce()) {
     let before = INSIDE.replace(group);
     call();
     INSIDE.set(before);
 }
 
-/// Refuses to wait for an operation of a group in a function that the thread of its operations runs.
+/// Refuses to wait for an operation in a callback of the same group.
+///
+/// The callback runs on the thread of its operations.
 pub(super) fn refuse(group: u64, operation: &str) -> PyResult<()> {
     if INSIDE.get() != group {
         return Ok(());

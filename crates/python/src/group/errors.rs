@@ -7,8 +7,10 @@ use rdzv_collective::{Cause, CollectiveError};
 
 use crate::errors::{exception, of_store};
 
-/// The exception for a failure of a group: `ValueError` for a wrong argument, else a `CollectiveError` or one of its
-/// children.
+/// Returns the exception for a failure of a group.
+///
+/// It is `ValueError` for a wrong argument, and otherwise `CollectiveError` or one of its
+/// subclasses.
 pub(super) fn of_group(
     py: Python<'_>,
     error: &CollectiveError,
@@ -42,7 +44,7 @@ pub(super) fn of_group(
         CollectiveError::NotReached { missing, .. } => {
             missing.iter().map(|(rank, _)| *rank).collect()
         }
-        // This rank is blamed itself: then it is about the one that says so.
+        // The error blames this rank itself, so it names the rank that reports this.
         CollectiveError::Aborted { peer, suspect, .. } if *suspect == rank => vec![*peer],
         _ => (suspect != rank).then_some(suspect).into_iter().collect(),
     };

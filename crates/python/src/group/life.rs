@@ -1,11 +1,11 @@
-//! The end of the interpreter, for groups that are open.
+//! Open groups at the end of the interpreter.
 
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 
 use super::Shared;
 
-/// Closes the group. One warning says that an operation was in progress.
+/// Closes the group, with a warning if an operation was in progress.
 pub(super) fn end(group: &Shared) {
     let was_busy = match group.queue.try_lock() {
         Some(queue) => queue.as_ref().is_some_and(|queue| !queue.is_empty()),

@@ -1,16 +1,18 @@
-//! Process groups: `rdzv.Group` and the backend of torch are written in Python on top of this.
+//! Process groups, the base of `rdzv.Group` and of torch's backend in Python.
 //!
-//! | file | is |
+//! | file | content |
 //! |---|---|
 //! | `operations.rs` | one method for each operation: checks its arguments, then moves memory |
-//! | `arguments.rs` | their arguments |
+//! | `arguments.rs` | arguments of the operations |
 //! | `work.rs` | the handle of an asynchronous operation |
-//! | `turn.rs` | threads that call one group come one after another |
-//! | `signals.rs`, `callbacks.rs`, `life.rs` | Ctrl-C; functions that are called at the end of an operation; forks and the end of the interpreter |
+//! | `turn.rs` | order of threads that call one group |
+//! | `signals.rs` | Ctrl-C |
+//! | `callbacks.rs` | callbacks at the end of an operation |
+//! | `life.rs` | forks and the end of the interpreter |
 //! | `errors.rs` | errors as exceptions |
 //!
-//! A synchronous operation runs on the thread that calls it, detached from the interpreter, once
-//! the asynchronous ones before it have ended.
+//! A synchronous operation runs on the thread that calls it, detached from the interpreter. It
+//! starts when all earlier asynchronous operations have ended.
 
 mod arguments;
 mod callbacks;
@@ -43,19 +45,19 @@ use crate::handle::{Ending, Origin};
 use crate::interrupt::{SLICE, detach};
 use crate::timeout::timeout;
 
-/// The classes of this folder.
+/// Adds the classes of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<NativeGroup>()?;
     module.add_class::<NativeWork>()
 }
 
-/// One rank's membership in a group.
+/// Membership of one rank in a group.
 #[pyclass(frozen, module = "rdzv._rdzv", name = "Group")]
 pub(crate) struct NativeGroup(Arc<Shared>);
 
 struct Shared {
     origin: Origin,
-    /// Tells the group apart from others.
+    /// Number of this group in the process.
     number: u64,
     _ending: Ending,
     rank: u32,
@@ -65,17 +67,19 @@ struct Shared {
     address: Option<IpAddr>,
     timeout: Mutex<Duration>,
     turn: Turn,
-    /// Nothing once the group is closed. Never dropped by a fork, which would tell the peers that this rank leaves.
+    /// Queue; `None` once the group is closed.
+    ///
+    /// A fork never drops it, because the drop would notify the peers that this rank leaves.
     queue: Mutex<Option<ManuallyDrop<GroupQueue>>>,
     messages: Mutex<Option<PointToPoint>>,
     breaker: Breaker,
     /// Number of collective operations that were called.
     calls: AtomicU64,
-    /// Where the group was closed.
+    /// Source location at which the group was closed.
     closed: Mutex<Option<String>>,
 }
 
-/// Reads a rank, which a mistaken caller may give as any integer.
+/// Reads a rank, for which a caller may pass any integer.
 fn rank_argument(name: &str, value: i64, world_size: u32) -> PyResult<u32> {
     let rank = u32::try_from(value).ok().filter(|rank| *rank < world_size);
     rank.ok_or_else(|| {
@@ -87,7 +91,7 @@ fn rank_argument(name: &str, value: i64, world_size: u32) -> PyResult<u32> {
 }
 
 impl NativeGroup {
-    /// Reads a time limit; without one it is that of the group.
+    /// Reads a time limit; the default is that of the group.
     fn limit(&self, limit: Option<Object<'_>>) -> PyResult<Duration> {
         Ok(timeout("timeout", limit)?.unwrap_or(*self.0.timeout.lock()))
     }
@@ -102,7 +106,7 @@ impl NativeGroup {
         of_group(py, error, operation, self.0.rank)
     }
 
-    /// Runs an operation: on this thread, or by the queue with the work as the result.
+    /// Runs an operation on this thread, or queues it and returns its work.
     fn run(
         &self,
         mode: Mode<'_>,
@@ -145,7 +149,7 @@ impl NativeGroup {
         }
     }
 
-    /// The handle for messages.
+    /// Returns the handle for messages.
     fn messages(&self, limit: Option<Object<'_>>) -> PyResult<PointToPoint> {
         self.0.origin.check("Group")?;
         let limit = self.limit(limit)?;
@@ -156,7 +160,7 @@ impl NativeGroup {
 
 impl Shared {
     fn of(group: ProcessGroup, rank: u32, world_size: u32, options: GroupOptions) -> Arc<Self> {
-        // 0 stands for none.
+        // The number 0 means no group.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let queue = GroupQueue::new(group);
         Arc::new_cyclic(|shared| Self {

@@ -1,4 +1,4 @@
-//! The operations of a group: each checks its arguments before anything is sent, and then moves memory.
+//! Operations of a group: each checks its arguments, and then moves memory.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::store::StoreObject;
 
 type Call = PyResult<Option<NativeWork>>;
 
-/// The last arguments of an operation: its time limit, and whether it goes on without its caller.
+/// Last arguments of an operation: its time limit, and `async_`.
 pub(super) struct Mode<'py> {
     pub(super) py: Python<'py>,
     pub(super) limit: Option<Bound<'py, PyAny>>,
@@ -36,7 +36,7 @@ impl<'py> Mode<'py> {
     }
 }
 
-/// The result of an operation, or its work.
+/// Result of an operation, or its work.
 #[derive(IntoPyObject)]
 enum Ended<T> {
     Now(T),
@@ -68,7 +68,7 @@ impl<'py> FromPyObject<'_, 'py> for Mode<'py> {
 
 #[pymethods]
 impl NativeGroup {
-    /// Joins a group; returns when all ranks have.
+    /// Joins a group, and returns when all ranks have joined.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "those of the call in Python")]
     fn new(
@@ -130,7 +130,7 @@ impl NativeGroup {
         self.0.epoch
     }
 
-    /// Number of collective operations that were called.
+    /// Returns the number of collective operations that were called.
     #[getter]
     fn calls(&self) -> u64 {
         self.0.calls.load(Ordering::Relaxed)
@@ -158,7 +158,9 @@ impl NativeGroup {
         Ok(())
     }
 
-    /// Leaves the group; operations in progress end with an error. `place` is for later errors.
+    /// Leaves the group; operations in progress end with an error.
+    ///
+    /// Later errors name `place`.
     fn close(&self, py: Python<'_>, place: String) {
         if self.0.origin.is_foreign() {
             return;
@@ -167,7 +169,7 @@ impl NativeGroup {
         detach(py, || self.0.close());
     }
 
-    /// Ends operations in progress, here and at the other ranks; the group is broken.
+    /// Ends operations in progress on all ranks, and breaks the group.
     fn abort(&self, py: Python<'_>) {
         if !self.0.origin.is_foreign() {
             detach(py, || (self.0.breaker)());
@@ -212,7 +214,7 @@ impl NativeGroup {
             typed!(memory.kind().element, T => if is_root {
                 group.reduce(memory.values_mut::<T>(), op, root)
             } else {
-                // The values of the other ranks stay as they are.
+                // The values of the other ranks stay unchanged.
                 group.reduce(&mut memory.values::<T>().to_vec(), op, root)
             })?;
             Ok(vec![memory].into())
@@ -228,8 +230,8 @@ impl NativeGroup {
         let mut memory = Memory::of(tensor, NAME, "tensor", access)?;
         self.start(mode, NAME, move |group| {
             typed!(memory.kind().element, T => if is_root {
-                // Nothing is written at the root; what is sent is read from a copy where the memory
-                // is read-only.
+                // Nothing is written at the root. Its memory may be read-only, so the values are
+                // sent from a copy.
                 group.broadcast(&mut memory.values::<T>().to_vec(), root)
             } else {
                 group.broadcast(memory.values_mut::<T>(), root)
@@ -285,7 +287,7 @@ impl NativeGroup {
         output.check(op)?;
         self.start(mode, NAME, move |group| {
             typed!(output.kind().element, T => {
-                // The input stays as it is, and may share memory with the output.
+                // The input stays unchanged, and may share memory with the output.
                 let mut all = input.joined::<T>().into_owned();
                 group.reduce_scatter(&mut all, op).map(|own| {
                     output.values_mut::<T>().copy_from_slice(&all[own]);
@@ -435,7 +437,9 @@ impl NativeGroup {
             .map(drop)
     }
 
-    /// The bytes of all ranks, in their order; with `async_` the work, which has them.
+    /// Returns the bytes of all ranks, in their order.
+    ///
+    /// With `async_` it returns the work, which has them.
     #[pyo3(signature = (own, *mode))]
     fn all_gather_bytes<'py>(
         &self,
@@ -449,7 +453,7 @@ impl NativeGroup {
         Ok(Ended::of(result, |outcome| as_bytes(py, &outcome.objects)))
     }
 
-    /// The bytes of the rank `root`.
+    /// Returns the bytes of the rank `root`.
     fn broadcast_bytes<'py>(
         &self,
         py: Python<'py>,
@@ -483,7 +487,9 @@ impl NativeGroup {
         Ok(sent.err())
     }
 
-    /// Receives a message. The result is the sender; with `async_` the work, which has it.
+    /// Receives a message, and returns the sender.
+    ///
+    /// With `async_` it returns the work, which has the sender.
     #[pyo3(signature = (tensor, source, tag, *mode))]
     fn recv(
         &self,
@@ -520,7 +526,7 @@ impl NativeGroup {
         )))
     }
 
-    /// [`Self::run`] for an operation whose result is nothing, or its work.
+    /// Runs an operation without a result, and returns nothing or its work.
     fn start(
         &self,
         mode: Mode<'_>,

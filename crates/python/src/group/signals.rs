@@ -1,4 +1,4 @@
-//! Ctrl-C in operations: Python's signal handlers run on the thread that is in the operation.
+//! Ctrl-C in operations: signal handlers run on the thread of the operation.
 
 use std::cell::Cell;
 
@@ -7,11 +7,15 @@ use pyo3::prelude::*;
 use crate::interrupt::{detached, is_to_end};
 
 thread_local! {
-    /// Whether this thread has called a synchronous operation, and can take an exception.
+    /// `true` if this thread is in a synchronous operation.
+    ///
+    /// Then it can raise an exception.
     static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs an operation detached from the interpreter. If a signal handler raises meanwhile, that is the result.
+/// Runs an operation detached from the interpreter.
+///
+/// If a signal handler raises during the operation, the result is its exception.
 pub(super) fn run<R: Send>(py: Python<'_>, act: impl FnOnce() -> R + Send) -> PyResult<R> {
     detached(py, || {
         CALLING.set(true);
@@ -21,8 +25,10 @@ pub(super) fn run<R: Send>(py: Python<'_>, act: impl FnOnce() -> R + Send) -> Py
     })
 }
 
-/// Whether the operation has to end, as a signal handler of Python raises, or the interpreter ends. No for a thread
-/// that runs the operations of others.
+/// `true` if the operation must end.
+///
+/// This is the case if a signal handler of Python raises, or the interpreter ends. It is `false`
+/// for a thread that runs the operations of other threads.
 pub(super) fn is_raised() -> bool {
     CALLING.get() && is_to_end()
 }

@@ -1,4 +1,4 @@
-//! Threads that call one group: one after another, in the order of their arrival.
+//! Order of threads that call one group: the order of their arrival.
 
 use std::collections::VecDeque;
 use std::thread::{self, ThreadId};
@@ -9,15 +9,15 @@ use rdzv_lock::{Condvar, Mutex};
 
 use crate::interrupt::{SLICE, detached, is_to_end};
 
-/// A lock that is given in the order in which it was asked for.
+/// Lock that threads get in the order of their requests.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// The threads that have come, in their order. The first one has its turn.
+    /// Waiting threads in the order of their arrival. The first one has the lock.
     threads: Mutex<VecDeque<ThreadId>>,
     moved: Condvar,
 }
 
-/// The turn of this thread, or its place among those that wait, until it is dropped.
+/// Turn of this thread, or its position in the queue, until it is dropped.
 pub(super) struct Held<'a>(&'a Turn);
 
 impl Turn {
@@ -25,7 +25,7 @@ impl Turn {
     ///
     /// # Errors
     ///
-    /// `RuntimeError` if this thread has it already; what a signal handler raises.
+    /// `RuntimeError` if this thread already has the lock; the exception of a signal handler.
     pub(super) fn enter(&self, py: Python<'_>, operation: &str) -> PyResult<Held<'_>> {
         let own = thread::current().id();
         let mut threads = self.threads.lock();
@@ -44,7 +44,7 @@ impl Turn {
         Ok(held)
     }
 
-    /// Waits for the turn of a thread, or until the call has to end.
+    /// Waits for the turn of a thread, or until the call must end.
     fn wait(&self, own: ThreadId) {
         let mut threads = self.threads.lock();
         while threads.front() != Some(&own) {

@@ -1,4 +1,4 @@
-//! The handle of an asynchronous operation.
+//! Handle of an asynchronous operation.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,14 +17,17 @@ use crate::interrupt::{SLICE, attached, wait_in_slices};
 use crate::memory::Memory;
 use crate::timeout::{FOREVER, timeout};
 
-/// The result of an operation. It keeps the memory of the arguments until somebody who is attached to the interpreter drops it.
+/// Result of an operation.
+///
+/// It keeps the memory of the arguments until a thread that is attached to the interpreter drops
+/// it.
 #[derive(Default)]
 pub(super) struct Outcome {
     #[expect(dead_code, reason = "keeps the memory")]
     pub(super) memory: Vec<Memory>,
-    /// The sender of a message.
+    /// Rank that sent the message.
     pub(super) from: Option<u32>,
-    /// The bytes of objects.
+    /// Bytes of objects.
     pub(super) objects: Vec<Vec<u8>>,
 }
 
@@ -88,7 +91,7 @@ impl<R: Into<Outcome> + Send + 'static> AnyWork for Work<R> {
     }
 }
 
-/// Waits for work on the thread that calls it. Ctrl-C breaks the group.
+/// Waits for work on the calling thread. Ctrl-C breaks the group.
 pub(super) fn finish(
     py: Python<'_>,
     work: &dyn AnyWork,
@@ -98,7 +101,7 @@ pub(super) fn finish(
         while !work.wait(SLICE) {
             if signals::is_raised() {
                 breaker();
-                // It ends the operation, which still has the memory.
+                // The breaker ends the operation, which still has the memory.
                 work.wait(FOREVER);
             }
         }
@@ -108,14 +111,14 @@ pub(super) fn finish(
     Ok(outcome.unwrap_or_else(|| Ok(Outcome::default())))
 }
 
-/// An operation that goes on by itself.
+/// Operation that runs without its caller.
 #[pyclass(frozen, module = "rdzv._rdzv", name = "Work")]
 pub(crate) struct NativeWork {
     work: Box<dyn AnyWork>,
     ended: OnceLock<Result<Outcome, CollectiveError>>,
     operation: &'static str,
     rank: u32,
-    /// Tells the group apart from others.
+    /// Number of the group in the process.
     group: u64,
 }
 
@@ -148,7 +151,9 @@ impl NativeWork {
 
 #[pymethods]
 impl NativeWork {
-    /// Waits for up to `timeout` seconds. True: the operation has ended with success; false: it goes on.
+    /// Waits for up to `timeout` seconds.
+    ///
+    /// True if the operation has succeeded; False if it is still in progress.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<Object<'_>>) -> PyResult<bool> {
         if !self.work.is_done() {
@@ -162,27 +167,27 @@ impl NativeWork {
         self.outcome(py).map(|_| true)
     }
 
-    /// Whether the operation has ended, with success or without.
+    /// True if the operation has ended, successfully or not.
     fn done(&self) -> bool {
         self.work.is_done()
     }
 
-    /// The rank that sent a message, once it has come.
+    /// Returns the rank that sent a message, once the message has arrived.
     fn source(&self, py: Python<'_>) -> PyResult<Option<u32>> {
         Ok(self.outcome(py)?.and_then(|outcome| outcome.from))
     }
 
-    /// The bytes of objects, one for each rank.
+    /// Returns the bytes of objects, one item for each rank.
     fn objects<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Bound<'py, PyByteArray>>>> {
         let outcome = self.outcome(py)?;
         Ok(outcome.map(|outcome| as_bytes(py, &outcome.objects)))
     }
 
-    /// Calls `call()` once the operation has ended, with success or without.
+    /// Calls `call()` once the operation has ended, successfully or not.
     fn on_done(&self, call: Py<PyAny>) {
         let group = self.group;
         self.work.on_done(Box::new(move || {
-            // Nothing is called once the interpreter has ended.
+            // After the end of the interpreter nothing is called.
             let _ = attached(|py| {
                 callbacks::run(group, || {
                     if let Err(error) = call.call0(py) {

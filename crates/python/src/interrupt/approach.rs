@@ -1,10 +1,10 @@
-//! The way back to the interpreter, for threads that call again and again.
+//! Return to the interpreter, for threads that call repeatedly.
 //!
-//! Between two calls a thread often has the interpreter for a few microseconds only. A thread that
-//! comes back meanwhile, on another processor, would go to sleep for it, and with dozens of threads
-//! most of the time would be theirs to fall asleep and to be woken up. So it waits awake for a
-//! moment, until the thread that came back before it has called again. Nothing depends on it: in
-//! the end every thread takes the interpreter's own lock.
+//! Between two calls a thread often has the interpreter for only a few microseconds. A thread that
+//! returns during this time, on another processor, would sleep until the interpreter is free. With
+//! dozens of threads, falling asleep and waking up would take most of the time. So the thread spins
+//! for a moment, until the thread that returned before it has called again. Nothing depends on the
+//! spin: in the end every thread takes the interpreter's own lock.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -12,21 +12,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// The longest wait: more than a thread needs between two calls in a loop, less than to fall asleep and be woken up.
+/// Maximum wait of a returning thread.
+///
+/// It is more than a thread needs between two calls in a loop, and less than a sleep and a wake-up
+/// take.
 const LONGEST: Duration = Duration::from_micros(10);
 
-/// Number of looks between two at the clock.
+/// Number of polls between two reads of the clock.
 const LOOKS: u32 = 16;
 
-/// Whether a thread has come back from a call, and has not called again.
+/// `true` if a thread has returned from a call, and has not called again.
 static IS_BACK: AtomicBool = AtomicBool::new(false);
 
-/// This thread has left the interpreter.
+/// Records that this thread has left the interpreter.
 pub(super) fn left() {
     IS_BACK.store(false, Ordering::Relaxed);
 }
 
-/// This thread is about to come back to the interpreter.
+/// Waits before this thread returns to the interpreter.
 pub(super) fn wait() {
     if !IS_BACK.swap(true, Ordering::Relaxed) || is_alone() {
         return;
@@ -42,7 +45,7 @@ pub(super) fn wait() {
     }
 }
 
-/// With one processor the other thread cannot go on meanwhile.
+/// `true` with one processor, where the other thread cannot run now.
 fn is_alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
     *ALONE.get_or_init(|| available_parallelism().is_ok_and(|processors| processors.get() == 1))

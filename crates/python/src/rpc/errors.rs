@@ -8,15 +8,17 @@ use serde::de::{IntoDeserializer, value};
 
 use crate::errors::raised;
 
-/// The kind that Python or a peer means by a name or a number.
+/// Returns the kind for a name or a number from Python or a peer.
 fn kind_of<'de>(of: impl IntoDeserializer<'de, value::Error>) -> Option<RpcErrorKind> {
     RpcErrorKind::deserialize(of.into_deserializer()).ok()
 }
 
-/// `RemoteError::code` of a refusal that travels as the error of a function, less the index of its kind.
+/// Base of `RemoteError::code` for refusals that are sent as function errors.
+///
+/// The code is this number minus the index of the kind.
 const REFUSED: i64 = -1000;
 
-/// The exception for a failed call.
+/// Returns the exception for a failed call.
 pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
     let (mut kind, mut message) = (error.kind, error.message.clone());
     let mut remote = error.remote.as_deref();
@@ -45,7 +47,7 @@ pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
     })
 }
 
-/// The failure of a call, as Python describes it: that of its function, or a refusal of this kind.
+/// Returns the failure of a call: its function's error, or a refusal.
 pub(super) fn failure(kind: &str, remote: RemoteError) -> RpcError {
     match kind_of(kind) {
         Some(kind) if kind != RpcErrorKind::Remote => RpcError::new(kind, remote.message),
@@ -56,7 +58,9 @@ pub(super) fn failure(kind: &str, remote: RemoteError) -> RpcError {
     }
 }
 
-/// The same for a function whose result is kept: a refusal says its kind by its number.
+/// Returns the failure of a function whose result is kept.
+///
+/// A refusal carries its kind as a number.
 pub(super) fn kept_failure(kind: &str, remote: RemoteError) -> RemoteError {
     match kind_of(kind) {
         Some(kind) if kind != RpcErrorKind::Remote => RemoteError {

@@ -1,4 +1,4 @@
-//! Calls on their way.
+//! Calls in progress.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::handle::Own;
 use crate::interrupt::{detach, wait_in_slices};
 use crate::timeout::{FOREVER, timeout};
 
-/// Threads that wait until less is in flight.
+/// Threads that wait until fewer calls are in flight.
 #[derive(Default)]
 pub(super) struct Room {
     waiting: AtomicUsize,
@@ -27,7 +27,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// A call has ended.
+    /// Notifies the waiting threads that a call has ended.
     pub(super) fn notify(&self) {
         if self.waiting.load(Ordering::Acquire) > 0 {
             drop(self.lock.lock());
@@ -35,17 +35,17 @@ impl Room {
         }
     }
 
-    /// Waits until a call has ended, at most so long.
+    /// Waits until a call has ended, for up to `at_most`.
     pub(super) fn wait(&self, at_most: Duration) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let lock = self.lock.lock();
-        // Woken or not, the caller looks.
+        // The caller checks again after every wake-up.
         drop(self.freed.wait_timeout(lock, at_most));
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A call whose result is told when it is there: no thread waits for it.
+/// Call whose result is reported when it arrives: no thread waits for it.
 pub(super) struct Pending {
     state: Mutex<State>,
     arrived: Condvar,
@@ -55,13 +55,13 @@ pub(super) struct Pending {
 
 #[derive(Default)]
 struct State {
-    /// Until its result is there.
+    /// Call, until its result has arrived.
     call: Option<Call<Reply>>,
     result: Option<Result<Reply, RpcError>>,
     is_done: bool,
     /// Number of threads that wait.
     waiting: usize,
-    /// Put into the queue when it is done.
+    /// Object to put into the queue when the call has ended.
     watcher: Option<Py<PyAny>>,
 }
 
@@ -85,7 +85,7 @@ impl Pending {
         pending
     }
 
-    /// Takes the result, or asks to be woken.
+    /// Takes the result, or registers for a wake-up.
     fn look(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut state = self.state.lock();
@@ -106,13 +106,13 @@ impl Pending {
             self.arrived.notify_all();
         }
         self.room.notify();
-        // Without the interpreter; a queue that is closed drops it later.
+        // This works without the interpreter. A closed queue drops the object later.
         if let Some(watcher) = watcher {
             let _ = self.done.push(watcher);
         }
     }
 
-    /// Whether it is done within this time. May end early.
+    /// Waits until the call has ended; `true` if it has. The wait may end early.
     fn wait(&self, within: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.is_done {
@@ -130,7 +130,7 @@ impl Wake for Pending {
     }
 }
 
-/// The native half of a future.
+/// Native half of a future.
 #[pyclass(frozen, name = "RpcFuture", module = "rdzv._rdzv")]
 pub(crate) struct RpcFuture(Own<Arc<Pending>>);
 
@@ -146,7 +146,7 @@ impl RpcFuture {
 
 #[pymethods]
 impl RpcFuture {
-    /// Waits until the call is over; False if that is not so after the timeout.
+    /// Waits until the call has ended; False after the timeout.
     #[pyo3(name = "wait", signature = (within=None))]
     fn wait_py(&self, py: Python<'_>, within: Option<Object<'_>>) -> PyResult<bool> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER);
@@ -163,14 +163,16 @@ impl RpcFuture {
         Ok(self.pending()?.state.lock().is_done)
     }
 
-    /// Whether it has failed, and the error was not taken.
+    /// True if the call has failed, and the error was not taken.
     #[getter]
     fn has_failed(&self) -> PyResult<bool> {
         let state = self.pending()?.state.lock();
         Ok(matches!(state.result, Some(Err(_))))
     }
 
-    /// Pickle, memory and references of the result. None if it is not there, or was taken.
+    /// Takes pickle, memory and references of the result.
+    ///
+    /// None if the result has not arrived, or was already taken.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Content<'py>>> {
         let result = self.pending()?.state.lock().result.take();
         match result {
@@ -180,7 +182,7 @@ impl RpcFuture {
         }
     }
 
-    /// Has `watcher` put into the queue of the agent as soon as the call is over.
+    /// Puts `watcher` into the queue of the agent as soon as the call has ended.
     fn watch(&self, watcher: Py<PyAny>) -> PyResult<()> {
         let pending = self.pending()?;
         let mut state = pending.state.lock();
@@ -193,7 +195,7 @@ impl RpcFuture {
         Ok(())
     }
 
-    /// Gives the call up.
+    /// Cancels the call.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let pending = Arc::clone(self.pending()?);
         detach(py, || {
@@ -203,7 +205,7 @@ impl RpcFuture {
                 let mut state = pending.state.lock();
                 state.call = Some(call);
                 drop(state);
-                // It was woken meanwhile, and had no call.
+                // The call was woken at the same time, and the wake-up found no call.
                 pending.look();
             }
         });

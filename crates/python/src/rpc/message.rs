@@ -11,19 +11,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::reference::{Kept, RpcReference};
 use crate::memory::{Received, shared_bytes};
 
-/// Calls a function of Python by its name.
+/// Call of a Python function by its name.
 pub(super) const CALL: Method<Call, Reply> = Method::new("rdzv.python/call");
 
-/// Calls it, and keeps the result.
+/// Call of a Python function whose result is kept.
 pub(super) const REMOTE: Method<Call, Kept> = Method::new("rdzv.python/remote");
 
-/// A copy of a value that is kept.
+/// Request for a copy of a kept value.
 pub(super) const VALUE: ValueMethod<Kept, (), Reply> = ValueMethod::new("rdzv.python/value");
 
-/// Longest pickle that travels in the body; longer ones travel beside it, as memory that is not copied.
+/// Maximum length of a pickle in the body.
+///
+/// Longer pickles are sent beside the body, as memory that is not copied.
 const LONGEST_BODY: usize = 32 << 10;
 
-/// The pickle of a message.
+/// Pickle of a message.
 #[derive(Clone, Serialize, Deserialize)]
 enum Body {
     Here(Inline),
@@ -34,14 +36,14 @@ enum Body {
 #[derive(Clone)]
 struct Inline(Bytes);
 
-/// A request.
+/// Request of a call.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Call {
     pub(super) function: String,
     pub(super) content: Reply,
 }
 
-/// A pickle with what is beside it.
+/// Pickle with the memory and references beside it.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Reply {
     body: Body,
@@ -49,11 +51,11 @@ pub(super) struct Reply {
     references: Vec<RRef<Kept>>,
 }
 
-/// The content of a message as Python has it: pickle, memory, references.
+/// Content of a message for Python: pickle, memory, references.
 pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RpcReference>);
 
 impl Reply {
-    /// A message of Python's.
+    /// Makes a message from Python objects.
     pub(super) fn new(
         body: &Bound<'_, PyBytes>,
         parts: &[Bound<'_, PyAny>],
@@ -74,7 +76,7 @@ impl Reply {
         })
     }
 
-    /// The message as Python reads it.
+    /// Returns the message in the form for Python.
     pub(super) fn into_content(self, py: Python<'_>) -> PyResult<Content<'_>> {
         let body = match self.body {
             Body::Here(Inline(bytes)) => PyBytes::new(py, &bytes).into_any(),

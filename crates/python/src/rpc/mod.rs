@@ -1,18 +1,18 @@
 //! Calls between workers: the agent below `rdzv.rpc`.
 //!
-//! No thread of Rust's attaches to the interpreter. Calls that come, and futures that are done, go
-//! into queues, which threads of Python's take from: those survive the end of the interpreter, and
-//! Python knows them.
+//! No thread of Rust attaches to the interpreter. Arriving calls and completed futures are put into
+//! queues, and threads of Python take them from there. Python manages its threads at the end of the
+//! interpreter.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `mod.rs` | the agent |
 //! | `message.rs` | messages |
-//! | `request.rs` | a call that has come |
-//! | `future.rs` | a call that was made |
+//! | `request.rs` | an arrived call |
+//! | `future.rs` | a call of this worker |
 //! | `reference.rs` | references |
-//! | `queue.rs` | the way between the threads |
-//! | `pickle.rs` | what a pickle names, before it is read |
+//! | `queue.rs` | queues between the threads |
+//! | `pickle.rs` | check of the names in a pickle before it is read |
 //! | `errors.rs` | failures as exceptions |
 
 mod errors;
@@ -50,7 +50,7 @@ use crate::memory::{ArenaBlock, Received, TensorMemory};
 use crate::store::StoreObject;
 use crate::timeout::{FOREVER, timeout};
 
-/// The classes and functions of this folder.
+/// Adds the classes and functions of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<AgentObject>()?;
     module.add_class::<RpcFuture>()?;
@@ -63,13 +63,13 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pickle::pickle_globals, module)?)
 }
 
-/// Longest time between two looks whether there is room for a call.
+/// Maximum time between two checks for room for a call.
 const ROOM: Duration = Duration::from_millis(10);
 
-/// Longest time that a shutdown waits.
+/// Maximum time that a shutdown waits.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// The agent, and what its threads take from.
+/// Agent, with the queues of its threads.
 struct Inner {
     agent: RpcAgent,
     jobs: Arc<Queue<Arrived>>,
@@ -78,11 +78,11 @@ struct Inner {
     _ending: Ending,
 }
 
-/// An agent. Errors are those of `rdzv.rpc._errors`.
+/// Agent of a worker. Its errors are those of `rdzv.rpc._errors`.
 #[pyclass(frozen, name = "RpcAgent", module = "rdzv._rdzv")]
 pub(crate) struct AgentObject(Handle<Arc<Inner>>);
 
-/// A worker, as Python names it.
+/// Worker, by its name or id.
 #[derive(FromPyObject)]
 enum To {
     Id(u32),
@@ -98,7 +98,9 @@ impl To {
     }
 }
 
-/// The timeout of a call: None is that of the agent, infinity none at all.
+/// Reads the timeout of a call.
+///
+/// None is the agent's timeout, and infinity is no timeout.
 fn call_timeout(value: Option<Object<'_>>) -> PyResult<Timeout> {
     Ok(match timeout("timeout", value)? {
         None => Timeout::Default,
@@ -114,7 +116,7 @@ fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
         message: "the worker is shutting down".to_owned(),
         ..RemoteError::default()
     };
-    // What is not taken fails by being dropped.
+    // A call that no thread takes fails by its drop.
     let push = |jobs: &Queue<Arrived>, context, call, value, caller| {
         drop(jobs.push(Arrived::new(context, call, value, caller)));
     };
@@ -137,8 +139,10 @@ fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
         .with(VALUE, value)
 }
 
-/// A call that Python makes: callee, name of the function, pickle, memory, references, time limit, and the call that
-/// this one is made in.
+/// Call that Python makes.
+///
+/// The fields are callee, name of the function, pickle, memory, references, time limit, and the
+/// call in which this one is made.
 #[derive(FromPyObject)]
 struct Asked<'py>(
     To,
@@ -150,7 +154,7 @@ struct Asked<'py>(
     Option<PyRef<'py, RpcRequest>>,
 );
 
-/// The same without objects of Python.
+/// Call without objects of Python.
 struct Outgoing {
     to: To,
     call: Call,
@@ -172,7 +176,7 @@ impl Asked<'_> {
     }
 }
 
-/// Makes a call inside of the one that this thread works on, if there is one.
+/// Runs `make` inside the call that this thread executes, if there is one.
 fn inside<T>(context: Option<&CallContext>, make: impl FnOnce() -> T) -> T {
     match context {
         Some(context) => context.inside(make),
@@ -181,7 +185,7 @@ fn inside<T>(context: Option<&CallContext>, make: impl FnOnce() -> T) -> T {
 }
 
 impl Inner {
-    /// Ends everything at once.
+    /// Stops everything immediately.
     fn stop(&self) {
         self.jobs.close();
         self.agent.stop();
@@ -192,7 +196,9 @@ impl Inner {
         Pending::start(call, Arc::clone(&self.room), Arc::clone(&self.done))
     }
 
-    /// Begins a call, as soon as there is room for it. `None`: the wait of this thread has ended.
+    /// Begins a call as soon as there is room for it.
+    ///
+    /// `None` if the wait of this thread has ended.
     fn begin(&self, outgoing: &Outgoing) -> Option<rdzv_rpc::RpcFuture<Reply>> {
         let begun = Instant::now();
         let options = CallOptions::new().timeout(outgoing.timeout).refuse_excess();
@@ -219,11 +225,11 @@ impl Inner {
     }
 }
 
-/// Waits for a call in slices. `None`: the wait of this thread has ended.
+/// Waits for a call in slices; `None` if the wait of this thread has ended.
 fn wait_for_call(mut future: rdzv_rpc::RpcFuture<Reply>) -> Option<Result<Reply, RpcError>> {
     loop {
         if !future.is_done() {
-            // It may be the end of the slice or of the call.
+            // This ends with the slice or with the call.
             drop(future.wait_for(SLICE));
         }
         if future.is_done() {
@@ -273,15 +279,16 @@ impl AgentObject {
         Ok(Self(Handle::new("RPC agent", inner)))
     }
 
-    /// Waits for a call of another worker. None: the agent has stopped. The second value says that no other thread
-    /// waits.
+    /// Waits for a call of another worker.
+    ///
+    /// None if the agent has stopped. The second value is True if no other thread waits.
     fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
         let jobs = Arc::clone(&self.0.get()?.jobs);
         let next = jobs.next(py)?;
         Ok(next.map(|(arrived, last)| (RpcRequest::new(arrived), last)))
     }
 
-    /// Waits for a future that is done.
+    /// Waits for a future whose call has ended.
     fn next_done(&self, py: Python<'_>) -> PyResult<Option<(Py<PyAny>, bool)>> {
         let done = Arc::clone(&self.0.get()?.done);
         done.next(py)
@@ -321,7 +328,7 @@ impl AgentObject {
         Ok(RpcFuture::new(detach(py, || inner.pending(begun))))
     }
 
-    /// Has a function called, and its result kept.
+    /// Calls a function, whose result stays at the callee.
     #[pyo3(signature = (*call))]
     fn remote(&self, py: Python<'_>, call: Asked<'_>) -> PyResult<RpcReference> {
         let inner = self.0.get()?;
@@ -336,7 +343,7 @@ impl AgentObject {
             .map_err(|error| of_rpc(py, &error))
     }
 
-    /// A reference to an object of this worker.
+    /// Makes a reference to an object of this worker.
     fn own(&self, value: Py<PyAny>, py: Python<'_>) -> PyResult<RpcReference> {
         let inner = self.0.get()?;
         let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept(value));
@@ -344,7 +351,7 @@ impl AgentObject {
             .map_err(|error| of_rpc(py, &error))
     }
 
-    /// Asks the owner of a reference for a copy of the object.
+    /// Requests a copy of the object from the owner of a reference.
     fn fetch(
         &self,
         reference: PyRef<'_, RpcReference>,
@@ -358,14 +365,14 @@ impl AgentObject {
         Ok(RpcFuture::new(inner.pending(call)))
     }
 
-    /// Name and id of this worker.
+    /// Returns name and id of this worker.
     #[getter]
     fn me(&self) -> PyResult<(String, u32)> {
         let me = self.0.get()?;
         Ok(named(me.agent.me()))
     }
 
-    /// Name and id of a worker.
+    /// Returns name and id of a worker.
     fn worker(&self, py: Python<'_>, which: To) -> PyResult<(String, u32)> {
         let found = self.0.get()?.agent.worker(which.destination());
         found
@@ -373,7 +380,7 @@ impl AgentObject {
             .map_err(|error| of_rpc(py, &error))
     }
 
-    /// Names and ids of all workers, by id.
+    /// Returns names and ids of all workers, by id.
     fn workers(&self) -> PyResult<Vec<(String, u32)>> {
         let inner = self.0.get()?;
         Ok(inner.agent.workers().iter().map(named).collect())
@@ -385,7 +392,7 @@ impl AgentObject {
         Ok(self.0.get()?.agent.is_static_group())
     }
 
-    /// Seconds that calls may take which do not say so themselves; infinity for no limit.
+    /// Returns the default timeout of calls in seconds; infinity for no limit.
     #[getter]
     fn timeout(&self) -> PyResult<f64> {
         Ok(match self.0.get()?.agent.timeout() {
@@ -400,7 +407,7 @@ impl AgentObject {
         set.map_err(|error| of_rpc(py, &error))
     }
 
-    /// Counters, and the connections.
+    /// Returns the counters and the connections.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.0.get()?;
         let traffic = detach(py, || inner.agent.traffic());
@@ -431,8 +438,10 @@ impl AgentObject {
         Ok(dict)
     }
 
-    /// Shuts the agent down: gracefully at most within this time, or at once. Another thread does it, so that a
-    /// signal can end the wait; the agent is stopped then.
+    /// Shuts the agent down, gracefully within this time, or immediately.
+    ///
+    /// Another thread does it, so that a signal can end the wait. In that case the agent is
+    /// stopped.
     fn shutdown(&self, py: Python<'_>, graceful: bool, within: Option<Object<'_>>) -> PyResult<()> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
         let inner = self.0.get()?;
@@ -461,7 +470,7 @@ fn given_up() -> RpcError {
     RpcError::new(RpcErrorKind::Cancelled, "the wait for the call was ended")
 }
 
-/// Memory that calls carry to other workers of the host without copying it.
+/// Memory that calls share with other workers of the host without a copy.
 #[pyclass(frozen, name = "RpcArena", module = "rdzv._rdzv")]
 pub(crate) struct ArenaObject(Handle<Arena>);
 
@@ -483,7 +492,7 @@ impl ArenaObject {
         Ok(self.0.get()?.capacity())
     }
 
-    /// A block of this many bytes; None if the arena has no room for it.
+    /// Returns a block of this many bytes; None if the arena has no room for it.
     fn allocate(&self, bytes: usize) -> PyResult<Option<ArenaBlock>> {
         Ok(self.0.get()?.allocate(bytes).map(ArenaBlock::new))
     }

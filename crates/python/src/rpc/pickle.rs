@@ -1,21 +1,22 @@
-//! A look at a pickle before Python reads it: every name in it, and whether it is one that Python's own pickler writes.
+//! Check of a pickle before Python reads it.
 //!
-//! Only the operations of protocol 4 and 5 are known here. Old ones, which name things in ways that
-//! are hard to follow, and numbered places of the memo, which cost memory that was never sent, are
-//! refused. Nothing is built.
+//! The check finds every name in the pickle, and verifies that Python's own pickler could have
+//! written it. Only the operations of protocols 4 and 5 are supported. Old operations are refused,
+//! because their names are hard to follow. Numbered slots of the memo are refused, because they
+//! cost memory that was never sent. The check builds no object.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Values are not nested deeper.
+/// Maximum nesting depth of values.
 const DEPTH: usize = 1000;
 
-/// A value on the stack, as far as names are concerned.
+/// Value on the stack, with the data that the check needs.
 #[derive(Clone, Copy)]
 struct Value<'a> {
     text: Option<&'a str>,
     depth: usize,
-    /// A class or function itself, which nothing may be put into.
+    /// `true` for a class or function itself, which must not be changed.
     is_name: bool,
 }
 
@@ -27,7 +28,7 @@ impl Value<'_> {
     };
 }
 
-/// A pickle that is being looked at.
+/// Pickle that is being checked.
 struct Scan<'a> {
     left: &'a [u8],
     stack: Vec<Value<'a>>,
@@ -39,10 +40,10 @@ struct Scan<'a> {
 
 type Scanned<T> = Result<T, &'static str>;
 
-/// The names of all classes and functions in a pickle, as pairs of module and name.
+/// Returns the names of all classes and functions in a pickle.
 ///
-/// Raises ValueError if it is no pickle of protocol 4 or 5, if its lengths lie, if it is nested too deep, or if it
-/// wants another number of buffers.
+/// Each is a pair of module and name. Raises ValueError if the data is no pickle of protocol 4 or
+/// 5, has wrong lengths, is nested too deep, or needs another number of buffers.
 #[pyfunction]
 pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(String, String)>> {
     let mut scan = Scan {
@@ -56,7 +57,7 @@ pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(Strin
     let refused = |why| PyValueError::new_err(format!("the pickle is refused: {why}"));
     scan.run().map_err(refused)?;
     if scan.buffers > buffers {
-        return Err(refused("it wants more buffers than came with it"));
+        return Err(refused("it needs more buffers than came with it"));
     }
     let names = scan.names.into_iter();
     Ok(names
@@ -106,7 +107,7 @@ impl<'a> Scan<'a> {
                 b'1' => drop(self.cut_at_mark()?),         // POP_MARK
                 0x94 => self
                     .memo
-                    .push(*self.stack.last().ok_or("nothing is there to be kept")?), // MEMOIZE
+                    .push(*self.stack.last().ok_or("there is no value to keep")?), // MEMOIZE
                 b'h' => self.recall(1)?,                   // BINGET
                 b'j' => self.recall(4)?,                   // LONG_BINGET
                 0x93 => self.name()?,                      // STACK_GLOBAL
@@ -162,9 +163,9 @@ impl<'a> Scan<'a> {
             .last()
             .is_some_and(|mark| self.stack.len() <= *mark)
         {
-            return Err("it takes what stands before a mark");
+            return Err("it takes a value before a mark");
         }
-        self.stack.pop().ok_or("it takes what is not there")
+        self.stack.pop().ok_or("it takes from an empty stack")
     }
 
     fn plain(&mut self, bytes: usize) -> Scanned<()> {
@@ -188,7 +189,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// The depth of what stands behind the last mark, which is taken away.
+    /// Removes the last mark and the values behind it, and returns their depth.
     fn cut_at_mark(&mut self) -> Scanned<usize> {
         let mark = self.marks.pop().ok_or("there is no mark")?;
         let behind = self.stack.get(mark..).ok_or("a mark is beyond the stack")?;
@@ -208,18 +209,18 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Takes the last `count` values, and returns the depth of the deepest.
+    /// Takes the last `count` values, and returns the greatest depth.
     fn deepest(&mut self, count: usize) -> Scanned<usize> {
         (0..count).try_fold(0, |depth, _| Ok(self.pop()?.depth.max(depth)))
     }
 
-    /// Makes one value of the last `count`.
+    /// Replaces the last `count` values by one value.
     fn fold(&mut self, count: usize) -> Scanned<()> {
         let depth = self.deepest(count)?;
         self.push_deeper(depth)
     }
 
-    /// Puts the last `count` values into the one before.
+    /// Puts the last `count` values into the value before them.
     fn add_to_last(&mut self, count: usize) -> Scanned<()> {
         let depth = self.deepest(count)?;
         self.deepen(depth)
@@ -241,14 +242,14 @@ impl<'a> Scan<'a> {
     fn recall(&mut self, bytes: usize) -> Scanned<()> {
         let number = self.number(bytes)?;
         let value = self.memo.get(number).copied();
-        self.push(value.ok_or("it recalls what was not kept")?);
+        self.push(value.ok_or("it recalls a value that was not kept")?);
         Ok(())
     }
 
     fn name(&mut self) -> Scanned<()> {
         let (name, module) = (self.pop()?, self.pop()?);
         let (Some(module), Some(name)) = (module.text, name.text) else {
-            return Err("it names something by what is no text");
+            return Err("a name in it is no text");
         };
         self.names.push((module, name));
         self.push(Value {

@@ -1,4 +1,4 @@
-//! Things that wait for a thread of Python's.
+//! Items that wait for a thread of Python.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,9 @@ use rdzv_lock::{Condvar, Mutex};
 
 use crate::interrupt::detached;
 
-/// A queue that threads of Python take from. A producer never waits for the interpreter.
+/// Queue that threads of Python take from.
+///
+/// A producer never waits for the interpreter.
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -35,7 +37,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Send> Queue<T> {
-    /// Puts something in; gives it back if nobody will take it.
+    /// Adds an item; returns it if the queue is closed.
     pub(super) fn push(&self, item: T) -> Result<(), T> {
         let mut state = self.state.lock();
         if state.closed {
@@ -47,7 +49,9 @@ impl<T: Send> Queue<T> {
         Ok(())
     }
 
-    /// Waits for the next item, and says whether no thread is left that waits for one. `None`: the queue is closed.
+    /// Waits for the next item; `None` if the queue is closed.
+    ///
+    /// The second value is `true` if no thread is left that waits for an item.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<(T, bool)>> {
         if let Some(taken) = self.try_next() {
             return Ok(Some(taken));
@@ -69,13 +73,13 @@ impl<T: Send> Queue<T> {
     }
 
     fn try_next(&self) -> Option<(T, bool)> {
-        // With the interpreter held, so only for a moment.
+        // This thread has the interpreter, so it waits only for a moment.
         let mut state = self.state.try_lock()?;
         let item = state.items.pop_front()?;
         Some((item, state.idle == 0))
     }
 
-    /// Ends all waits. What is in it is dropped.
+    /// Ends all waits, and drops the items.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;

@@ -12,10 +12,10 @@ use crate::handle::Own;
 use crate::interrupt::wait_in_slices;
 use crate::timeout::FOREVER;
 
-/// An object that is kept for references. Never sent: it stays where it is.
+/// Object that is kept for references. It is never sent.
 pub(super) struct Kept(pub(super) Py<PyAny>);
 
-/// The native half of a reference.
+/// Native half of a reference.
 #[pyclass(frozen, name = "RpcReference", module = "rdzv._rdzv")]
 pub(crate) struct RpcReference(Own<RRef<Kept>>);
 
@@ -50,7 +50,7 @@ impl RpcReference {
         self.0.to_string()
     }
 
-    /// The object, on its owner.
+    /// Returns the object, on its owner.
     #[pyo3(signature = (timeout=None))]
     fn local_value(&self, py: Python<'_>, timeout: Option<Object<'_>>) -> PyResult<Py<PyAny>> {
         let rref = self.rref()?;

@@ -1,4 +1,4 @@
-//! A call that has come, for the thread of Python's that works on it.
+//! Call that has arrived, for the thread of Python that executes it.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use super::reference::{Kept, RpcReference};
 use crate::handle::Own;
 use crate::interrupt::detach;
 
-/// The one who waits for an answer.
+/// Recipient of an answer.
 pub(super) enum Caller {
     Call(Responder<Reply>),
     Keep(Sender<Result<Kept, RemoteError>>),
     Send(Sender<Result<Reply, RemoteError>>),
 }
 
-/// A call that has come. Dropped without an answer, it fails.
+/// Call that has arrived. It fails if it is dropped without an answer.
 pub(super) struct Arrived {
     context: CallContext,
-    /// The name of the function; empty for a value that is to be sent.
+    /// Name of the function; empty for a value that is to be sent.
     function: String,
-    /// Until it is taken; `None` for a value that is to be sent.
+    /// Content, until it is taken; `None` for a value that is to be sent.
     content: Mutex<Option<Reply>>,
     value: Option<Arc<Kept>>,
-    /// Until it is answered.
+    /// Caller, until it has an answer.
     caller: Mutex<Option<Caller>>,
 }
 
@@ -56,7 +56,9 @@ impl Arrived {
     }
 }
 
-/// A call of another worker. In a forked child it is left alone: the connection is the parent's, and it answers.
+/// Call of another worker.
+///
+/// A forked child does not touch it: the parent has the connection, and answers.
 #[pyclass(frozen, name = "RpcRequest", module = "rdzv._rdzv")]
 pub(crate) struct RpcRequest(Own<Arrived>);
 
@@ -73,48 +75,48 @@ impl RpcRequest {
         let caller = self.0.get("call")?.caller.lock().take();
         match caller {
             Some(caller) => answer(caller),
-            None => Err(PyRuntimeError::new_err("the call was answered before")),
+            None => Err(PyRuntimeError::new_err("the call was already answered")),
         }
     }
 }
 
 fn other() -> PyErr {
-    PyRuntimeError::new_err("the call wants another kind of answer")
+    PyRuntimeError::new_err("the call needs another kind of answer")
 }
 
 #[pymethods]
 impl RpcRequest {
-    /// The name of the function; empty for a value that is to be sent.
+    /// Returns the name of the function; empty for a value that is to be sent.
     #[getter]
     fn function(&self) -> &str {
         &self.0.function
     }
 
-    /// Name and id of the caller.
+    /// Returns name and id of the caller.
     #[getter]
     fn caller(&self) -> (String, u32) {
         named(self.0.context.caller())
     }
 
-    /// Whether nobody waits for the result any more.
+    /// True if no worker waits for the result any more.
     #[getter]
     fn is_cancelled(&self) -> bool {
         self.0.context.cancellation().is_cancelled()
     }
 
-    /// Whether the result is to be kept.
+    /// True if this worker keeps the result.
     #[getter]
     fn keeps(&self) -> bool {
         matches!(&*self.0.caller.lock(), Some(Caller::Keep(_)))
     }
 
-    /// Whether a copy of `value` is to be sent.
+    /// True if a copy of `value` is to be sent.
     #[getter]
     fn sends(&self) -> bool {
         self.0.value.is_some()
     }
 
-    /// Pickle, memory and references; can be taken once.
+    /// Returns pickle, memory and references, once.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Content<'py>> {
         match self.0.content.lock().take() {
             Some(content) => content.into_content(py),
@@ -124,7 +126,7 @@ impl RpcRequest {
         }
     }
 
-    /// The value that is to be sent.
+    /// Returns the value that is to be sent.
     #[getter]
     fn value(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.0.value.as_ref().map(|value| value.0.clone_ref(py))

@@ -1,7 +1,7 @@
-//! A store object of torch, or one that has its methods, as a store of ours.
+//! Store object of torch, or one that has its methods, as a store of rdzv.
 //!
-//! Its calls attach to the interpreter, and block it for as long as the object does. Waits are cut
-//! into slices, because torch's own cannot be interrupted.
+//! Its calls attach to the interpreter, and block it until the object returns. Waits are cut into
+//! slices, because a wait in torch cannot be interrupted.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -33,10 +33,10 @@ const METHODS: [&str; 7] = [
     "delete_key",
 ];
 
-/// Longest wait in torch, which nothing can end.
+/// Maximum time of a wait in torch, which nothing can end.
 const IN_TORCH: Duration = Duration::from_millis(50);
 
-/// A store over the object `object`.
+/// Makes a store of rdzv from the object `object`.
 pub(super) fn of(object: Object<'_>) -> PyResult<Py<PyAny>> {
     let py = object.py();
     if object.is_instance_of::<StoreObject>() {
@@ -60,7 +60,7 @@ pub(super) fn of(object: Object<'_>) -> PyResult<Py<PyAny>> {
 
 struct ForeignStore {
     object: Arc<Py<PyAny>>,
-    /// Of the object's class.
+    /// Name of the object's class.
     name: String,
 }
 
@@ -70,9 +70,9 @@ impl fmt::Debug for ForeignStore {
     }
 }
 
-/// Why a call of the object failed.
+/// Reason why a call of the object failed.
 struct Failed {
-    /// The class and text of the exception.
+    /// Class and text of the exception.
     text: String,
     is_timeout: bool,
     is_empty_queue: bool,
@@ -89,7 +89,7 @@ impl ForeignStore {
             let called = self.object.bind(py).call_method1(method, arguments);
             let read = |result: Bound<'_, PyAny>| result.extract().map_err(Into::into);
             called.and_then(read).map_err(|error: PyErr| {
-                // Ctrl-C, for example, is the result of the whole call.
+                // An exception such as Ctrl-C is the result of the whole call.
                 if !error.is_instance_of::<PyException>(py) {
                     raise_at_end(error.clone_ref(py));
                 }
@@ -144,13 +144,14 @@ impl ForeignStore {
                 what: failed.text,
                 place: self.name.clone(),
                 elapsed: start.elapsed(),
-                remedy: "see what that store says of it",
+                remedy: "check that store and its server",
             },
         }
     }
 
-    /// Waits for all keys. Only another thread may wait in torch: in the main one torch would swallow the
-    /// exception of a signal handler.
+    /// Waits for all keys, on another thread.
+    ///
+    /// In the main thread torch would swallow the exception of a signal handler.
     fn wait_for(
         &self,
         operation: &'static str,
@@ -191,7 +192,9 @@ impl ForeignStore {
         })
     }
 
-    /// Waits in torch, until all keys are there (true), the time is over, or `is_over` says so.
+    /// Waits in torch; `true` if all keys exist.
+    ///
+    /// The wait also ends after the timeout, or when `is_over` returns `true`.
     fn wait_in_slices(
         &self,
         keys: &[&str],
@@ -200,7 +203,7 @@ impl ForeignStore {
     ) -> Result<bool, Failed> {
         let start = Instant::now();
         loop {
-            // torch counts in milliseconds, and takes 0 of them for permanently.
+            // torch counts in milliseconds, and 0 means without a limit.
             let left = timeout.saturating_sub(start.elapsed());
             let slice = left.clamp(Duration::from_millis(1), IN_TORCH);
             match self.call::<_, Py<PyAny>>("wait", (keys, slice)) {
@@ -215,7 +218,9 @@ impl ForeignStore {
     }
 }
 
-/// The host that a store of torch's is at, as it was given; of one with a prefix that of the store below.
+/// Returns the host of a torch store in the form that it was given.
+///
+/// A store with a prefix has the host of the store below.
 fn host_of(object: Object<'_>) -> PyResult<String> {
     match object.getattr_opt("underlying_store")? {
         Some(below) => host_of(&below),
@@ -300,18 +305,18 @@ impl Store for ForeignStore {
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
         let start = Instant::now();
         loop {
-            // The question before it spares an exception in torch, which could swallow that of a
-            // signal.
+            // The length is checked first, to avoid an exception in torch. That exception could
+            // replace the one of a signal handler.
             if !block || self.queue_len(key)? > 0 {
                 match self.ask("queue_pop", key, (key, false)) {
-                    // Somebody else was faster.
+                    // Another client was faster.
                     Err(StoreError::QueueEmpty { .. }) if block => {}
                     popped => return popped,
                 }
             }
             let left = self.timeout().saturating_sub(start.elapsed());
-            // Over TCP a queue that is not empty counts as a key that is there; elsewhere it is
-            // looked at again after each slice.
+            // Over TCP a queue that is not empty counts as an existing key. Other stores are polled
+            // again after each slice.
             match self.wait_for("queue_pop", &[key], Some(left.min(IN_TORCH))) {
                 Err(StoreError::WaitTimeout { .. }) if left > IN_TORCH => {
                     interrupt::check("queue_pop", &[key], start.elapsed())?;
@@ -337,7 +342,7 @@ impl Store for ForeignStore {
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        // A store that cannot have its timeout changed keeps it.
+        // A store that does not support another timeout keeps its timeout.
         let delta = attached(|py| timedelta(py, timeout).map(Bound::unbind).ok());
         let _ = self.call::<_, Py<PyAny>>("set_timeout", (delta.flatten(),));
     }

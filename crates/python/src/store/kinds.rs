@@ -1,4 +1,4 @@
-//! The classes that make a store.
+//! Classes that make a store.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -19,23 +19,26 @@ use crate::timeout::timeout;
 /// Default timeout of stores, seconds.
 pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A client of a store server: a ``StoreServer``, ``rdzv store``, or PyTorch's own server from 2.5 on.
+/// Client of a store server.
 ///
-/// One object is one connection. Connecting is tried until the server answers, within ``timeout``.
+/// The server is a ``StoreServer``, ``rdzv store``, or PyTorch's own server from 2.5 on. One object
+/// is one connection. It tries to connect until the server answers, within ``timeout``.
 ///
 /// Args:
 ///     host (str): name or address of the server's host.
-///     port (int): its port.
-///     timeout (float | timedelta | None): seconds for connecting, and for later waits that are given none.
-///         Default 300.
-///     wait (bool): whether to wait for a server that is not there yet. Default True.
-///     token (str | bytes | None): the secret of the job, 16 bytes or more, which client and server prove to each
-///         other to have. It is not sent. Default None: the server must ask for none.
-///     tls (dict | None): PEM files ``certificate`` and ``key`` of this process, and ``authorities``, which have signed
-///         the server's. Default None: no TLS.
+///     port (int): port of the server.
+///     timeout (float | timedelta | None): default time limit in seconds, for connecting and for
+///         waits. Default 300.
+///     wait (bool): True to wait for a server that has not started yet. Default True.
+///     token (str | bytes | None): the secret of the job, at least 16 bytes. Client and server
+///         prove to each other that they have it, without sending it. Default None: the server must
+///         need none.
+///     tls (dict | None): PEM files: ``certificate`` and ``key`` of this process, and
+///         ``authorities`` that signed the server's certificate. Default None: no TLS.
 ///
 /// Raises:
-///     StoreError: no connection was made; the text says what was found at the address, or which side lacks what.
+///     StoreError: no connection was made. The text says what answers at the address, or which side
+///         lacks a credential.
 ///     ValueError: a token is too short, or a file of ``tls`` cannot be used.
 ///
 /// Example:
@@ -44,10 +47,10 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///     ...     store.set("model", b"ready")
 #[pyclass(extends = StoreObject, frozen, name = "TCPStore", module = "rdzv")]
 pub(crate) struct TcpStoreObject {
-    /// The host of the server, as it was given: a ``str``.
+    /// Host of the server, as it was given: a ``str``.
     #[pyo3(get)]
     host: String,
-    /// The port of the server: an ``int``.
+    /// Port of the server: an ``int``.
     #[pyo3(get)]
     port: u16,
 }
@@ -78,17 +81,18 @@ impl TcpStoreObject {
     }
 }
 
-/// A store in one file, for processes of one host, or of several that share a file system.
+/// Store in one file, for processes with a common file system.
 ///
-/// PyTorch's ``FileStore`` can use the same file. There are no queues.
+/// They are on one host, or on several hosts. PyTorch's ``FileStore`` can use the same file. There
+/// are no queues.
 ///
 /// Args:
-///     path (str | os.PathLike): the file; its folder must be there.
-///     world_size (int): number of objects, in all processes, after whose closing the file is removed. -1, the
-///         default: it stays.
+///     path (str | os.PathLike): the file; its folder must exist.
+///     world_size (int): number of store objects in all processes. The file is removed when this
+///         number of objects have been closed. Default -1: the file stays.
 ///
 /// Raises:
-///     StoreError: the file cannot be used, or holds something else.
+///     StoreError: the file cannot be used, or has other content.
 ///     ValueError: the world size is 0 or less than -1.
 ///
 /// Example:
@@ -96,7 +100,7 @@ impl TcpStoreObject {
 ///     >>> store = rdzv.FileStore(os.path.join(tempfile.mkdtemp(), "store"), 1)
 #[pyclass(extends = StoreObject, frozen, name = "FileStore", module = "rdzv")]
 pub(crate) struct FileStoreObject {
-    /// The path of the file: a ``str``.
+    /// Path of the file: a ``str``.
     #[pyo3(get)]
     path: String,
 }
@@ -128,7 +132,9 @@ impl FileStoreObject {
     }
 }
 
-/// A store inside this process, for its threads and for tests. ``clone()`` shares the data.
+/// Store inside this process, for its threads and for tests.
+///
+/// ``clone()`` shares the data.
 ///
 /// Example:
 ///     >>> store = rdzv.HashStore()
@@ -145,18 +151,20 @@ impl HashStoreObject {
     }
 }
 
-/// Another store, with ``prefix/`` put before every key. It shares the other one's connection and timeout.
+/// Store that puts ``prefix/`` before every key of another store.
+///
+/// It shares the connection and timeout of the other store.
 ///
 /// Args:
 ///     prefix (str): the prefix, without the slash.
-///     store (Store): the store below. For a store of torch give ``rdzv.Store.of(store)``.
+///     store (Store): the store below. For a store of torch pass ``rdzv.Store.of(store)``.
 ///
 /// Example:
 ///     >>> job = rdzv.PrefixStore("job 7", rdzv.HashStore())
 ///     >>> job.set("model", b"ready")
 #[pyclass(extends = StoreObject, frozen, name = "PrefixStore", module = "rdzv")]
 pub(crate) struct PrefixStoreObject {
-    /// The prefix, without the slash that joins it to the keys: a ``str``.
+    /// Prefix, without the slash that joins it to the keys: a ``str``.
     #[pyo3(get)]
     prefix_name: String,
 }
@@ -173,7 +181,7 @@ impl PrefixStoreObject {
         Ok(initializer(over, kind, Self { prefix_name }))
     }
 
-    /// The store below: a ``Store``.
+    /// Store below this one: a ``Store``.
     #[getter]
     fn underlying_store(slf: PyRef<'_, Self>) -> Option<Py<StoreObject>> {
         match &slf.as_super().kind {
@@ -184,7 +192,7 @@ impl PrefixStoreObject {
 }
 
 impl PrefixStoreObject {
-    /// A prefix store over `store`.
+    /// Makes a prefix store over `store`.
     pub(super) fn over(store: &Bound<'_, StoreObject>, prefix: String) -> PyResult<Py<Self>> {
         Py::new(store.py(), Self::new(prefix, store)?)
     }
@@ -213,7 +221,7 @@ fn file(
     initializer(store, kind, FileStoreObject { path })
 }
 
-/// The object for a store that a URL has led to.
+/// Returns the object for a store that a URL has made.
 pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny>> {
     let store = match (store as Box<dyn Any>).downcast::<TcpStore>() {
         Ok(tcp) => return any(py, client(*tcp)),
@@ -228,7 +236,7 @@ pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny
     any(py, file(Arc::new(*store), path, -1))
 }
 
-/// The object that `made` makes, as one of any class.
+/// Returns a new object of any store class.
 fn any<T: pyo3::PyClass>(
     py: Python<'_>,
     made: impl Into<PyClassInitializer<T>>,
@@ -243,8 +251,11 @@ where
     PyClassInitializer::from(StoreObject::new(store, kind)).add_subclass(of)
 }
 
-/// Makes a connection, on a thread of its own: looking a name up and dialling cannot be ended early. If
-/// Ctrl-C ends the wait, that thread goes on until its timeout, and what it makes is closed.
+/// Connects on a separate thread.
+///
+/// The reason is that a name lookup and a dial cannot be interrupted.
+///
+/// If Ctrl-C ends the wait, that thread continues until its timeout, and its connection is closed.
 fn connected(
     py: Python<'_>,
     connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send + 'static,
@@ -252,13 +263,11 @@ fn connected(
     let made = on_thread(py, "rdzv-connect", connect)?;
     match made {
         Some(made) => made.map_err(|error| of_store(py, &error)),
-        None => Err(PyRuntimeError::new_err(
-            "the thread that connects has ended",
-        )),
+        None => Err(PyRuntimeError::new_err("the connecting thread has ended")),
     }
 }
 
-/// A second handle to the data of `store`, of the same class.
+/// Makes a second handle to the data of `store`, of the same class.
 pub(super) fn clone(store: &Bound<'_, StoreObject>) -> PyResult<Py<PyAny>> {
     let py = store.py();
     let object = store.get();

@@ -1,10 +1,10 @@
-//! The stores: one class for what all of them can do, and one each to make them.
+//! Stores: a common class with the operations, and one class for each kind.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `mod.rs` | `Store`: the operations |
 //! | `kinds.rs` | `TCPStore`, `FileStore`, `HashStore`, `PrefixStore` |
-//! | `foreign.rs` | a store of torch, as a store of ours |
+//! | `foreign.rs` | a store of torch as a store of rdzv |
 //! | `server.rs` | `StoreServer` |
 //! | `waits.rs` | waits of coroutines |
 
@@ -27,7 +27,7 @@ use crate::handle::Handle;
 use crate::interrupt::{detach, detached, is_to_end};
 use crate::timeout::{timedelta, timeout};
 
-/// The classes of this folder.
+/// Adds the classes of this folder.
 pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<StoreObject>()?;
     module.add_class::<kinds::TcpStoreObject>()?;
@@ -37,13 +37,13 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::StoreServer>()
 }
 
-/// The class of a store, and what it was made of.
+/// Kind of a store, with the arguments that made it.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Tcp {
         host: String,
         port: u16,
-        /// The store itself.
+        /// Store itself.
         client: Weak<TcpStore>,
     },
     File {
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
     Hash,
     Prefix {
         prefix: String,
-        /// The store below.
+        /// Store below this one.
         under: Py<StoreObject>,
     },
     Foreign {
@@ -64,7 +64,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The name of its class.
+    /// Returns the name of the class.
     fn name(&self) -> &'static str {
         match self {
             Self::Tcp { .. } => "TCPStore",
@@ -76,14 +76,15 @@ impl Kind {
     }
 }
 
-/// Keys and values that processes share, with waiting, counting and queues. Abstract: make a ``TCPStore``,
-/// ``FileStore``, ``HashStore`` or ``PrefixStore``.
+/// Keys and values that processes share, with waits, counters and queues.
 ///
-/// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and come back as ``bytes``. Timeouts
-/// are seconds or a ``timedelta``; ``None`` is the store's own, ``math.inf`` waits permanently. A
-/// store may be used by several threads; over TCP a wait in one of them keeps the others waiting,
-/// so give each a ``clone()``. Ctrl-C ends a wait within 200 ms, and the store can still be used.
-/// Every operation raises ``StoreError`` if the connection is lost.
+/// The class is abstract: make a ``TCPStore``, ``FileStore``, ``HashStore`` or ``PrefixStore``.
+///
+/// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and are returned as ``bytes``.
+/// Timeouts are seconds or a ``timedelta``; ``None`` is the store's own timeout, and ``math.inf``
+/// waits permanently. Several threads may use a store. Over TCP a wait in one thread delays the
+/// others, so give each thread a ``clone()``. Ctrl-C ends a wait within 200 ms, and the store stays
+/// usable. Every operation raises ``StoreError`` if the connection is lost.
 ///
 /// Example:
 ///     >>> import rdzv
@@ -106,13 +107,13 @@ impl StoreObject {
         }
     }
 
-    /// The store that an argument is, or a store of torch.
+    /// Returns the store of an argument, which may be a store of torch.
     pub(crate) fn of_argument(object: Object<'_>) -> PyResult<Arc<dyn Store>> {
         let store = foreign::of(object)?;
         store.bind(object.py()).cast::<Self>()?.get().open()
     }
 
-    /// The store, unless it, or the one that it stands on, is closed or of another process.
+    /// Returns the store, unless it or the one below is closed or foreign.
     pub(crate) fn open(&self) -> PyResult<Arc<dyn Store>> {
         if let Kind::Prefix { under, .. } = &self.kind {
             under.get().open()?;
@@ -120,7 +121,9 @@ impl StoreObject {
         self.handle.get()
     }
 
-    /// Reads a value; refuses one that a server would answer by closing the connection.
+    /// Reads a value, and refuses a value that is too long for a server.
+    ///
+    /// The server would close the connection.
     fn value<'a>(&self, name: &str, object: Object<'a>) -> PyResult<&'a [u8]> {
         let value = value(name, object)?;
         let mut base = self;
@@ -137,7 +140,7 @@ impl StoreObject {
         Ok(value)
     }
 
-    /// The client of a server that this store is, or stands on, and the keys as that one knows them.
+    /// Returns the TCP client below this store, with the keys that it uses.
     fn below(&self, keys: &[String]) -> Option<(Arc<TcpStore>, Vec<String>)> {
         match &self.kind {
             Kind::Prefix { prefix, under } => {
@@ -161,7 +164,7 @@ impl StoreObject {
     }
 }
 
-/// Runs `call`, in which operations of stores block, without the interpreter.
+/// Runs `call`, which blocks in store operations, without the interpreter.
 pub(crate) fn store_call<T: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, StoreError> + Send,
@@ -177,11 +180,11 @@ fn borrowed(keys: &[String]) -> Vec<&str> {
 impl StoreObject {
     /// Stores a value, and wakes the waiters of its key.
     ///
-    /// Over TCP the server does not answer: a failure shows in the next call.
+    /// Over TCP the server does not answer, so a failure shows in the next call.
     ///
     /// Args:
     ///     key (str): the key.
-    ///     value (bytes | str): at most 8 MiB over TCP.
+    ///     value (bytes | str): the value, at most 8 MiB over TCP.
     ///
     /// Raises:
     ///     ValueError: the value is too long.
@@ -203,7 +206,7 @@ impl StoreObject {
     ///     bytes: the value.
     ///
     /// Raises:
-    ///     StoreTimeout: the key did not come in time.
+    ///     StoreTimeout: the key did not exist in time.
     ///
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
@@ -214,19 +217,21 @@ impl StoreObject {
         self.call(py, |store| store.get_within(key, within))
     }
 
-    /// Adds to the decimal number under a key, and returns the sum. A key that is absent counts as 0.
+    /// Adds to the decimal number under a key, and returns the sum.
+    ///
+    /// A missing key counts as 0.
     ///
     /// Args:
     ///     key (str): the key.
-    ///     amount (int): the summand, of 64 bits with a sign.
+    ///     amount (int): the summand, a signed 64-bit number.
     ///
     /// Returns:
     ///     int: the sum.
     ///
     /// Raises:
     ///     ValueError: the value under the key is no number, in a ``FileStore`` or ``HashStore``.
-    ///     StoreError: the connection is lost. A server also ends it when the value is no number, because
-    ///         PyTorch's protocol has no answer for that: ``clone()`` connects anew.
+    ///     StoreError: the connection is lost. A server also closes it if the value is no number,
+    ///         because PyTorch's protocol has no answer for that. ``clone()`` connects again.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().add("ready", 1)
@@ -252,18 +257,20 @@ impl StoreObject {
         self.call(py, |store| store.append(key, value))
     }
 
-    /// Stores ``desired`` if the key holds ``expected``, or is absent and ``expected`` is empty.
+    /// Stores ``desired`` if the key has ``expected``; returns the current value.
     ///
-    /// For an absent key and an ``expected`` that is not empty nothing is stored, and ``expected``
-    /// is returned, as in PyTorch.
+    /// A missing key equals an empty ``expected``.
+    ///
+    /// If the key is missing and ``expected`` is not empty, nothing is stored, and ``expected`` is
+    /// returned, as in PyTorch.
     ///
     /// Args:
     ///     key (str): the key.
-    ///     expected (bytes | str): the value that the key is to hold.
-    ///     desired (bytes | str): the value to put in its place.
+    ///     expected (bytes | str): the value that the key must have.
+    ///     desired (bytes | str): the new value.
     ///
     /// Returns:
-    ///     bytes: the value that the key holds afterwards.
+    ///     bytes: the value of the key after the call.
     ///
     /// Raises:
     ///     ValueError: a value is too long.
@@ -283,13 +290,13 @@ impl StoreObject {
         self.call(py, |store| store.compare_set(key, expected, desired))
     }
 
-    /// Tells whether all keys are there. Never waits for one.
+    /// Returns True if all keys exist. It never waits.
     ///
     /// Args:
     ///     keys (list[str]): the keys.
     ///
     /// Returns:
-    ///     bool: whether all of them are there.
+    ///     bool: True if all of them exist.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().check(["model"])
@@ -299,14 +306,14 @@ impl StoreObject {
         self.call(py, |store| store.check(&borrowed(&keys)))
     }
 
-    /// Waits until all keys are there.
+    /// Waits until all keys exist.
     ///
     /// Args:
     ///     keys (list[str]): the keys.
     ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
     ///
     /// Raises:
-    ///     StoreTimeout: a key did not come in time; the text names those that are missing.
+    ///     StoreTimeout: a key did not exist in time; the text names the missing keys.
     ///
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.wait(["model"], 1.0)
@@ -323,7 +330,7 @@ impl StoreObject {
     ///     key (str): the key.
     ///
     /// Returns:
-    ///     bool: whether it was there; a ``FileStore`` always says True.
+    ///     bool: True if the key existed; a ``FileStore`` always returns True.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().delete_key("model")
@@ -332,7 +339,7 @@ impl StoreObject {
         self.call(py, |store| store.delete_key(key))
     }
 
-    /// Returns the number of keys in the whole store, those of its own bookkeeping among them.
+    /// Returns the number of keys in the whole store, including internal keys.
     ///
     /// Returns:
     ///     int: the number; a ``PrefixStore`` counts all keys of the store below it.
@@ -347,7 +354,8 @@ impl StoreObject {
     /// Returns all keys, in no order.
     ///
     /// Returns:
-    ///     list[str]: the keys; of a ``PrefixStore`` those with its prefix, without it.
+    ///     list[str]: the keys. A ``PrefixStore`` returns the keys with its prefix, without the
+    ///         prefix.
     ///
     /// Raises:
     ///     StoreError: the store cannot list its keys.
@@ -368,7 +376,7 @@ impl StoreObject {
     ///     list[bytes]: the values.
     ///
     /// Raises:
-    ///     StoreTimeout: a key did not come within the store's timeout.
+    ///     StoreTimeout: a key did not exist within the store's timeout.
     ///
     /// Example:
     ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
@@ -382,7 +390,7 @@ impl StoreObject {
     ///
     /// Args:
     ///     keys (list[str]): the keys.
-    ///     values (list[bytes | str]): a value for each.
+    ///     values (list[bytes | str]): a value for each key.
     ///
     /// Raises:
     ///     ValueError: the lists differ in length, or a value is too long.
@@ -406,10 +414,12 @@ impl StoreObject {
         self.call(py, |store| store.multi_set(&pairs))
     }
 
-    /// Tells whether ``append``, ``multi_get`` and ``multi_set`` are single operations here.
+    /// Returns True if the store has the extended operations.
+    ///
+    /// Then ``append``, ``multi_get`` and ``multi_set`` are single operations.
     ///
     /// Returns:
-    ///     bool: True, but for a store of torch that lacks them.
+    ///     bool: True, except for a store of torch that lacks them.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().has_extended_api()
@@ -439,14 +449,14 @@ impl StoreObject {
     ///
     /// Args:
     ///     key (str): name of the queue.
-    ///     block (bool): whether to wait for an item, up to the store's timeout. Default True.
+    ///     block (bool): True to wait for an item, up to the store's timeout. Default True.
     ///
     /// Returns:
     ///     bytes: the item.
     ///
     /// Raises:
     ///     QueueEmpty: the queue is empty, and ``block`` is False.
-    ///     StoreTimeout: no item came in time.
+    ///     StoreTimeout: no item arrived in time.
     ///     StoreError: the store has no queues (``FileStore``).
     ///
     /// Example:
@@ -475,7 +485,9 @@ impl StoreObject {
         self.call(py, |store| store.queue_len(key))
     }
 
-    /// Waits until ``world_size`` callers have come. A key is good for one barrier.
+    /// Waits until ``world_size`` callers have arrived.
+    ///
+    /// A key can be used for one barrier.
     ///
     /// Args:
     ///     key (str): name of the barrier.
@@ -483,7 +495,8 @@ impl StoreObject {
     ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
     ///
     /// Raises:
-    ///     StoreTimeout: not all came in time; the text says how many did.
+    ///     StoreTimeout: some callers did not arrive in time; the text has the number of those that
+    ///         did.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().barrier("start", world_size=1)
@@ -506,7 +519,7 @@ impl StoreObject {
     ///     prefix (str): the prefix, without the slash.
     ///
     /// Returns:
-    ///     PrefixStore: it shares this store's connection and timeout.
+    ///     PrefixStore: the store, which shares this store's connection and timeout.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().prefix("job 7")
@@ -515,10 +528,10 @@ impl StoreObject {
         kinds::PrefixStoreObject::over(slf, prefix)
     }
 
-    /// Returns a second handle to the same data, with a connection of its own.
+    /// Returns a second handle to the same data, with a separate connection.
     ///
     /// Returns:
-    ///     Store: of the class of this one.
+    ///     Store: a store of the same class.
     ///
     /// Raises:
     ///     StoreError: no connection could be made within the store's timeout.
@@ -530,8 +543,10 @@ impl StoreObject {
         kinds::clone(slf)
     }
 
-    /// The timeout of operations that wait and are given none: a ``timedelta``. May be set to seconds or a
-    /// ``timedelta``; it counts in whole milliseconds. Default: 300 s.
+    /// Default timeout of operations that wait: a ``timedelta``.
+    ///
+    /// It can be set to seconds or a ``timedelta``, and counts in whole milliseconds. Default: 300
+    /// s.
     #[getter(timeout)]
     fn get_timeout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         timedelta(py, self.open()?.timeout())
@@ -542,13 +557,13 @@ impl StoreObject {
         self.set_timeout(timeout)
     }
 
-    /// Sets the timeout of operations that wait and are given none.
+    /// Sets the default timeout of operations that wait.
     ///
     /// Args:
     ///     timeout (float | timedelta): seconds; ``math.inf`` waits permanently.
     ///
     /// Raises:
-    ///     ValueError: it is 0, negative or no number.
+    ///     ValueError: the timeout is 0, negative or no number.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().set_timeout(5.0)
@@ -562,7 +577,7 @@ impl StoreObject {
         Ok(())
     }
 
-    /// Ends the use of this object: its connection is closed; a ``FileStore`` counts itself out of its file.
+    /// Closes the store: its connection ends, and a ``FileStore`` leaves its file.
     ///
     /// The second call does nothing. Leaving a ``with`` block does the same.
     ///
@@ -571,7 +586,7 @@ impl StoreObject {
     fn close(&self, py: Python<'_>) {
         if let Some(store) = self.handle.close(py) {
             detach(py, || {
-                // A prefix store has the connection of another one, which goes on.
+                // A prefix store uses the connection of another store, which stays open.
                 if !matches!(self.kind, Kind::Prefix { .. })
                     && let Some(breaker) = store.breaker()
                 {
@@ -582,7 +597,9 @@ impl StoreObject {
         }
     }
 
-    /// Returns the value of a key in a coroutine; waits for the key without blocking the event loop.
+    /// Returns the value of a key in a coroutine.
+    ///
+    /// It waits for the key without blocking the event loop.
     ///
     /// Args:
     ///     key (str): the key.
@@ -592,7 +609,7 @@ impl StoreObject {
     ///     Awaitable[bytes]: the value.
     ///
     /// Raises:
-    ///     StoreTimeout: the key did not come in time.
+    ///     StoreTimeout: the key did not exist in time.
     ///
     /// Example:
     ///     >>> import asyncio
@@ -610,17 +627,17 @@ impl StoreObject {
         coroutine(slf, "value", [key], timeout)
     }
 
-    /// Waits in a coroutine until all keys are there, without blocking the event loop.
+    /// Waits in a coroutine until all keys exist, without blocking the event loop.
     ///
     /// Args:
     ///     keys (list[str]): the keys.
     ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
     ///
     /// Returns:
-    ///     Awaitable[None]: it ends when they are there.
+    ///     Awaitable[None]: an awaitable that ends when they exist.
     ///
     /// Raises:
-    ///     StoreTimeout: a key did not come in time.
+    ///     StoreTimeout: a key did not exist in time.
     ///
     /// Example:
     ///     >>> import asyncio
@@ -637,8 +654,10 @@ impl StoreObject {
         coroutine(slf, "keys", keys, timeout)
     }
 
-    /// Takes the first item of a queue in a coroutine; waits for one, up to the store's timeout, without blocking
-    /// the event loop. A coroutine that is cancelled puts an item that it had taken back, at the end.
+    /// Takes the first item of a queue in a coroutine.
+    ///
+    /// It waits for an item, up to the store's timeout, without blocking the event loop. A
+    /// cancelled coroutine returns an item that it had taken to the end of the queue.
     ///
     /// Args:
     ///     key (str): name of the queue.
@@ -647,7 +666,7 @@ impl StoreObject {
     ///     Awaitable[bytes]: the item.
     ///
     /// Raises:
-    ///     StoreTimeout: no item came in time.
+    ///     StoreTimeout: no item arrived in time.
     ///     StoreError: the store has no queues (``FileStore``).
     ///
     /// Example:
@@ -664,7 +683,9 @@ impl StoreObject {
         coroutine(slf, "item", [key], None)
     }
 
-    /// Begins a wait of a coroutine. `done` gets a value and an exception, on another thread.
+    /// Begins a wait of a coroutine.
+    ///
+    /// `done` gets a value and an exception, on another thread.
     fn _begin_wait(
         &self,
         wanted: &str,
@@ -703,13 +724,13 @@ impl StoreObject {
         self.close(py);
     }
 
-    /// Makes a store of ours from a store object of torch.
+    /// Makes a store of rdzv from a store object of torch.
     ///
     /// Args:
-    ///     torch_store (torch.distributed.Store): any object with its methods.
+    ///     torch_store (torch.distributed.Store): any object with the methods of that class.
     ///
     /// Returns:
-    ///     Store: it calls the methods of that object.
+    ///     Store: a store that calls the methods of that object.
     ///
     /// Raises:
     ///     TypeError: the object lacks a method; the text names it.
@@ -740,7 +761,7 @@ impl StoreObject {
     }
 }
 
-/// A coroutine that waits; see `rdzv/_waits.py`.
+/// Returns the coroutine of a wait; see `rdzv/_waits.py`.
 fn coroutine<'py>(
     store: &Bound<'py, StoreObject>,
     wanted: &str,

@@ -1,4 +1,4 @@
-//! The server of a store, as an object of Python.
+//! Server of a store, as an object of Python.
 
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,32 +16,33 @@ use crate::errors::of_store;
 use crate::handle::{Ending, Handle};
 use crate::interrupt::detach;
 
-/// The state of a server object, until it is closed.
+/// State of a server object, until it is closed.
 #[derive(Debug)]
 struct Serving {
     server: Mutex<Option<TcpStoreServer>>,
-    /// Its listening socket.
+    /// Descriptor of its listening socket.
     fd: RawFd,
     _ending: Ending,
 }
 
-/// A store server in this process, bound and listening when the constructor returns.
+/// Store server in this process, listening when the constructor returns.
 ///
-/// Clients are ``rdzv.TCPStore`` and ``torch.distributed.TCPStore``. It ends, and its data with it,
-/// when it is closed, dropped, or the interpreter ends.
+/// Clients are ``rdzv.TCPStore`` and ``torch.distributed.TCPStore``. The server and its data end
+/// when the object is closed or dropped, or when the interpreter ends.
 ///
 /// Args:
-///     host (str): name or address to listen on. Default "127.0.0.1": this host only. Without a token everybody who
-///         reaches the port can use the store, so give another address with one, or in a network that you trust.
-///     port (int): the port; 0, the default, lets the system choose a free one.
-///     fd (int | None): a socket that is bound already, taken over from the caller, instead of host and port.
-///     token (str | bytes | None): the secret of the job, 16 bytes or more, which clients have to prove. Default None:
-///         clients prove nothing.
-///     tls (dict | None): PEM files ``certificate`` and ``key`` of this process, and ``authorities``, which have signed
-///         those of the clients. Default None: no TLS.
-///     torch_clients (str): which clients of PyTorch, which can prove nothing, are let in all the same where there is a
-///         token or TLS: ``"job"``, the default, on this host and on addresses from which the token was proven;
-///         ``"deny"``; ``"any"``.
+///     host (str): name or address to listen on. Default "127.0.0.1": this host only. Without a
+///         token every process that reaches the port can use the store. So use another address only
+///         with a token, or in a network that you trust.
+///     port (int): the port. Default 0: the system chooses a free port.
+///     fd (int | None): a bound socket, taken over from the caller, instead of host and port.
+///     token (str | bytes | None): the secret of the job, at least 16 bytes, which clients must
+///         prove to have. Default None: clients prove nothing.
+///     tls (dict | None): PEM files: ``certificate`` and ``key`` of this process, and
+///         ``authorities`` that signed the certificates of the clients. Default None: no TLS.
+///     torch_clients (str): PyTorch's clients to accept despite a token or TLS, although they can
+///         prove nothing. ``"job"``, the default, accepts clients of this host, and of addresses
+///         from which the token was proven. ``"deny"`` accepts none, and ``"any"`` all.
 ///
 /// Raises:
 ///     StoreError: the address or port cannot be used.
@@ -55,10 +56,10 @@ struct Serving {
 #[derive(Debug)]
 pub(super) struct StoreServer {
     handle: Handle<Arc<Serving>>,
-    /// The host, as it was given: a ``str``.
+    /// Host, as it was given: a ``str``.
     #[pyo3(get)]
     host: String,
-    /// The port that it listens on: an ``int``.
+    /// Port on which the server listens: an ``int``.
     #[pyo3(get)]
     port: u16,
 }
@@ -129,10 +130,10 @@ impl StoreServer {
         })
     }
 
-    /// Returns the descriptor of the listening socket, to be passed on to a process that is started.
+    /// Returns the descriptor of the listening socket, to pass to a new process.
     ///
-    /// It belongs to the server: closing it, or calling ``detach`` on a socket made of it, ends the server's
-    /// use of it. Python's ``subprocess`` takes it in ``pass_fds``.
+    /// It belongs to the server. If the caller closes it, or calls ``detach`` on a socket made from
+    /// it, the server can no longer use it. Python's ``subprocess`` takes it in ``pass_fds``.
     ///
     /// Returns:
     ///     int: the descriptor.
@@ -148,7 +149,9 @@ impl StoreServer {
         Ok(self.handle.get()?.fd)
     }
 
-    /// Ends the server: its clients lose their connections, and its data is gone. The second call does nothing.
+    /// Ends the server: clients lose their connections, and the data is deleted.
+    ///
+    /// The second call does nothing.
     ///
     /// Example:
     ///     >>> server = rdzv.StoreServer()
@@ -174,10 +177,10 @@ impl StoreServer {
     }
 }
 
-/// The socket behind a number of the caller's, which is closed there.
+/// Takes over the socket of a caller's descriptor, which is closed there.
 ///
-/// A number alone gives Rust no right to a descriptor, so Python, which knows that it is the
-/// caller's, sends it over a pair of sockets.
+/// A number alone gives Rust no right to a descriptor. Python knows that the descriptor is the
+/// caller's, so Python sends it over a pair of sockets.
 fn taken_over(py: Python<'_>, fd: RawFd) -> PyResult<TcpListener> {
     let refused = |error: &dyn std::fmt::Display| {
         PyValueError::new_err(format!("fd {fd} is no bound TCP socket: {error}"))

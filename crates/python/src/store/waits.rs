@@ -1,8 +1,7 @@
-//! Waits of coroutines: one thread for all of them that are at servers.
+//! Waits of coroutines: one thread for all waits at servers.
 //!
-//! A wait at a server has a connection of its own, whose socket this thread polls beside the
-//! others. Other stores have only waits that block, so each wait in one of these has a thread,
-//! which ends with it.
+//! A wait at a server has a separate connection, and this thread polls the sockets of all of them.
+//! Other stores have only blocking waits. So each wait there has a thread, which ends with it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,10 +21,10 @@ use crate::errors::of_store;
 use crate::handle::{Own, end_with_interpreter};
 use crate::interrupt::attached;
 
-/// The thread of this process.
+/// Thread of this process.
 static WAITER: Mutex<Option<Own<Waiter>>> = Mutex::new(None);
 
-/// The thread, as those who start waits see it.
+/// Handle of the thread, for starting waits.
 struct Waiter {
     commands: Sender<Command>,
     next: AtomicU64,
@@ -38,7 +37,7 @@ enum Command {
     End,
 }
 
-/// The thing that is waited for.
+/// Event to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Value,
@@ -46,21 +45,24 @@ pub(super) enum Wanted {
     Item,
 }
 
-/// A wait that somebody asks for.
+/// Request for a wait.
 pub(super) struct Request {
     pub(super) wanted: Wanted,
     pub(super) store: Arc<dyn Store>,
-    /// The client below the store, and the keys as that one knows them.
+    /// Client below the store, with the keys that it uses.
     pub(super) below: Option<(Arc<TcpStore>, Vec<String>)>,
     pub(super) keys: Vec<String>,
     pub(super) timeout: Duration,
-    /// Called once, with the value (or None) and the exception (or None), on the waiting thread.
+    /// Called once on the waiting thread, with the value and the exception.
+    ///
+    /// Each may be None.
     pub(super) done: Py<PyAny>,
 }
 
 impl Request {
-    /// Takes the wanted thing from `store`, where the keys are `keys`. Waits for it for up to `timeout`; `None` does
-    /// not wait.
+    /// Reads the result from `store`, where the keys are `keys`.
+    ///
+    /// Waits for up to `timeout`; `None` does not wait.
     fn take(&self, store: &dyn Store, keys: &[String], timeout: Option<Duration>) -> Outcome {
         let keys = borrowed(keys);
         let key = keys.first().copied().unwrap_or_default();
@@ -85,7 +87,7 @@ pub(super) fn begin(request: Request) -> PyResult<u64> {
     Ok(number)
 }
 
-/// Ends a wait, if it goes on.
+/// Ends a wait, if it is still in progress.
 pub(super) fn cancel(number: u64) {
     if let Some(waiter) = &*WAITER.lock()
         && !waiter.is_foreign()
@@ -104,7 +106,7 @@ impl Waiter {
             let waiter = WAITER.lock().take();
             if let Some(waiter) = waiter.and_then(Own::into_inner) {
                 waiter.commands.send(Command::End);
-                // A panic of it was shown already.
+                // A panic of the thread was already reported.
                 let _ = waiter.thread.join();
             }
         });
@@ -116,7 +118,7 @@ impl Waiter {
     }
 }
 
-/// A wait that goes on.
+/// Wait in progress.
 struct Going {
     number: u64,
     request: Request,
@@ -124,14 +126,14 @@ struct Going {
     pending: PendingWait,
 }
 
-/// A wait that blocks a thread of its own.
+/// Wait that blocks a separate thread.
 struct Blocked {
     number: u64,
     is_cancelled: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
-/// The result of a wait.
+/// Result of a wait.
 type Outcome = Result<Option<Bytes>, StoreError>;
 
 fn run(mailbox: &Mailbox<Command>) {
@@ -164,12 +166,12 @@ fn run(mailbox: &Mailbox<Command>) {
 fn end(blocked: Vec<Blocked>) {
     blocked.iter().for_each(Blocked::cancel);
     for one in blocked {
-        // A panic of it was shown already.
+        // A panic of the thread was already reported.
         let _ = one.thread.join();
     }
 }
 
-/// Sleeps until a command has come, or something may have happened to a wait.
+/// Sleeps until a command arrives, or a wait may have ended.
 fn wait(mailbox: &Mailbox<Command>, all: &[Going]) -> std::io::Result<()> {
     let ends = all.iter().filter_map(|going| going.pending.until());
     let timeout = ends
@@ -182,12 +184,12 @@ fn wait(mailbox: &Mailbox<Command>, all: &[Going]) -> std::io::Result<()> {
 }
 
 thread_local! {
-    /// Of the wait that this thread is for.
+    /// Flag of the wait of this thread.
     static IS_CANCELLED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
 impl Blocked {
-    /// Starts the thread. `None`: there is none, and the owner was told.
+    /// Starts the thread; `None` after a failure, which was reported to the owner.
     fn begin(number: u64, request: Request) -> Option<Self> {
         let is_cancelled = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_cancelled);
@@ -214,7 +216,7 @@ impl Blocked {
                     what: format!("no thread could be started: {source}"),
                     place: "this process".to_owned(),
                     elapsed: Duration::ZERO,
-                    remedy: "raise the limit of threads, or wait in fewer places at once",
+                    remedy: "raise the limit of threads, or use fewer waits at a time",
                 };
                 tell(done, Err(error));
                 None
@@ -222,7 +224,7 @@ impl Blocked {
         }
     }
 
-    /// The thread sees it within 100 ms.
+    /// The thread reads the flag within 100 ms.
     fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
     }
@@ -236,14 +238,14 @@ fn is_cancelled_here() -> bool {
 }
 
 impl Going {
-    /// Asks the server. `None`: it is over.
+    /// Sends the request to the server; `None` if the wait has ended.
     fn begin(number: u64, request: Request) -> Option<Self> {
         let (tcp, keys) = request.below.as_ref()?;
         let begun = tcp.begin_wait(&borrowed(keys), Some(request.timeout));
         Self::of(number, request, Instant::now(), begun)
     }
 
-    /// A wait that has begun, or not.
+    /// Makes a wait from the result of its start.
     fn of(
         number: u64,
         request: Request,
@@ -261,7 +263,7 @@ impl Going {
         }
     }
 
-    /// Sees whether it is over, and tells its owner. `None`: it is.
+    /// Checks the wait; if it has ended, notifies the owner and returns `None`.
     fn look(self) -> Option<Self> {
         let is_over = self
             .pending
@@ -277,7 +279,7 @@ impl Going {
         };
         let (_, keys) = request.below.as_ref()?;
         match request.take(&connection, keys, None) {
-            // Another client was faster: the key is gone again, or the item.
+            // Another client was faster: it has removed the key or the item.
             Err(StoreError::WaitTimeout { .. } | StoreError::QueueEmpty { .. }) => {}
             outcome => return tell_and_end(request.done, outcome),
         }
@@ -287,7 +289,7 @@ impl Going {
     }
 }
 
-/// Tells the owner of a wait how it ended.
+/// Reports the result of a wait to its owner.
 fn tell(done: Py<PyAny>, outcome: Outcome) {
     attached(|py| {
         let called = match outcome {
@@ -301,7 +303,7 @@ fn tell(done: Py<PyAny>, outcome: Outcome) {
     });
 }
 
-/// [`tell`], as the end of a wait.
+/// Calls [`tell`], as the end of a wait.
 fn tell_and_end<T>(done: Py<PyAny>, outcome: Outcome) -> Option<T> {
     tell(done, outcome);
     None

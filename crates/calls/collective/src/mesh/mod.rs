@@ -218,7 +218,7 @@ impl Mesh {
         self.endpoints.iter().all(|place| place.local.is_some())
     }
 
-    /// Waits until no peer [is behind](Outbound::is_behind) by more than `most` bytes.
+    /// Waits until no peer [is behind](Outbound::is_behind) by over `most` bytes.
     pub(crate) fn flush(&mut self, most: usize) -> Result<()> {
         let mut waiting: Option<SpinWait> = None;
         loop {

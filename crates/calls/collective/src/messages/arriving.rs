@@ -26,7 +26,7 @@ pub(super) struct Arriving {
 pub(super) enum Body {
     /// A frame.
     Frame,
-    /// The values of an eager message, of which `read` bytes have arrived.
+    /// The values of an eager message. `read` bytes have arrived.
     Eager {
         envelope: Envelope,
         values: Vec<u8>,

@@ -56,7 +56,7 @@ use crate::work::{Work, work};
 /// let exchange = |rank: u32| -> Result<(), CollectiveError> {
 ///     let group = ProcessGroup::new(store, rank, 2, Duration::from_secs(60))?;
 ///     let messages = group.point_to_point();
-///     // Both send first: nothing waits for the other one's receive.
+///     // Both send first: no send waits for the other rank's receive.
 ///     let sent = messages.send(vec![rank; 100_000], 1 - rank, 7)?;
 ///     let received = messages.receive(vec![0_u32; 100_000], None, 7)?.wait()?;
 ///     assert_eq!((received.from, received.buffer[99_999]), (1 - rank, 1 - rank));
@@ -251,7 +251,7 @@ impl PointToPoint {
         }
     }
 
-    /// Ends all operations and notifies the peers, because this rank leaves the group.
+    /// Ends all operations and notifies the peers, because this rank leaves.
     pub(crate) fn leave(&self) {
         let stage = std::mem::replace(&mut self.inner.state.lock().stage, Stage::Ended);
         match stage {

@@ -8,8 +8,7 @@
 //!
 //! | file | algorithms |
 //! |---|---|
-//! | `spread.rs` | from one rank to all, and from every rank to every rank: dissemination, trees,
-//! scatter |
+//! | `spread.rs` | from one rank to all: trees, scatter; all to all: dissemination |
 //! | `gather.rs` | from all ranks to one or to all: direct, Bruck, ring; all-to-all |
 //! | `reduce.rs` | combinations: recursive doubling, rings, a tree to one rank |
 //! | `parts.rs` | elements of a part |

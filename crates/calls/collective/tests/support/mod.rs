@@ -3,7 +3,7 @@
 #![allow(
     dead_code,
     clippy::unwrap_used,
-    reason = "shared by test files, none of which uses everything"
+    reason = "each test file uses a part of this module"
 )]
 
 use std::net::Ipv4Addr;
@@ -13,10 +13,10 @@ use std::time::Duration;
 use rdzv_collective::{CollectiveError, GroupOptions, ProcessGroup};
 use rdzv_store::{HashStore, Store};
 
-/// Far more than any of these tests takes.
+/// Time limit far above the duration of these tests.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A store of its own for a test.
+/// Makes a separate store for a test.
 pub(crate) fn store() -> HashStore {
     HashStore::new()
 }
@@ -38,7 +38,7 @@ pub(crate) fn join(
     ProcessGroup::with_options(store, rank, world_size, &options(timeout))
 }
 
-/// Runs all ranks of a group as threads and returns their results in the order of the ranks.
+/// Runs all ranks of a group as threads, and returns their results in order.
 pub(crate) fn run<R: Send>(
     world_size: u32,
     timeout: Duration,
@@ -47,7 +47,7 @@ pub(crate) fn run<R: Send>(
     run_with(world_size, &options(timeout), worker)
 }
 
-/// The same with these options.
+/// Runs all ranks with these options.
 pub(crate) fn run_with<R: Send>(
     world_size: u32,
     options: &GroupOptions,
@@ -56,7 +56,7 @@ pub(crate) fn run_with<R: Send>(
     run_each(world_size, |_| options.clone(), worker)
 }
 
-/// The same with options for each rank.
+/// Runs all ranks with options for each rank.
 pub(crate) fn run_each<R: Send>(
     world_size: u32,
     options: impl Fn(u32) -> GroupOptions,
@@ -75,7 +75,7 @@ pub(crate) fn run_each<R: Send>(
     })
 }
 
-/// Options with which values of ranks on one host go through Unix sockets.
+/// Options for Unix sockets without shared memory.
 pub(crate) fn not_shared() -> GroupOptions {
     GroupOptions {
         shared: false,
@@ -83,7 +83,7 @@ pub(crate) fn not_shared() -> GroupOptions {
     }
 }
 
-/// Options with which all values go through TCP.
+/// Options for TCP only.
 pub(crate) fn far() -> GroupOptions {
     GroupOptions {
         local: false,

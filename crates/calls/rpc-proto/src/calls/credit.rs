@@ -65,10 +65,7 @@ impl Credit {
 
     /// Gives back the credit of a call that has ended.
     pub fn give_back(&mut self, bytes: u64) {
-        debug_assert!(
-            self.calls > 0 && self.bytes >= bytes,
-            "no call holds this credit"
-        );
+        debug_assert!(self.calls > 0 && self.bytes >= bytes, "no such call");
         self.calls = self.calls.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }

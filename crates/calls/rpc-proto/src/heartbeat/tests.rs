@@ -123,10 +123,7 @@ fn who_answers_late_is_not_dead() {
 #[test]
 fn silence_without_a_question_means_nothing() {
     let found = followed(default(), 600.0, &|now| seen(now, now + 1.0, true, 0));
-    assert_eq!(
-        found, None,
-        "the last data was sent before the last arrival"
-    );
+    assert_eq!(found, None, "no data was sent after the last arrival");
 }
 
 #[test]

@@ -9,16 +9,19 @@
 //!
 //! | flow | situation | messages |
 //! |---|---|---|
-//! | F1 | made by a call on another worker | the call; its answer confirms the fork; [`Control::Completed`] when the function has ended |
-//! | F2 | the same, and the caller is the owner | none |
+//! | F1 | call on another worker | the call; its answer confirms the fork; [`Control::Completed`] |
+//! | F2 | call on the same worker | none |
 //! | F3 | owner → user | none: the owner enters the fork before it is sent |
-//! | F4 | user → user | [`Control::ForkRequest`] to the owner, [`Control::ForkAck`] back,
-//! [`Control::ChildAccept`] to the parent, which keeps its fork until then |
+//! | F4 | user → user | [`Control::ForkRequest`], [`Control::ForkAck`], [`Control::ChildAccept`] |
 //! | F5 | user → owner | [`Control::ChildAccept`] to the parent |
 //! | F6 | owner → itself | none |
 //! | F7 | the last handle of a fork is dropped | [`Control::UserDelete`] to the owner |
 //! | F8 | a worker requests the value | a call; the owner answers when the value exists |
 //! | F9 | a reference is an argument | the function starts when its fork is confirmed |
+//!
+//! In F1 the owner sends [`Control::Completed`] when the function has ended. In F4 the receiver
+//! sends its request to the owner, and the owner answers. Then the receiver notifies the parent,
+//! which keeps its fork until then.
 //!
 //! The messages between two workers are numbered, and sent again until they are acknowledged
 //! ([`reliable`]). So each is seen exactly once and in order, whatever the network does. Only a
@@ -41,8 +44,11 @@
 //! | [`message`] | control messages and batches |
 //! | [`io`] | inputs, outputs, settings and errors of [`References`] |
 //! | [`reliable`] | the numbered messages to and from one member |
-//! | `references` | the state machine; below it `owner` (values here), `user` (forks here), `child`
-//! (forks in flight), `shutdown` (lost members, shutdown, leaks) |
+//! | `references` | the state machine: its state, timers and dispatch |
+//! | `references/owner` | values of this member |
+//! | `references/user` | forks of this member |
+//! | `references/child` | forks in flight |
+//! | `references/shutdown` | lost members, shutdown, leaks |
 
 pub mod ident;
 pub mod io;

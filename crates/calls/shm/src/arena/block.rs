@@ -1,4 +1,4 @@
-//! A piece of an arena.
+//! Blocks of an arena.
 #![expect(
     unsafe_code,
     reason = "slices of mapped memory can only be made from raw pointers"
@@ -32,14 +32,15 @@ impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the block is in the mapping, which lives as long as `self`. Until `self` is
         // dropped, no other block gets the same memory. No other process can write, and a writer in
-        // this process holds `self` exclusively.
+        // this process has exclusive access to `self`.
         unsafe { slice::from_raw_parts(self.arena.memory.start().add(self.offset), self.length) }
     }
 }
 
 impl AsMut<[u8]> for Block {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above. Borrowers read only frozen bytes, and then no code has `self` any more.
+        // SAFETY: as above. Borrowers read only frozen bytes, and after the freeze no code has
+        // `self`.
         unsafe {
             slice::from_raw_parts_mut(self.arena.memory.start().add(self.offset), self.length)
         }

@@ -1,29 +1,31 @@
-//! Which parts of an arena are in use: blocks whose sizes are powers of two, split and joined again
-//! with the other half of what they were split from.
+//! Blocks of an arena and their use.
+//!
+//! Block sizes are powers of two. A block is split in halves, and both free halves are joined
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The smallest block.
+/// Minimum size of a block.
 const SMALLEST: usize = 4096;
 
-/// A block in use: by its owner, by peers, or both.
+/// Block in use: by its owner, by peers, or both.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     size: usize,
     generation: u32,
     owned: bool,
-    /// How many leases there are.
+    /// Number of leases.
     pins: u64,
 }
 
-/// The parts of an arena.
+/// Blocks of an arena.
 #[derive(Debug)]
 pub(super) struct Blocks {
     capacity: usize,
-    /// Where free blocks begin, by the power of two: entry 0 is for the smallest.
+    /// Offsets of free blocks, by the power of two: entry 0 is for the smallest.
     free: Vec<BTreeSet<usize>>,
     used: BTreeMap<usize, Used>,
-    /// Where the block of each generation in use begins.
+    /// Offset of the block of each generation in use.
     generations: BTreeMap<u32, usize>,
     generation: u32,
 }
@@ -50,7 +52,7 @@ impl Blocks {
         self.capacity - self.used.values().map(|used| used.size).sum::<usize>()
     }
 
-    /// The offset of a block of at least this length.
+    /// Returns the offset of a new block of at least this length.
     pub(super) fn allocate(&mut self, length: usize) -> Option<usize> {
         if length > self.capacity {
             return None;
@@ -73,7 +75,7 @@ impl Blocks {
         Some(offset)
     }
 
-    /// A number that no block in use has.
+    /// Returns a number that no block in use has.
     fn next_generation(&mut self) -> u32 {
         loop {
             self.generation = self.generation.wrapping_add(1);
@@ -83,24 +85,26 @@ impl Blocks {
         }
     }
 
-    /// The owner needs a block no more. It is free when it is not leased either.
+    /// Ends the owner's use of a block.
+    ///
+    /// The block is free once it has no leases either.
     pub(super) fn release(&mut self, offset: usize) {
         let used = self.used.get_mut(&offset);
-        let used = used.expect("a block is released once, by what was allocated");
+        let used = used.expect("an allocated block is released once");
         used.owned = false;
         if used.pins == 0 {
             self.free_up(offset);
         }
     }
 
-    /// Adds a lease of the block that holds the byte at this offset; returns its generation.
+    /// Adds a lease of the block at this offset, and returns its generation.
     pub(super) fn pin(&mut self, offset: usize) -> Option<u32> {
         let used = self.holding(offset)?;
         used.pins += 1;
         Some(used.generation)
     }
 
-    /// This number of leases of a block are over.
+    /// Ends this number of leases of a block.
     pub(super) fn unpin(&mut self, generation: u32, count: u64) {
         let Some(offset) = self.generations.get(&generation).copied() else {
             return;
@@ -114,7 +118,7 @@ impl Blocks {
         }
     }
 
-    /// Takes a block back, and joins it with the other half of what it was split from.
+    /// Frees a block, and joins it with its other half if that is free.
     fn free_up(&mut self, offset: usize) {
         let Some(used) = self.used.remove(&offset) else {
             return;
@@ -132,14 +136,14 @@ impl Blocks {
         self.free[class].insert(offset);
     }
 
-    /// The block in use that holds the byte at this offset.
+    /// Returns the block in use that has the byte at this offset.
     fn holding(&mut self, offset: usize) -> Option<&mut Used> {
         let (begin, used) = self.used.range_mut(..=offset).next_back()?;
         (offset < begin + used.size).then_some(used)
     }
 }
 
-/// The class of a power of two.
+/// Returns the class of a power of two.
 fn class(size: usize) -> usize {
     (size / SMALLEST).trailing_zeros() as usize
 }
@@ -184,7 +188,7 @@ mod tests {
                 blocks.release(offset);
             }
             prop_assert_eq!(blocks.free(), CAPACITY);
-            prop_assert_eq!(blocks.allocate(CAPACITY), Some(0), "it was not joined again");
+            prop_assert_eq!(blocks.allocate(CAPACITY), Some(0), "the blocks were not joined again");
         }
     }
 
@@ -210,9 +214,9 @@ mod tests {
         assert_eq!(blocks.pin(block), Some(generation));
         blocks.release(block);
         blocks.unpin(generation, 1);
-        assert_eq!(blocks.allocate(1), None, "it is leased");
+        assert_eq!(blocks.allocate(1), None, "the block is leased");
         blocks.unpin(generation.wrapping_add(1), 1);
-        assert_eq!(blocks.allocate(1), None, "another one was given back");
+        assert_eq!(blocks.allocate(1), None, "another block was returned");
         blocks.unpin(generation, 1);
         assert_eq!(blocks.allocate(1), Some(block));
     }

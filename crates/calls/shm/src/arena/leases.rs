@@ -1,7 +1,8 @@
-//! The leases between two processes, over the Unix socket between them.
+//! Leases between two processes, over the Unix socket between them.
 //!
-//! The socket carries nothing else. A message has 16 bytes: what it is, the arena, its capacity. An
-//! arena comes with its descriptor, and the first one with an end of the *liveness socket* too.
+//! The socket carries nothing else. A message has 16 bytes: its kind, the arena, and the capacity.
+//! An arena is sent with its descriptor. The first arena is also sent with an end of the *liveness
+//! socket*.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -17,14 +18,16 @@ use super::{Arena, Location, Shared};
 use crate::error::{Result, ShmError};
 use crate::pass;
 
-/// The most arenas that are passed to one peer; bytes of others are sent in another way.
+/// Maximum number of arenas passed to one peer.
+///
+/// Bytes of further arenas are sent in another way.
 const MOST_ARENAS: usize = 1024;
 
 const MESSAGE: usize = 16;
 const PASSED: [u8; 4] = *b"RZA+";
 const GONE: [u8; 4] = *b"RZA-";
 
-/// One end of a Unix socket over which arenas are passed, and what is leased in each direction.
+/// End of a Unix socket over which arenas are passed, with all leases.
 #[derive(Debug)]
 pub struct Leases {
     socket: OwnedFd,
@@ -32,34 +35,35 @@ pub struct Leases {
     theirs: Mutex<Theirs>,
 }
 
-/// The arenas that the peer can read.
+/// Arenas that the peer can read.
 #[derive(Debug, Default)]
 struct Ours {
     liveness: Option<Arc<OwnedFd>>,
     arenas: BTreeMap<u32, PassedArena>,
 }
 
-/// An arena that the peer can read.
+/// Arena that the peer can read.
 #[derive(Debug)]
 struct PassedArena {
     arena: Weak<Shared>,
-    /// How many leases there are of each generation.
+    /// Number of leases of each generation.
     leases: BTreeMap<u32, u64>,
-    /// As long as there are any, also if nobody else here has it: the peer may not have opened it
-    /// yet, and would not find it any more.
+    /// The arena, while it has leases.
+    ///
+    /// The peer may not have opened it yet, and could not find it if it were dropped.
     retained: Option<Arena>,
 }
 
-/// The arenas of the peer that are open here.
+/// Arenas of the peer that are open here.
 #[derive(Debug, Default)]
 struct Theirs {
     liveness: Option<Arc<OwnedFd>>,
-    /// Or why one cannot be used.
+    /// Arenas by number, or the reason why an arena cannot be used.
     arenas: BTreeMap<u32, Result<Arc<PeerArena>, String>>,
 }
 
 impl Leases {
-    /// Over this socket, which must not block.
+    /// Makes leases over this socket, which must not block.
     pub fn new(socket: OwnedFd) -> Arc<Self> {
         Arc::new(Self {
             socket,
@@ -68,14 +72,16 @@ impl Leases {
         })
     }
 
-    /// The socket. It is readable when there is a message, or the peer has ended.
+    /// Returns the socket, which is readable for messages and at the peer's end.
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Leases bytes to the peer if they lie in an arena of this process, and returns their
-    /// location. They do not change until the peer has released them, or has closed its liveness
-    /// socket. None if they have to be sent in another way.
+    /// Leases bytes to the peer, and returns their location.
+    ///
+    /// The bytes must be in an arena of this process. They do not change until the peer has
+    /// released them, or has closed its liveness socket. `None` if they must be sent in another
+    /// way.
     pub fn grant(self: &Arc<Self>, bytes: &Bytes) -> Option<Location> {
         let arena = Arena::of(bytes)?;
         let mut ours = self.ours.lock();
@@ -89,7 +95,9 @@ impl Leases {
         Some(location)
     }
 
-    /// The peer has released one lease of this generation. False if it had none.
+    /// Records that the peer has released one lease of this generation.
+    ///
+    /// `false` if the peer had no such lease.
     #[must_use]
     pub fn released(&self, arena: u32, generation: u32) -> bool {
         let mut ours = self.ours.lock();
@@ -105,7 +113,7 @@ impl Leases {
         }
         let retained = leased.retained.take_if(|_| leased.leases.is_empty());
         let arena = leased.arena.upgrade();
-        // Its last handle must not be dropped while this is locked.
+        // The last handle of the arena must not be dropped while this is locked.
         drop(ours);
         if let Some(arena) = arena {
             arena.unpin(generation, 1);
@@ -114,15 +122,15 @@ impl Leases {
         true
     }
 
-    /// The bytes of a lease of the peer, without a copy.
+    /// Returns the bytes of a lease of the peer, without a copy.
     ///
-    /// `on_release` runs when the last clone is dropped, on whichever thread that is: it must not
-    /// wait. It runs also if this fails.
+    /// `on_release` runs when the last clone is dropped, on the thread of that drop, so it must not
+    /// block. It also runs if this fails.
     ///
     /// # Errors
     ///
     /// [`ShmError::Refused`] if the peer has not passed that arena, it cannot be mapped, or the
-    /// place is not in it.
+    /// location is not in it.
     pub fn open(
         &self,
         location: Location,
@@ -130,7 +138,7 @@ impl Leases {
     ) -> Result<Bytes> {
         let mut theirs = self.theirs.lock();
         if !theirs.arenas.contains_key(&location.arena) {
-            // It was passed before the words about it were sent.
+            // The peer passed the arena before it sent the location.
             let _ = self.poll(&mut theirs);
         }
         let found = theirs.arenas.get(&location.arena).cloned();
@@ -144,23 +152,23 @@ impl Leases {
         Err(ShmError::refused("an arena", why_not))
     }
 
-    /// `true` if the peer has ended, or has closed.
+    /// `true` if the peer has ended, or has closed the socket.
     ///
-    /// Takes the messages that are there.
+    /// Handles the available messages.
     pub fn has_ended(&self) -> bool {
         self.poll(&mut self.theirs.lock())
     }
 
-    /// Grants no leases from now on.
+    /// Ends the granting of leases.
     ///
-    /// Those that the peer still has last until it closes its liveness socket; ours is closed when
-    /// the last bytes of the peer are dropped.
+    /// Leases that the peer still has last until it closes its liveness socket. The liveness socket
+    /// of this process is closed when the last bytes of the peer are dropped.
     pub fn end(&self) {
         let mut ours = self.ours.lock();
         let liveness = ours.liveness.take();
         let arenas = std::mem::take(&mut ours.arenas);
-        // Nothing is dropped while this is locked: the last handle of an arena would come back
-        // here.
+        // Nothing is dropped while this is locked, because the drop of the last handle of an arena
+        // would lock it again.
         drop(ours);
         if let Some(liveness) = liveness {
             for leased in arenas.into_values() {
@@ -175,12 +183,12 @@ impl Leases {
         drop(theirs);
     }
 
-    /// How many arenas of the peer are mapped.
+    /// Returns the number of mapped arenas of the peer.
     pub fn arenas(&self) -> usize {
         self.theirs.lock().arenas.len()
     }
 
-    /// Passes an arena; none if it cannot be passed, or not now.
+    /// Passes an arena; `None` if that is impossible, or impossible now.
     fn pass(self: &Arc<Self>, ours: &mut Ours, arena: &Arena) -> Option<()> {
         if ours.arenas.len() >= MOST_ARENAS {
             ours.arenas
@@ -196,7 +204,7 @@ impl Leases {
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.descriptor()];
         descriptors.extend(new_liveness.iter().map(|(_, theirs)| theirs.as_fd()));
         let message = message(PASSED, arena.id(), arena.capacity() as u64);
-        // A message is taken whole or not at all, and if the socket is full, it is not now.
+        // The socket takes a message completely or not at all. It may be full now.
         pass::send(&self.socket, &[IoSlice::new(&message)], &descriptors).ok()?;
         if let Some((own, _)) = new_liveness {
             ours.liveness = Some(Arc::new(own));
@@ -213,15 +221,15 @@ impl Leases {
         Some(())
     }
 
-    /// An arena of this process is gone.
+    /// Notifies the peer that an arena of this process was dropped.
     pub(super) fn forget(&self, arena: u32) {
         self.ours.lock().arenas.remove(&arena);
         let message = message(GONE, arena, 0);
-        // If it is not told, the peer keeps the memory until the connection ends.
+        // If the message is not sent, the peer keeps the memory until the connection ends.
         let _ = pass::send(&self.socket, &[IoSlice::new(&message)], &[]);
     }
 
-    /// Takes the messages that are there. True if no more can come.
+    /// Handles the available messages; `true` if no more can arrive.
     fn poll(&self, theirs: &mut Theirs) -> bool {
         loop {
             let mut message = [0; MESSAGE];
@@ -232,7 +240,7 @@ impl Leases {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The end, an error, or words that make no sense: in each case it is over.
+                // The end, an error, or an invalid message ends the connection.
                 Ok(_) | Err(_) => return true,
             }
         }
@@ -246,7 +254,7 @@ impl Drop for Leases {
 }
 
 impl Theirs {
-    /// False if the message makes no sense.
+    /// Handles a message; `false` if the message is invalid.
     fn take(&mut self, message: [u8; MESSAGE], descriptors: Vec<OwnedFd>) -> bool {
         let [what, arena, low, high] = *message.as_chunks::<4>().0 else {
             return false;
@@ -284,7 +292,7 @@ fn message(what: [u8; 4], arena: u32, capacity: u64) -> [u8; MESSAGE] {
     message
 }
 
-/// Our end, and the one that the peer keeps as long as it has anything of us.
+/// Returns our end, and the end that the peer keeps while it uses any arena.
 fn liveness() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socketpair(

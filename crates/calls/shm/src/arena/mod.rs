@@ -10,14 +10,14 @@
 //! ```
 //!
 //! A block is free again when the last clone of its bytes is dropped here and every lease of the
-//! block is over. A lease is over when the peer has released it, or when the peer can no longer
-//! have it. A lost connection does not end a lease, since the peer still has bytes that must not
-//! change. This process learns from the end of a pair of sockets (the *liveness socket*) that the
-//! peer has dropped all of them, or has ended.
+//! block has ended. A lease ends when the peer releases it, or when the peer can no longer use it.
+//! A lost connection does not end a lease, since the peer still has bytes that must not change. The
+//! end of a pair of sockets (the *liveness socket*) shows this process that the peer has dropped
+//! all of them, or has ended.
 //!
 //! Only the owner can write: the seals prevent other processes from mapping the memory for writing.
-//! No seal can enforce that the owner does not write to leased bytes: processes of one user rely on
-//! each other for that. A peer that does not trust the owner has to copy.
+//! No seal can prevent the owner from writing to leased bytes. Processes of one user rely on each
+//! other for that. A peer that does not trust the owner has to copy.
 
 mod block;
 mod blocks;
@@ -137,9 +137,9 @@ impl Arena {
         self.0.file.as_fd()
     }
 
-    /// Returns memory to fill and then freeze; `None` if too little is left.
+    /// Returns memory to fill and then freeze; `None` if there is too little.
     ///
-    /// Its content is left over from earlier uses.
+    /// The memory has content from earlier uses.
     pub fn allocate(&self, length: usize) -> Option<Block> {
         self.0.reclaim();
         let offset = self.0.blocks.lock().allocate(length)?;
@@ -209,14 +209,14 @@ impl Drop for Shared {
 
 /// Arenas of this process, by the address of the first byte.
 ///
-/// They serve to recognise bytes of an arena, whatever their origin.
+/// This map finds the arena of any bytes.
 static ARENAS: RwLock<BTreeMap<usize, Weak<Shared>>> = RwLock::new(BTreeMap::new());
 
 /// Returns the arena that has this address.
 fn find(address: usize) -> Option<Arc<Shared>> {
     let arenas = ARENAS.read();
     let (start, shared) = arenas.range(..=address).next_back()?;
-    // Bytes of an arena keep it alive, so an arena that is being dropped has none.
+    // Bytes of an arena keep it alive, so an arena that is being dropped has no bytes.
     let start = *start;
     let shared = shared.upgrade();
     // The last handle must not be dropped while the list is locked, since the drop changes the

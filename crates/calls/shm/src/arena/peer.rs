@@ -1,4 +1,4 @@
-//! Memory of others, read where it is.
+//! Arenas of peers, read in place.
 #![expect(
     unsafe_code,
     reason = "slices of mapped memory can only be made from raw pointers"
@@ -16,19 +16,19 @@ use super::Location;
 use crate::error::{Result, ShmError};
 use crate::sealed::{self, Memory};
 
-/// The arena of a peer, for reading. The mapping lasts as long as any lease.
+/// Arena of a peer, for reading. The mapping lasts as long as any lease.
 #[derive(Debug)]
 pub(super) struct PeerArena {
     id: u32,
     memory: Memory,
-    /// Its other end tells the owner, by closing, that nothing is leased any more.
+    /// End of the liveness socket; its close shows the owner that no lease is left.
     _liveness: Option<Arc<OwnedFd>>,
 }
 
-/// The arenas of peers that are mapped: address of the first byte, and of the one behind the last.
+/// Mapped arenas of peers: address of the first byte, and the end address.
 static MAPPED: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 
-/// `true` if these bytes are leased from a peer: they are mapped for reading only.
+/// `true` if these bytes are leased from a peer, so they are read-only.
 pub fn is_leased(bytes: &Bytes) -> bool {
     let address = bytes.as_ptr() as usize;
     let mapped = MAPPED.read();
@@ -42,12 +42,13 @@ impl PeerArena {
         (start, start + self.memory.length())
     }
 
-    /// The arena of this id and capacity that a peer passed, and the end of the liveness socket
-    /// that tells it when it is used no more.
+    /// Opens the arena of this id and capacity that a peer passed.
+    ///
+    /// `liveness` is the end of the liveness socket to close when the arena is no longer used.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Refused`] if it is not sealed memory of that size.
+    /// [`ShmError::Refused`] if the descriptor is not sealed memory of that size.
     pub(super) fn open(
         id: u32,
         capacity: usize,
@@ -64,14 +65,14 @@ impl PeerArena {
         Ok(Arc::new(arena))
     }
 
-    /// The bytes at this place, without a copy.
+    /// Returns the bytes at this location, without a copy.
     ///
-    /// `on_release` runs when the last clone is dropped, on whichever thread that is: it must not
-    /// wait. It runs also if this fails.
+    /// `on_release` runs when the last clone is dropped, on the thread of that drop, so it must not
+    /// block. It also runs if this fails.
     ///
     /// # Errors
     ///
-    /// [`ShmError::Refused`] if the place is not in this arena.
+    /// [`ShmError::Refused`] if the location is not in this arena.
     pub(super) fn slice(
         self: &Arc<Self>,
         location: Location,
@@ -105,12 +106,13 @@ impl PeerArena {
 
 impl Drop for PeerArena {
     fn drop(&mut self) {
-        // Before the memory is unmapped, and given to somebody else.
+        // The entry is removed before the memory is unmapped, because its addresses may then be
+        // reused.
         MAPPED.write().remove(&self.range().0);
     }
 }
 
-/// Keeps leased bytes mapped, and releases them when it is dropped.
+/// Lease that keeps its bytes mapped; a drop releases them.
 struct Lease {
     arena: Arc<PeerArena>,
     offset: usize,
@@ -121,8 +123,8 @@ struct Lease {
 impl AsRef<[u8]> for Lease {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `slice` has compared the end with that of the mapping, which lives as long as
-        // `self`, and cannot shrink. The owner has promised not to write what it has leased; if it
-        // breaks its word, these are other bytes, and all bytes are valid.
+        // `self`, and cannot shrink. The owner has promised not to write to leased bytes. If it
+        // writes anyway, the bytes are different ones, and all values of bytes are valid.
         unsafe { slice::from_raw_parts(self.arena.memory.start().add(self.offset), self.length) }
     }
 }

@@ -28,7 +28,7 @@ fn a_peer_reads_what_was_frozen_where_it_is() {
     assert_eq!(location.length, 6);
     let leased = theirs.slice(location, || {}).unwrap();
     assert_eq!(leased, b"tensor"[..]);
-    assert_ne!(leased.as_ptr(), part.as_ptr(), "it is a mapping of its own");
+    assert_ne!(leased.as_ptr(), part.as_ptr(), "a separate mapping");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_lease_is_released_once_by_the_last_clone_on_whichever_thread() {
     assert!(received.try_recv().is_err(), "a clone is still in use");
     thread::spawn(move || drop(clone)).join().unwrap();
     assert_eq!(received.recv().unwrap(), location);
-    assert!(received.recv().is_err(), "it was released twice");
+    assert!(received.recv().is_err(), "the lease was released twice");
 }
 
 #[test]

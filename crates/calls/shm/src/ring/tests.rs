@@ -1,4 +1,4 @@
-//! What a ring does with an honest peer, and with one that writes nonsense over everything.
+//! Tests of a ring with a correct peer, and with one that overwrites the ring.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::sealed::{self, Pages};
 
-/// Both ends as two processes have them, each with a mapping of its own, and that of the consumer.
+/// Makes both ends with separate mappings; returns the consumer's layout too.
 fn ring(capacity: usize) -> (Producer, Consumer, RingLayout) {
     let length = RingLayout::length(capacity);
     let (file, mine) = sealed::create("test", length, Pages::Reserved).unwrap();
@@ -46,12 +46,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Against a queue; and who sleeps is rung for exactly when there is a reason.
+    /// Compares the ring with a queue.
+    ///
+    /// The doorbell rings exactly when there is a reason.
     #[test]
     fn it_is_a_queue_of_bytes(steps in steps(), to_the_end in 0..20_000_u64, from_zero: bool) {
         const CAPACITY: usize = 4096;
         let (mut producer, mut consumer, layout) = ring(CAPACITY);
-        // Also a stream that has run until the numbers are at their end.
+        // Also tests a stream whose positions are near their maximum.
         let begin = if from_zero { 0 } else { u64::MAX - to_the_end };
         for position in [WRITTEN, READ] {
             layout.position(position).store(begin, Ordering::Relaxed);
@@ -111,8 +113,9 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes over the head of a ring: an error or some bytes, and nothing beyond
-    /// it.
+    /// Checks that a peer that overwrites the head of a ring does no harm.
+    ///
+    /// The result is an error or some bytes, and no access is outside of the ring.
     #[test]
     fn a_peer_that_scribbles_does_no_harm(
         nonsense in prop::collection::vec((0..512_usize, any::<u64>(), 0..9000_usize), 1..40),
@@ -150,11 +153,11 @@ fn a_position_that_cannot_be_is_named() {
         error.contains("5000 bytes are in a ring of 4096"),
         "{error}"
     );
-    assert!(!consumer.prepare_to_sleep(), "nobody would wake it up");
+    assert!(!consumer.prepare_to_sleep(), "no side would wake it up");
     layout.position(READ).store(1, Ordering::Relaxed);
     let error = producer.write(&[IoSlice::new(&[0; 5000])]).unwrap_err();
     assert!(matches!(error, ShmError::Broken { .. }), "{error}");
-    assert!(!producer.prepare_to_sleep(), "nobody would wake it up");
+    assert!(!producer.prepare_to_sleep(), "no side would wake it up");
 }
 
 #[test]
@@ -173,12 +176,12 @@ fn who_reads_after_all_is_not_rung_for() {
     assert!(consumer.prepare_to_sleep());
     assert_eq!(consumer.read(&mut [0; 10]).unwrap(), 0);
     producer.write(&[IoSlice::new(&[1; 10])]).unwrap();
-    assert!(!rings(consumer.doorbell()), "it rang for nobody");
+    assert!(!rings(consumer.doorbell()), "no side sleeps");
     consumer.read(&mut [0; 10]).unwrap();
     assert!(consumer.prepare_to_sleep());
     producer.write(&[IoSlice::new(&[1; 10])]).unwrap();
     assert!(rings(consumer.doorbell()));
     consumer.read(&mut [0; 10]).unwrap();
     assert!(consumer.prepare_to_sleep());
-    assert!(!rings(consumer.doorbell()), "it rings for what was read");
+    assert!(!rings(consumer.doorbell()), "those bytes were read");
 }

@@ -112,10 +112,7 @@ impl References {
         self.outbox.assert_drained();
         self.must_work()?;
         if rref.0.created_on != from.id || from.id == self.me.id {
-            return Err(Failure::Refused(
-                rref,
-                "its id was not assigned by the worker that asks",
-            ));
+            return Err(Failure::Refused(rref, "its id is from another worker"));
         }
         if self.lost.contains(&from) || self.refused.contains(&fork) {
             return Err(Failure::GivenUp(rref));

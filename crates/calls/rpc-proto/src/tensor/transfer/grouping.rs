@@ -181,8 +181,7 @@ fn irregular(members: &[&Member<'_>]) -> Packed {
     {
         let (data_type, shape) = (alone.meta.data_type(), alone.meta.shape().to_vec());
         let meta = TensorMeta::contiguous(data_type, shape).expect("the copy is not larger");
-        let content =
-            Content::Blocks(Coverage::in_order(alone.meta).expect("the tensor has elements"));
+        let content = Content::Blocks(Coverage::in_order(alone.meta).expect("not empty"));
         return Packed {
             part: Part { storage, content },
             metas: vec![(alone.number, meta)],

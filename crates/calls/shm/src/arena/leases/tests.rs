@@ -13,7 +13,7 @@ fn pair() -> (Arc<Leases>, Arc<Leases>) {
     (end(one), end(other))
 }
 
-/// Both ends, and a small arena of the first with these bytes.
+/// Makes both ends, and a small arena of the first with these bytes.
 fn pair_with(bytes: &[u8]) -> (Arc<Leases>, Arc<Leases>, Arena, Bytes) {
     let (owner, peer) = pair();
     let arena = Arena::new(8192).unwrap();
@@ -32,15 +32,15 @@ fn bytes_are_leased_and_released() {
     assert_eq!(first, second);
     let leased = peer.open(first, || {}).unwrap();
     assert_eq!(leased, part);
-    assert_ne!(leased.as_ptr(), part.as_ptr(), "it is a mapping of its own");
+    assert_ne!(leased.as_ptr(), part.as_ptr(), "a separate mapping");
     drop((bytes, part));
-    assert!(arena.free() < arena.capacity(), "it is leased twice");
+    assert!(arena.free() < arena.capacity(), "two leases exist");
     assert!(owner.released(first.arena, first.generation));
-    assert!(arena.free() < arena.capacity(), "it is leased once more");
+    assert!(arena.free() < arena.capacity(), "one lease is left");
     assert!(owner.released(first.arena, first.generation));
     assert_eq!(arena.free(), arena.capacity());
     let again = owner.released(first.arena, first.generation);
-    assert!(!again, "all are back");
+    assert!(!again, "all leases were released");
     assert!(!owner.released(first.arena + 1, 0), "it was never passed");
 }
 
@@ -68,7 +68,7 @@ fn each_arena_is_passed_once_in_each_direction() {
     assert_eq!((one.arenas(), other.arenas()), (3, 3));
     drop((all, arenas));
     assert!(!one.has_ended() && !other.has_ended());
-    assert_eq!((one.arenas(), other.arenas()), (0, 0), "they are gone");
+    assert_eq!((one.arenas(), other.arenas()), (0, 0), "none is left");
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn leases_outlive_the_connection_until_the_peer_lets_go() {
     let leased = peer.open(owner.grant(&bytes).unwrap(), || {}).unwrap();
     drop((bytes, owner));
     assert!(peer.has_ended());
-    assert_eq!(arena.free(), 4096, "the peer reads it still");
+    assert_eq!(arena.free(), 4096, "the peer still reads it");
     drop(peer);
-    assert_eq!(arena.free(), 4096, "the peer reads it still");
+    assert_eq!(arena.free(), 4096, "the peer still reads it");
     assert_eq!(leased, b"in use"[..]);
     drop(leased);
     assert_eq!(arena.free(), 8192);
@@ -91,7 +91,7 @@ fn leases_to_a_peer_that_has_ended_are_over() {
     let _ = owner.grant(&bytes).unwrap();
     let _ = owner.grant(&bytes).unwrap();
     drop(bytes);
-    // It has not even looked at it.
+    // The peer has not even opened the bytes.
     drop(peer);
     assert!(owner.has_ended());
     assert_eq!(arena.free(), 4096);
