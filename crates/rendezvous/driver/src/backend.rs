@@ -33,9 +33,11 @@ pub trait RendezvousBackend: Send {
     /// interruption. After an error, this node no longer participates.
     fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError>;
 
-    /// Returns a closure that ends [`RendezvousBackend::join`], also in later calls.
+    /// Returns a closure that ends a running [`RendezvousBackend::join`].
     ///
-    /// Another thread calls the closure. `None` if a join cannot be interrupted.
+    /// The closure also ends all later joins, and may run in another thread.
+    ///
+    /// `None` if this backend cannot interrupt a join.
     fn interrupter(&self) -> Option<Interrupter> {
         None
     }
@@ -94,7 +96,7 @@ pub trait RendezvousBackend: Send {
     /// Returns the number of nodes that wait for the next round.
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError>;
 
-    /// Reports the final failure of this node, so that the others stop immediately.
+    /// Reports the final failure of this node, so that all nodes stop immediately.
     ///
     /// They receive `reason`, which is one line, with [`Change::PeerFailed`]. A backend that cannot
     /// notify other nodes does nothing.

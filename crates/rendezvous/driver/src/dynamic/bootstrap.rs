@@ -1,9 +1,10 @@
-//! Where the workers of a round meet: rank 0 offers a store, everybody else reads where it is.
+//! Endpoint of the workers' store in a round.
 //!
-//! torchelastic publishes the address once and remembers it, so that a newcomer waits in vain and
-//! nodes disagree after a change of rank 0. Here it is published and read in every round. To agents
-//! of torchelastic, which remember the first address they saw, it stays the same for as long as
-//! this node hosts; the store itself is emptied instead.
+//! Rank 0 offers a store and publishes its endpoint; the other nodes read it. torchelastic
+//! publishes the endpoint once and remembers it, so a new node waits in vain, and nodes disagree
+//! after a change of rank 0. Here the nodes publish and read it in every round. Agents of
+//! torchelastic remember the first endpoint that they read. For them, the endpoint stays the same
+//! while this node hosts the store, and the node empties the store instead.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -21,31 +22,32 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::RendezvousError;
 use crate::bind::loopback;
 
-/// After so long without an address in the current round, a leader that has published one in an
-/// earlier round is taken to be one of torchelastic's, which does so only once. It notices within a
-/// second that a round is complete; ours never gets so late.
+/// Time without an endpoint after which the leader may belong to torchelastic.
+///
+/// Such a leader publishes its endpoint only once, in an earlier round. It notices within a second
+/// that a round is complete; an agent of rdzv is never this late.
 const TORCHELASTIC_SILENCE: Duration = Duration::from_secs(3);
 
-/// Time to reach the workers' store, which listens before anybody knows of it.
+/// Time limit to connect to the workers' store, which already listens.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How many earlier rounds are looked at for the address of a leader of torchelastic's.
+/// Maximum number of earlier rounds in which to search for an endpoint.
 const MOST_ROUNDS_BACK: u64 = 1000;
 
-/// Where the workers of a round meet.
+/// Endpoint of the workers' store in a round.
 #[derive(Debug, Clone)]
 pub struct Master {
-    /// Host, as the workers are told.
+    /// Host of the store, for the workers.
     pub addr: String,
-    /// Port.
+    /// Port of the store.
     pub port: u16,
-    /// The store there, empty, if this agent hosts it.
+    /// Store server, still empty, if this agent hosts it.
     pub server: Option<Arc<TcpStoreServer>>,
-    /// Keeps the port free for the worker that hosts the store.
+    /// Reservation of the port for the worker that hosts the store.
     pub reserved_port: Option<Arc<TcpListener>>,
 }
 
-/// The workers' store as far as this node hosts it.
+/// The workers' store on this node, while this node has rank 0.
 #[derive(Debug)]
 pub struct WorkersStore {
     address: String,
@@ -55,8 +57,10 @@ pub struct WorkersStore {
 }
 
 impl WorkersStore {
-    /// Hosts nothing yet. `address` is what the other nodes reach this one by; if that is a loopback
-    /// address, the store listens there only.
+    /// Creates the value without a server.
+    ///
+    /// `address` is the address of this node for other nodes. On a loopback address, the store
+    /// listens only there.
     pub fn new(address: impl Into<String>, policy: StorePolicy) -> Self {
         Self {
             address: address.into(),
@@ -66,18 +70,19 @@ impl WorkersStore {
         }
     }
 
-    /// The credentials that this node shows to the servers of the job.
+    /// Returns the credentials that this node presents to the servers of the job.
     pub fn credentials(&self) -> &Credentials {
         &self.policy.credentials
     }
 
-    /// Offers this port from the next offer on; `None` is one that is free.
+    /// Sets the port of later offers; `None` picks a free one.
     pub fn use_port(&mut self, port: Option<u16>) {
         self.port = port.unwrap_or(0);
     }
 
-    /// What rank 0 offers: an empty store, at the same port for as long as [`WorkersStore::step_down`]
-    /// is not called; or, if `share` is false, a port that is free now.
+    /// Offers an empty store of rank 0, or a free port if `share` is `false`.
+    ///
+    /// The store keeps its port until a call of [`WorkersStore::step_down`].
     pub fn offer(&mut self, share: bool) -> Result<Master, RendezvousError> {
         let (port, server, reserved_port) = if share {
             let server = self.emptied_server()?;
@@ -101,14 +106,14 @@ impl WorkersStore {
         })
     }
 
-    /// Another node has rank 0 now.
+    /// Ends the store, because another node has rank 0 now.
     pub fn step_down(&mut self) {
         self.server = None;
     }
 
     fn emptied_server(&mut self) -> Result<Arc<TcpStoreServer>, RendezvousError> {
         if let Some(server) = &self.server {
-            // What dead workers left must not be found by new ones.
+            // New workers must not find the values of dead workers.
             server.purge(&[]);
             return Ok(Arc::clone(server));
         }
@@ -133,7 +138,7 @@ impl WorkersStore {
     }
 }
 
-/// Tells the others where to meet, in the store of the round.
+/// Publishes the endpoint of the workers' store in the store of the round.
 pub fn publish(round: &dyn Store, master: &Master) -> Result<(), RendezvousError> {
     let port = master.port.to_string();
     let pairs = [(MASTER_ADDR, &master.addr), (MASTER_PORT, &port)];
@@ -141,31 +146,33 @@ pub fn publish(round: &dyn Store, master: &Master) -> Result<(), RendezvousError
     Ok(round.multi_set(&pairs)?)
 }
 
-/// Has the workers' store know where the workers of this node come from.
+/// Announces the addresses of this node's workers to the workers' store.
 pub fn announce(policy: &StorePolicy, addr: &str, port: u16) -> Result<(), RendezvousError> {
     Ok(policy.announce_workers(addr, port, ANNOUNCED_WITHIN)?)
 }
 
-/// What a node needs that reads where to meet.
+/// Parameters of [`read`].
 pub struct Reading<'a> {
-    /// The store of the round; waited in, so on a connection of its own.
+    /// Store of the round. A wait occupies it, so it needs a separate connection.
     pub current: &'a dyn Store,
-    /// The number of the round.
+    /// Number of the round.
     pub round: u64,
-    /// The stores of earlier rounds.
+    /// Closure that opens the store of an earlier round.
     pub earlier: &'a dyn Fn(u64) -> Result<Arc<dyn Store>, RendezvousError>,
-    /// The address in the description of the node with rank 0.
+    /// Address in the description of the node with rank 0.
     pub leader: &'a str,
-    /// Whether an agent hosts the workers' store; else rank 0 always publishes a new port.
+    /// `true` if an agent hosts the workers' store.
+    ///
+    /// `false`: rank 0 publishes a new port in every round.
     pub share: bool,
-    /// How long to wait.
+    /// Time limit of the wait.
     pub timeout: Duration,
 }
 
-/// Reads where rank 0 says that the workers meet.
+/// Reads the endpoint that rank 0 publishes.
 ///
-/// A leader of torchelastic's that was one before says nothing; then the latest of the earlier
-/// rounds counts in which it did.
+/// A torchelastic agent that had rank 0 before publishes nothing. In this case, the latest earlier
+/// endpoint of that agent is valid.
 pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
     let started = Instant::now();
     let first = if reading.share && reading.round > 0 {
@@ -246,12 +253,12 @@ fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
     })
 }
 
-/// Takes a port, 0 for a free one, at the first address that can be had, without listening at it.
+/// Reserves a port at the first possible address, without listening on it.
 ///
-/// Nobody gets this port by asking for a free one, or without the option to share addresses, for as
-/// long as the socket is held. But who sets that option (`SO_REUSEADDR`), as stores and most
-/// servers do, can listen there at once: so the socket may be held until the worker that the port
-/// is for has been started, however soon that listens.
+/// Port 0 stands for a free port. While the socket is open, no other process gets this port as a
+/// free one, or binds it without `SO_REUSEADDR`. A process that sets this option, as stores and
+/// most servers do, can listen on the port immediately. The caller therefore keeps the socket until
+/// the worker for this port has started.
 pub fn reserve_port(place: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in place.to_socket_addrs()? {
@@ -392,7 +399,7 @@ mod tests {
         let without = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
         let address = SocketAddr::from((loopback, port));
         assert!(without.bind(&address.into()).is_err());
-        // The standard library's listeners share, on every address of the host.
+        // The standard library's listeners set the option, on every address of the host.
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
             .or_else(|_| TcpListener::bind(address))
             .unwrap();

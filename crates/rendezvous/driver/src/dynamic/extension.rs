@@ -1,4 +1,6 @@
-//! A machine that takes the inputs of a coordinator, as an extension of a store server; and the coordinator as one.
+//! Extension of a store server that runs a machine with a coordinator's inputs.
+//!
+//! The coordinator itself is such a machine.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,12 +21,14 @@ use super::node::numeric;
 use super::note::NoteFile;
 use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
-/// What a [`ServerOptions`](rdzv_store::ServerOptions) needs for its server to run the rendezvous.
+/// Returns the extension that lets a store server run the rendezvous.
+///
+/// It belongs into the [`ServerOptions`](rdzv_store::ServerOptions).
 pub fn extension() -> Box<dyn Extension> {
     observed(String::new(), Onlookers::default())
 }
 
-/// The same, with those who look on, for whom it is at this endpoint.
+/// Returns the extension with onlookers; they see `own` as its endpoint.
 pub fn observed(own: String, onlookers: Onlookers) -> Box<dyn Extension> {
     let host = CoordinatorHost {
         own,
@@ -33,8 +37,10 @@ pub fn observed(own: String, onlookers: Onlookers) -> Box<dyn Extension> {
     beside(host, onlookers)
 }
 
-/// The same for a server that is started again if it is killed, with the note of the one before, which was
-/// [reopened](NoteFile::reopen). For those who look on, it is at the endpoint `own`.
+/// Returns the extension for a server that is restarted after it was killed.
+///
+/// `note` is the note of the previous server, which was [reopened](NoteFile::reopen). Onlookers see
+/// `own` as its endpoint.
 pub fn restartable(
     note: NoteFile,
     origin: Origin,
@@ -50,7 +56,7 @@ pub fn restartable(
     beside(host, onlookers)
 }
 
-/// A machine of the rendezvous, and what is beside it apart from the store.
+/// Machine of the rendezvous, with the properties that the extension needs.
 pub(super) trait Host: fmt::Debug + Send + 'static {
     type Machine: for<'a> Machine<Input<'a> = Input<'a>>;
 
@@ -58,35 +64,37 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
 
     fn machine_mut(&mut self) -> &mut Self::Machine;
 
-    /// Applies an output of the machine. Returns what is to be done about the store and the connections of agents.
+    /// Applies an output of the machine.
+    ///
+    /// Returns an output that concerns the store or the connections of agents.
     fn apply(
         &mut self,
         output: <Self::Machine as Machine>::Output,
         reach: &mut Reach<'_>,
     ) -> Option<Output>;
 
-    /// The answer to the probe.
+    /// Returns the answer to the probe.
     fn probe_answer(&self) -> u32;
 
-    /// Whether what happens to keys concerns the machine.
+    /// `true` if the machine needs the changes of keys.
     fn is_active(&self) -> bool;
 
-    /// Whether a connection is that of an agent that has joined, or of a peer of the machine.
+    /// `true` if a connection belongs to an agent that has joined, or to a peer.
     fn has_joined(&self, connection: ConnId) -> bool;
 
-    /// Whether the machine needs the server no more, after it was told that the server ends.
+    /// `true` if the machine no longer needs the server, after [`Input::Ending`].
     fn has_ended(&self) -> bool {
         true
     }
 
-    /// The time after which it is to be ended if the other kernel acknowledges nothing.
+    /// Returns the time without acknowledgements after which a connection ends.
     fn silence(&self, connection: ConnId) -> Option<Duration>;
 
-    /// The group, as the machine sees it.
+    /// Returns the machine's view of the group.
     fn view(&self, now: Now) -> GroupView;
 }
 
-/// A host as an extension.
+/// Wraps a host as an extension.
 pub(super) fn beside(host: impl Host, onlookers: Onlookers) -> Box<dyn Extension> {
     Box::new(Beside {
         host,
@@ -99,7 +107,7 @@ pub(super) fn beside(host: impl Host, onlookers: Onlookers) -> Box<dyn Extension
 struct Beside<H> {
     host: H,
     onlookers: Onlookers,
-    /// Where an event is written before it is sent.
+    /// Buffer for an event before it is sent.
     scratch: Vec<u8>,
 }
 
@@ -107,7 +115,7 @@ impl<H: Host> Beside<H> {
     fn handle(&mut self, now: Now, input: Input<'_>, reach: &mut Reach<'_>) {
         self.host.machine_mut().handle(now, input);
         let mut reads = self.apply(reach);
-        // A value may lead to more keys to read.
+        // A value can lead to more keys to read.
         while let Some(key) = reads.pop() {
             let value = state(&key, reach);
             let value = value.as_deref();
@@ -118,7 +126,7 @@ impl<H: Host> Beside<H> {
         }
     }
 
-    /// Returns the keys to read, the first at the end.
+    /// Applies all outputs. Returns the keys to read, the first at the end.
     fn apply(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
         let mut reads = Vec::new();
         while let Some(output) = self.host.machine_mut().poll_output() {
@@ -133,7 +141,7 @@ impl<H: Host> Beside<H> {
         reads
     }
 
-    /// People are told how far it has come, and programs that it is over.
+    /// Logs the progress of a recovery, and records its end as an event.
     fn recovering(&self, run: &str, recovering: &Recovering) {
         let message = format!("[{}] {recovering}", escape(run));
         if !recovering.is_over() {
@@ -234,18 +242,18 @@ impl<H: Host> Extension for Beside<H> {
     }
 }
 
-/// A longer value is no state of a run: it would be some ten thousand nodes.
+/// Maximum length of a run's state, enough for about ten thousand nodes.
 const LONGEST_STATE: usize = 1 << 20;
 
-/// A coordinator beside a store.
+/// Coordinator beside a store.
 #[derive(Debug, Default)]
 struct CoordinatorHost {
     coordinator: Coordinator,
-    /// The note for the next one, in case this process is killed.
+    /// Note for the next coordinator, in case this process is killed.
     note: Option<NoteFile>,
-    /// Its endpoint.
+    /// Endpoint of the coordinator.
     own: String,
-    /// The number of times that it has followed a coordinator which has left no note.
+    /// Number of takeovers from a coordinator that left no note.
     takeovers: u64,
 }
 
@@ -325,7 +333,9 @@ impl Host for CoordinatorHost {
     }
 }
 
-/// Applies an output of a coordinator that has nothing to do with its note. Returns the key to read, if it is about one.
+/// Applies an output of a coordinator to the store or a connection.
+///
+/// Returns the key to read, if the output requests one.
 fn perform(output: Output, reach: &mut Reach<'_>, scratch: &mut Vec<u8>) -> Option<Vec<u8>> {
     match output {
         Output::Send(to, event) => {
@@ -344,7 +354,7 @@ fn perform(output: Output, reach: &mut Reach<'_>, scratch: &mut Vec<u8>) -> Opti
     None
 }
 
-/// The value of a key; none if it is too long to be one of a run.
+/// Returns the value of a key, or `None` if the value is too long for a run.
 fn state(key: &[u8], reach: &Reach<'_>) -> Option<Vec<u8>> {
     let value = reach.value(key)?;
     (value.len() <= LONGEST_STATE).then(|| value.to_vec())

@@ -1,20 +1,20 @@
-//! Dynamic rendezvous: nodes come and go.
+//! Dynamic rendezvous: nodes join and leave.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `c10d` | the backend of that name: finds out what is at the endpoint, and hosts it if it is here |
-//! | [`driver`] | takes part over a state that every agent may change |
-//! | [`shared`] | where that state can be: to add a backend, begin there |
-//! | [`native`] | through a store server of ours, which runs the rendezvous itself |
-//! | `extension`, `note` | what makes a store server a coordinator; its record |
-//! | `voters` | what makes a store server a voter; finding the coordinator among voters |
-//! | `probe` | finding out whether a server is a coordinator, and connecting to it |
+//! | `c10d` | the backend `c10d`: detects the server at the endpoint, or hosts one there |
+//! | [`driver`] | the rendezvous over a state that every agent can change |
+//! | [`shared`] | the interface to that state: to add a backend, start there |
+//! | [`native`] | the rendezvous through a store server of rdzv, which runs it |
+//! | `extension`, `note` | the coordinator in a store server; its note |
+//! | `voters` | the voter in a store server; the search for the coordinator among voters |
+//! | `probe` | connects to a server and detects whether it is a coordinator |
 //! | `options` | the parameters and options of `c10d` |
-//! | [`bootstrap`] | the address of the workers' store, and its port |
-//! | `watch` | a call that waits in a store for as long as its owner wants |
+//! | [`bootstrap`] | the address and port of the workers' store |
+//! | `watch` | a thread that waits in a store until its owner ends it |
 //! | `outage` | notices about a state that does not answer |
-//! | `waiting` | what a join waits for, told to people |
-//! | [`node`] | what this node is called, and whether it is the one that an endpoint names |
+//! | `waiting` | reports about the wait of a join |
+//! | [`node`] | the name of this node, and whether an endpoint names this machine |
 
 pub mod bootstrap;
 pub(crate) mod c10d;

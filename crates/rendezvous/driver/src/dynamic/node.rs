@@ -1,4 +1,4 @@
-//! How this node shows itself to the others, and whether it is the one that an endpoint names.
+//! Name of this node for others, and detection of endpoints on this machine.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -9,10 +9,10 @@ use nix::ifaddrs::getifaddrs;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{address_towards_others, resolve};
 
-/// How many nodes this process has been so far; several rendezvous of one process are several nodes.
+/// Number of nodes of this process until now; each rendezvous is one node.
 static NODES: AtomicI64 = AtomicI64::new(0);
 
-/// A new node of this process, under the address that the others can reach it by.
+/// Describes a new node of this process, with its address for other nodes.
 pub fn describe(address: impl Into<String>) -> NodeDesc {
     NodeDesc {
         addr: address.into(),
@@ -21,12 +21,15 @@ pub fn describe(address: impl Into<String>) -> NodeDesc {
     }
 }
 
-/// The address that other nodes can reach this one by, without any look-up of names.
+/// Returns the address of this node for other nodes, without name resolution.
 ///
-/// In order: what the user gave (`--local-addr`); where the connection to `endpoint_host` comes
-/// from; the endpoint's own name, if that connection does not leave this machine although the
-/// others come from elsewhere (a name that this machine resolves to a loopback address); without a
-/// connection, the address that this machine would use to reach others.
+/// The first available one of these counts:
+///
+/// 1. The address that the user specified (`--local-addr`).
+/// 2. The name of the endpoint, if the connection to it uses a loopback address although
+///    `endpoint_host` is no loopback name. This machine then resolves the name to itself.
+/// 3. The local address of the connection to `endpoint_host`.
+/// 4. Without a connection, the address from which this machine reaches other machines.
 pub fn advertised(
     given: Option<&str>,
     endpoint_host: Option<&str>,
@@ -48,12 +51,12 @@ pub fn advertised(
     }
 }
 
-/// An address as coordinators compare it.
+/// Formats an address as coordinators compare it.
 pub(super) fn numeric(address: SocketAddr) -> String {
     SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
 }
 
-/// The addresses and ports at which these sockets listen, each of them this machine's own.
+/// Returns all local addresses and ports on which these sockets listen.
 pub fn addresses(listeners: &[TcpListener]) -> BTreeSet<String> {
     let mut addresses = BTreeSet::new();
     let bound = listeners.iter().map(TcpListener::local_addr);
@@ -68,8 +71,9 @@ pub fn addresses(listeners: &[TcpListener]) -> BTreeSet<String> {
     addresses
 }
 
-/// Whether `host` (a name or an address) is this machine. A name that cannot be resolved within
-/// `timeout` is not.
+/// `true` if `host` (a name or an address) is this machine.
+///
+/// `false` for a name that does not resolve within `timeout`.
 pub fn is_this_machine(host: &str, timeout: Duration) -> bool {
     if host.eq_ignore_ascii_case("localhost") {
         return true;
@@ -90,7 +94,7 @@ fn belongs(address: &IpAddr, own: &[IpAddr]) -> bool {
     address.is_loopback() || own.contains(&address)
 }
 
-/// The addresses of this machine's interfaces.
+/// Returns the addresses of this machine's interfaces.
 pub(super) fn own_addresses() -> Vec<IpAddr> {
     let interfaces = match getifaddrs() {
         Ok(interfaces) => interfaces,
@@ -161,7 +165,7 @@ mod tests {
 
     #[test]
     fn other_machines_are_not_this_one() {
-        // The first three are reserved and belong to nobody.
+        // The first three are reserved, so no machine has them.
         for host in [
             "192.0.2.1",
             "2001:db8::1",

@@ -1,4 +1,4 @@
-//! The note of a coordinator, in memory that outlives its process.
+//! Note of a coordinator, in memory that outlives its process.
 
 use std::io;
 use std::time::Duration;
@@ -9,8 +9,10 @@ use rustix::fs::MemfdFlags;
 
 use crate::slots::Slots;
 
-/// The note of a coordinator for the next one, in case it is killed. It lives as long as a process has it open; so the
-/// process that starts coordinators opens it, and each of its children has it too.
+/// Note of a coordinator for its successor, in case it is killed.
+///
+/// The note lives as long as a process has it open. The parent process of coordinators opens it,
+/// and all its children inherit it.
 #[derive(Debug)]
 pub struct NoteFile {
     slots: Slots,
@@ -18,18 +20,18 @@ pub struct NoteFile {
 }
 
 impl NoteFile {
-    /// A note in which nothing stands yet.
+    /// Creates an empty note.
     ///
-    /// `timeout` is for how long agents wait for the next coordinator when one has died.
+    /// Agents wait for the next coordinator for up to `timeout` after one has died.
     ///
     /// # Errors
     ///
-    /// If the system has no memory for it.
+    /// The system has no memory for it.
     pub fn new(timeout: Duration) -> io::Result<Self> {
         Ok(Self::over(Slots::new(MemfdFlags::CLOEXEC)?, timeout))
     }
 
-    /// The note in these slots.
+    /// Opens the note in these slots.
     pub(in crate::dynamic) fn over(slots: Slots, timeout: Duration) -> Self {
         Self {
             slots,
@@ -37,11 +39,11 @@ impl NoteFile {
         }
     }
 
-    /// Reads what the process has left that wrote last, for the coordinator that follows it.
+    /// Reads the latest note, for the coordinator that follows its writer.
     ///
     /// # Errors
     ///
-    /// If the memory cannot be read or written.
+    /// The memory cannot be read or written.
     pub fn reopen(&mut self) -> io::Result<()> {
         if let Some(note) = self.slots.read(Note::newest)? {
             self.note = note;
@@ -50,31 +52,31 @@ impl NoteFile {
         self.write()
     }
 
-    /// Its content.
+    /// Returns the content.
     pub(in crate::dynamic) fn note(&self) -> &Note {
         &self.note
     }
 
-    /// Writes another one in its place.
+    /// Writes another note in place of this one.
     pub(super) fn replace(&mut self, note: Note) -> io::Result<()> {
         self.note = note;
         self.write()
     }
 
-    /// Writes where members of the group may be, for a process that is none.
+    /// Writes the addresses of group members, for a process that is no member.
     pub(super) fn keep_members(&mut self, addresses: Vec<String>) -> io::Result<()> {
         self.note.authority.cluster = 0;
         self.note.voters = addresses;
         self.write()
     }
 
-    /// Writes what is to be known of a run.
+    /// Writes the note of a run.
     pub(super) fn update(&mut self, run: String, note: Option<RunNote>) -> io::Result<()> {
         self.note.update(run, note);
         self.write()
     }
 
-    /// Writes which coordinator this is.
+    /// Writes the authority of this coordinator.
     pub(super) fn adopt(&mut self, authority: Authority) -> io::Result<()> {
         self.note.adopt(authority);
         self.write()

@@ -1,4 +1,4 @@
-//! The parameters and options of `c10d`, checked with torchelastic's texts.
+//! Parameters and options of `c10d`, checked with torchelastic's texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use rdzv_store::StorePolicy;
 
 use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError, RendezvousParameters};
 
-/// The port of an endpoint that names none.
+/// Default port of an endpoint.
 const DEFAULT_PORT: u16 = 29400;
 
-/// The options that are not those of every dynamic rendezvous.
+/// Options in addition to those of every dynamic rendezvous.
 pub(crate) const OPTIONS: [&str; 9] = [
     "store_type",
     "voters",
@@ -26,19 +26,19 @@ pub(crate) const OPTIONS: [&str; 9] = [
     "node_timeout",
 ];
 
-/// How long to try to connect if nothing is configured, in seconds.
+/// Default time limit to connect, in seconds.
 const READ_TIMEOUT: i64 = 60;
 
-/// Time for which agents wait for the coordinator in an agent that was killed, if nothing is configured, in seconds.
+/// Default time for which agents wait for a killed coordinator, in seconds.
 const COORDINATOR_TIMEOUT: i64 = 60;
 
-/// The most voters of a job with one endpoint, if nothing is configured.
+/// Default maximum number of voters of a job with one endpoint.
 const MOST_VOTERS: usize = 5;
 
-/// A machine may be silent for so long at most.
+/// Longest time for which a machine may be silent.
 const MOST_NODE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// What `c10d` is configured with.
+/// Configuration of `c10d`.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) run_id: RunId,
@@ -47,34 +47,34 @@ pub(super) struct Options {
     pub(super) local_addr: Option<String>,
     pub(super) program: Option<Program>,
     pub(super) read_timeout: Duration,
-    /// The policy of stores that are hosted here, and reached.
+    /// Policy of the stores that this node hosts or connects to.
     pub(super) policy: StorePolicy,
-    /// Time for which agents wait for the next coordinator if this node's is gone.
+    /// Time for which agents wait for the next coordinator if this node's is lost.
     pub(super) coordinator_timeout: Duration,
-    /// Whether this node may take the place of a coordinator that cannot be shown to have ended.
+    /// `true` if this node may replace a coordinator that may still be running.
     pub(super) recover: bool,
-    /// The most voters of a group that agents may join; 1 if they may not.
+    /// Maximum number of voters of a group that agents may join; 1 if they may not.
     pub(super) most_voters: usize,
-    /// Further processes that are asked for the coordinator.
+    /// Further processes to ask for the coordinator.
     pub(super) known_voters: Vec<Endpoint>,
     pub(super) kept: Option<Kept>,
     pub(super) group: Option<GroupStatus>,
-    /// Whether the workers of this node end with its agent.
+    /// `true` if the workers of this node end with its agent.
     pub(super) ends_workers: bool,
 }
 
-/// Where the state is.
+/// Medium of the state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Medium {
-    /// In a TCP store.
+    /// TCP store.
     Tcp {
         endpoint: Endpoint,
-        /// Whether this node hosts it; `None`: if it is at the endpoint.
+        /// `true` if this node hosts it; `None`: if the endpoint is on this machine.
         is_host: Option<bool>,
     },
-    /// In one of several TCP stores, whose servers are voters; each is in the agent at one of these places.
+    /// One of several TCP stores at these endpoints, whose servers are voters.
     Voters(Vec<Endpoint>),
-    /// In a file; `None` is a new one, which this node alone knows.
+    /// File; `None` is a new file, which only this node knows.
     File(Option<PathBuf>),
 }
 
@@ -107,7 +107,7 @@ impl Options {
                     _ => Medium::Voters(places),
                 }
             }
-            // A file needs no time to answer, so torchelastic does not read the option.
+            // A file needs no time to answer, so the option is ignored, as in torchelastic.
             "file" => {
                 let path = &parameters.endpoint;
                 Medium::File((!path.is_empty()).then(|| PathBuf::from(path)))
@@ -124,7 +124,7 @@ impl Options {
         let mut settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
         settings.node_timeout = node_timeout(config.get("node_timeout"))?;
         settings.fence = match fence(config)? {
-            // A guard suspends the workers of an agent that is stopped.
+            // Only with a guard, which suspends the workers of a stopped agent.
             FencePolicy::Auto if parameters.kept.is_none() => FencePolicy::Unsaid,
             _ if matches!(medium, Medium::File(_)) => FencePolicy::Unsaid,
             policy => policy,
@@ -156,7 +156,7 @@ impl Options {
         })
     }
 
-    /// What errors call the place as long as there is no connection.
+    /// Returns the name of the medium in errors before there is a connection.
     pub(super) fn place(&self) -> String {
         match &self.medium {
             Medium::Tcp { endpoint, .. } => format!("the c10d endpoint {endpoint}"),
@@ -170,7 +170,7 @@ impl Options {
     }
 }
 
-/// The time for which a machine may be silent.
+/// Parses the time for which a machine may be silent.
 pub(super) fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousError> {
     let Some(text) = text else {
         return Ok(silence::NODE_TIMEOUT);
@@ -183,7 +183,7 @@ pub(super) fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousErr
     }
 }
 
-/// The choice of a fence.
+/// Parses the choice of a fence.
 fn fence(config: &RendezvousConfig) -> Result<FencePolicy, RendezvousError> {
     let wrong = |what: String| Err(RendezvousError::Argument(what));
     if let Some(kill) = config.get_as_int("fence_kill")?
@@ -200,7 +200,9 @@ fn fence(config: &RendezvousConfig) -> Result<FencePolicy, RendezvousError> {
     }
 }
 
-/// The most voters of a job with one endpoint. An agent that nobody starts again founds no group, unless it is to.
+/// Returns the maximum number of voters of a job with one endpoint.
+///
+/// By default, an agent that no process restarts founds no group.
 fn open_voters(parameters: &RendezvousParameters) -> Result<usize, RendezvousError> {
     let given = parameters.config.get_as_int("voters")?;
     let given = given.and_then(|given| usize::try_from(given).ok());
@@ -211,7 +213,7 @@ fn open_voters(parameters: &RendezvousParameters) -> Result<usize, RendezvousErr
     })
 }
 
-/// Reads the endpoint, which may be a list: the place of the coordinator, or those of the voters.
+/// Parses the endpoint, or list of endpoints, at which the coordinator may be.
 pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
     let wrong = |what: String| RendezvousError::Argument(what);
     let mut places = listed(&parameters.endpoint)?;
@@ -220,7 +222,7 @@ pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>,
         None => most,
         Some(given) => match usize::try_from(given) {
             Ok(count @ (1 | 3 | 5)) if count <= listed => count,
-            // Agents are voters, at endpoints of their own.
+            // Agents become voters, at separate endpoints.
             Ok(3 | 5) if listed == 1 => 1,
             Ok(count @ (3 | 5)) => {
                 return Err(wrong(format!(
@@ -239,18 +241,18 @@ pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>,
     Ok(places)
 }
 
-/// Reads an endpoint that may be a list.
+/// Parses an endpoint that may be a list.
 pub(super) fn listed(endpoint: &str) -> Result<Vec<Endpoint>, RendezvousError> {
     let wrong = |what: String| RendezvousError::Argument(what);
     let mut places: Vec<Endpoint> = Vec::new();
     for text in endpoint.split(',') {
-        // An endpoint alone may be empty, as PyTorch's: this host.
+        // A single endpoint may be empty, as in PyTorch: it names this host.
         if text.trim().is_empty() && endpoint.contains(',') {
             return Err(wrong(format!(
                 "the list of endpoints '{endpoint}' has an empty place: list them as a:29400,b,c"
             )));
         }
-        // The port of the first holds where none is given.
+        // An endpoint without a port uses the port of the first one.
         let port = places.first().map_or(DEFAULT_PORT, |first| first.port);
         let place = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
         if places.contains(&place) {
@@ -261,7 +263,7 @@ pub(super) fn listed(endpoint: &str) -> Result<Vec<Endpoint>, RendezvousError> {
     Ok(places)
 }
 
-/// The number of voters that so many endpoints have, if nothing is configured.
+/// Returns the default number of voters among `listed` endpoints.
 pub(super) fn most_voters(listed: usize) -> usize {
     match listed {
         5.. => 5,

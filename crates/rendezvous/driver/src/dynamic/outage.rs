@@ -1,7 +1,8 @@
-//! Notices about a shared state that does not answer, and that answers again.
+//! Notices about a shared state that stops answering, and then answers again.
 //!
-//! An outage has a line after 2.5 s, after 30 s and then every 5 minutes, and one at its end; if it
-//! ends with an error, that error.
+//! An outage has a line after 2.5 s, after 30 s and then every 5 minutes.
+//!
+//! Its end has a line too, unless the outage ends with an error.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -10,13 +11,13 @@ use rdzv_core::reminder::Reminder;
 
 use crate::runtime::sleep;
 
-/// Receives the lines; with one about a wait, the time that is left of it.
+/// Receiver of the lines. A line about a wait comes with the remaining time.
 type Say = Box<dyn Fn(&str, Option<Duration>) + Send + Sync>;
 
-/// The watch on the requests of one rendezvous.
+/// Watch on the requests of one rendezvous.
 pub(super) struct OutageWatch {
     place: String,
-    /// The time for which a request is repeated.
+    /// Time limit of a request with its retries.
     limit: Duration,
     say: Say,
 }
@@ -26,9 +27,11 @@ impl OutageWatch {
         Self { place, limit, say }
     }
 
-    /// Waits for the answer to a request; others report its error.
+    /// Waits for the answer to a request.
     ///
-    /// `in_round`: this node is in a round, whose workers run.
+    /// The caller reports an error of the request.
+    ///
+    /// `in_round` is `true` if this node is in a round, whose workers run.
     pub(super) async fn answer<T, E>(
         &self,
         in_round: bool,
@@ -55,7 +58,7 @@ impl OutageWatch {
             if reminder.is_due(elapsed) {
                 noticed = true;
                 let left = self.limit.saturating_sub(elapsed);
-                // Workers that run are what their row is about.
+                // With running workers, the status row is about the workers.
                 let of_wait = (!in_round).then_some(left);
                 (self.say)(&self.notice(in_round, elapsed, left), of_wait);
             }
@@ -65,12 +68,12 @@ impl OutageWatch {
     fn notice(&self, in_round: bool, elapsed: Duration, left: Duration) -> String {
         let Self { place, .. } = self;
         let goes_on = if in_round {
-            "the workers of this node go on, but no other node can join or leave"
+            "the workers of this node continue, but no other node can join or leave"
         } else {
             "no round can be formed"
         };
         format!(
-            "{place} has not answered for {} s; meanwhile {goes_on}; it is asked again; {} s left; then the run ends \
+            "{place} has not answered for {} s; {goes_on}; retrying; {} s left; then the run ends \
              here",
             elapsed.as_secs_f64().round(),
             left.as_secs_f64().ceil(),
@@ -106,8 +109,8 @@ mod tests {
             assert!(began.elapsed() >= Duration::from_millis(2500));
             assert_eq!(
                 line,
-                "the store h:1 has not answered for 3 s; meanwhile the workers of this node go on, but no \
-                 other node can join or leave; it is asked again; 58 s left; then the run ends here"
+                "the store h:1 has not answered for 3 s; the workers of this node continue, but no \
+                 other node can join or leave; retrying; 58 s left; then the run ends here"
             );
             answer.send(()).unwrap();
         };

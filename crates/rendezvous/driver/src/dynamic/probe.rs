@@ -1,4 +1,4 @@
-//! Connecting to a store server, and finding out whether it runs the rendezvous.
+//! Connection to a store server, and detection of a coordinator there.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,26 +13,29 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::Interest;
 use tokio::time::timeout;
 
-/// What answered.
+/// Kind of server that answered.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A coordinator, over a connection that can be used for native rendezvous.
+    /// A coordinator, with a connection for the native rendezvous.
     Coordinator(Channel),
-    /// A voter that is not the coordinator, over a connection that other voters can use, and on which it can be
-    /// asked where the coordinator is.
+    /// A voter that is not the coordinator.
+    ///
+    /// The connection is usable between voters, and for asking where the coordinator is.
     Voter(Channel),
-    /// A store without one: PyTorch's echoes the probe, or closes the connection if it is too old for
-    /// it.
+    /// A store without a coordinator.
+    ///
+    /// PyTorch's store echoes the probe. An older one, which does not know it, closes the
+    /// connection.
     Store,
 }
 
-/// The thing that was found instead of a store.
+/// Reason why the probe found no store.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ProbeError {
-    /// One side refuses the other, for its token or its certificate. Trying again will not change that.
+    /// One side refuses the token or certificate of the other. A retry cannot help.
     #[error("{0}")]
     Refused(String),
-    /// Nobody listens at the address.
+    /// No process listens at the address.
     #[error("{0}")]
     Vacant(String),
     #[error("{0}")]
@@ -57,7 +60,7 @@ impl From<OpenError> for ProbeError {
     }
 }
 
-/// Connects, proves what there is to prove, and asks.
+/// Connects, authenticates and sends the probe.
 pub(super) fn probe(
     address: SocketAddr,
     within: Duration,
@@ -90,21 +93,21 @@ pub(super) fn probe(
                 let what = "something accepted the connection and said nothing";
                 Err(ProbeError::Other(what.to_owned()))
             }
-            // The other side looks at our certificate after its own part of the handshake.
+            // The peer checks our certificate after its own part of the handshake.
             io::ErrorKind::InvalidData => Err(ProbeError::Refused(format!("TLS failed: {error}"))),
             _ => Err(error.into()),
         },
     }
 }
 
-/// Reads the whole answer within that time, however slowly its bytes come.
+/// Reads the whole answer within the time limit, even if its bytes come slowly.
 fn read_answer(channel: &mut Channel, within: Duration) -> io::Result<[u8; 4]> {
     let mut answer = [0; 4];
     read_exact(channel, &mut answer, within)?;
     Ok(answer)
 }
 
-/// Fills a buffer within that time, on a stream that blocks.
+/// Fills a buffer within the time limit, from a blocking stream.
 pub(super) fn read_exact(
     channel: &mut Channel,
     buffer: &mut [u8],
@@ -128,9 +131,9 @@ pub(super) fn read_exact(
     Ok(())
 }
 
-/// Writes with `write` to a stream that does not block.
+/// Writes all bytes with `write` to a nonblocking stream.
 ///
-/// Each piece may wait for room for up to `within`.
+/// Each piece waits for buffer space for up to `within`.
 pub(super) async fn write_all(
     socket: &tokio::net::TcpStream,
     mut bytes: &[u8],

@@ -1,4 +1,4 @@
-//! Where agents share the state of a rendezvous that every one of them may change.
+//! Interface to the state of a rendezvous that every agent can change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,85 +9,100 @@ use rdzv_store::{Breaker, Store};
 
 use crate::RendezvousError;
 
-/// Proof of the version that was read. What is in it is the backend's business.
+/// Version of a value that was read. Only the backend interprets the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token(pub Vec<u8>);
 
-/// How a write ended.
+/// Result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// What is stored now, as plain pickle, and its token; `None` if nothing is.
+    /// Stored value, as plain pickle, with its token; `None` if there is no value.
     pub now: Option<(Bytes, Token)>,
-    /// Whether that is what was written.
+    /// `true` if this write stored that value.
     pub won: bool,
 }
 
-/// One value that all agents of a run may read, and change by compare-and-set.
+/// Value that all agents of a run can read, and change by compare-and-set.
 ///
-/// To add a backend: implement this, hand it to the driver in a constructor, add a line to the
-/// registry, run the contract suite.
+/// To add a backend, implement this trait and pass the value to the driver in a constructor. Add a
+/// line to the registry, and run the contract suite.
 pub trait SharedState: Send {
-    /// The name of the backend.
+    /// Returns the name of the backend.
     fn name(&self) -> &str;
 
-    /// What is stored (plain pickle) and its token; `None` if nothing is yet.
+    /// Returns the stored value (plain pickle) and its token; `None` if absent.
     fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError>;
 
-    /// Stores if nobody has stored since `token` (`None`: if nothing is stored yet).
+    /// Stores `state` if the value has not changed since `token`.
+    ///
+    /// With a token of `None`, it stores only if there is no value yet.
     fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError>;
 
-    /// Has `notice` called, from any thread, whenever the state may have changed or nodes are known
-    /// to be gone. False if the backend cannot tell; then it is asked once a second.
+    /// Registers `notice`, for changes of the state and for nodes that have ended.
+    ///
+    /// The backend calls it from any thread. Returns `false` if the backend cannot detect changes;
+    /// the driver then polls once a second.
     fn watch(&mut self, notice: Arc<dyn Fn(Notice) + Send + Sync>)
     -> Result<bool, RendezvousError>;
 
-    /// Tells the other agents that something has happened which they wait for. Nothing to do where
-    /// the backend notices by itself, or nobody can be told.
+    /// Notifies the other agents of a change that they wait for.
+    ///
+    /// The default does nothing, for a backend that detects changes automatically or cannot notify.
     fn notify(&mut self) -> Result<(), RendezvousError> {
         Ok(())
     }
 
-    /// Announces the node whose life the backend shall watch by its own means (a lease), if it has
-    /// any; `None` takes it back.
+    /// Announces a node whose life the backend watches, for instance with a lease.
+    ///
+    /// `None` retracts the announcement. The default does nothing.
     fn announce(&mut self, node: Option<&NodeDesc>) -> Result<(), RendezvousError> {
         let _ = node;
         Ok(())
     }
 
-    /// As for [`RendezvousBackend::losses_known_within`](crate::RendezvousBackend::losses_known_within).
+    /// Returns the longest time until the other nodes are notified of a lost node.
+    ///
+    /// See
+    /// [`RendezvousBackend::losses_known_within`](crate::RendezvousBackend::losses_known_within).
     fn losses_known_within(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// Time for which a request is repeated while there is no answer.
+    /// Returns the time limit of a request with its retries.
     fn gives_up_after(&self) -> Duration {
         Duration::from_secs(60)
     }
 
-    /// The agents' store for one round; keys of different rounds do not meet. Whoever waits in it
-    /// keeps nobody from reading and writing the state.
+    /// Returns the agents' store of one round.
+    ///
+    /// Keys of different rounds are separate.
+    ///
+    /// A wait in this store blocks no reads or writes of the state.
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError>;
 
-    /// Ends whatever is under way at the backend, in any thread, and all later uses; `None` if nothing
-    /// there waits for long.
+    /// Returns a breaker that ends all running requests, in any thread.
+    ///
+    /// The breaker also ends all later requests.
+    ///
+    /// `None` if no request of this backend waits for long.
     fn breaker(&self) -> Option<Breaker> {
         None
     }
 
-    /// The address of this machine that a connection to the backend comes from, if there is one.
+    /// Returns the local address of the connection to the backend, if there is one.
     fn local_address(&self) -> Option<std::net::IpAddr>;
 
-    /// What errors call the place: kind and numeric address, for instance.
+    /// Returns the name of the store in errors, such as kind and numeric address.
     fn place(&self) -> String;
 }
 
-/// What a backend notices by itself.
+/// Observation of the backend.
 #[derive(Debug)]
 pub enum Notice {
     /// The state may have changed.
     Changed,
-    /// The life of these nodes has ended.
+    /// These nodes have ended.
     Gone(Vec<NodeDesc>),
-    /// The backend cannot be reached any more.
+    /// The backend is no longer reachable.
     Lost(RendezvousError),
 }

@@ -1,4 +1,4 @@
-//! A call that waits in a store for as long as its owner wants.
+//! Thread that waits in a store until its owner ends it.
 
 use std::io;
 use std::sync::Arc;
@@ -8,14 +8,16 @@ use rdzv_store::Breaker;
 
 use crate::runtime::beside;
 
-/// The watch, which ends soon after this is dropped.
+/// Handle of the thread, which ends soon after a drop of the handle.
 pub(super) struct Watch {
     over: Arc<AtomicBool>,
     breaker: Option<Breaker>,
 }
 
 impl Watch {
-    /// Runs `watch`, whose argument is set when it is over; `breaker` ends a wait that is under way.
+    /// Runs `watch`, and sets its argument to `true` at the end.
+    ///
+    /// `breaker` ends a running wait.
     pub(super) fn start(
         breaker: Option<Breaker>,
         watch: impl FnOnce(&AtomicBool) + Send + 'static,

@@ -142,7 +142,7 @@ fn waits_for_nodes_and_for_etcd_are_spoken_of() {
         .await_text("waiting for nodes: 1 of 2 (127.0.0.1); ", 1);
     other.crash();
     let line = format!(
-        "the etcd endpoint {} has not answered for 3 s; meanwhile no round can be formed",
+        "the etcd endpoint {} has not answered for 3 s; no round can be formed",
         other.endpoint()
     );
     waiting.stderr.await_text(&line, 1);

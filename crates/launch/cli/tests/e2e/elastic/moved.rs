@@ -71,7 +71,7 @@ fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
     let store = second.store.unwrap();
     store.stderr.await_text(&said, 1);
     for node in &nodes {
-        let said = "does not know whether the coordinator before it has ended";
+        let said = "cannot tell whether the previous coordinator (at ";
         node.stderr.await_text(said, 1);
     }
     kill_node(store);

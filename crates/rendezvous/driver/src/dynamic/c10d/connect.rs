@@ -1,4 +1,4 @@
-//! Hosting the store, or finding it; and finding out what kind of store it is.
+//! Connection to the c10d store, which this node hosts or finds.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -24,13 +24,15 @@ use crate::dynamic::voters::open_group::{self, Left};
 use crate::dynamic::voters::{OwnVoter, Search};
 use crate::{Kept, Onlookers, RendezvousBackend, RendezvousError};
 
-/// How long a port that is taken is called before it is tried again to get it.
+/// Duration of one attempt to connect to a taken port, before the next bind.
 const ONE_CALL: Duration = Duration::from_secs(2);
 
-/// The key under which an agent that hosts a store says for which run it does.
+/// Key under which the agent that hosts a store writes its run.
 const HOSTED_FOR: &str = "rdzv.hosted_for";
 
-/// Again if the store's host ends just after it was reached: another agent may take its place.
+/// Connects to a TCP endpoint, and retries if the host of the store ends.
+///
+/// Another agent may replace that host.
 pub(super) fn at_tcp(
     endpoint: &Endpoint,
     is_host: Option<bool>,
@@ -54,7 +56,7 @@ pub(super) fn at_tcp(
         }
         match meet(reached, endpoint, options, onlookers) {
             Err(error) if again < MOST_AGAIN => {
-                tracing::debug!(%error, "lost the c10d store at once; looking for it again");
+                tracing::debug!(%error, "lost the c10d store after the connect; searching again");
                 again += 1;
             }
             ended => return ended,
@@ -62,7 +64,9 @@ pub(super) fn at_tcp(
     }
 }
 
-/// The agent that hosts a store for another run ends with that one, and this run then has no store.
+/// Warns if an agent of another run hosts the store.
+///
+/// The store ends with that run.
 fn warn_of_another_run(
     store: &TcpStore,
     endpoint: &Endpoint,
@@ -74,8 +78,8 @@ fn warn_of_another_run(
     let hosted_for = store.get(HOSTED_FOR)?;
     if *hosted_for != *options.run_id.as_str().as_bytes() {
         tracing::warn!(
-            "the store at {endpoint} is hosted by an agent of run '{}', and is gone soon after that run ends: give run \
-             '{}' a port of its own",
+            "the store at {endpoint} is hosted by an agent of run '{}', and ends soon after that run: give run \
+             '{}' a separate port",
             String::from_utf8_lossy(&hosted_for),
             options.run_id
         );
@@ -83,8 +87,10 @@ fn warn_of_another_run(
     Ok(())
 }
 
-/// A store server of ours runs the rendezvous itself; with any other, the state is shared under a key
-/// in it.
+/// Chooses the backend for the store at the endpoint.
+///
+/// A store server of rdzv runs the rendezvous itself. Any other store holds the shared state under
+/// a key.
 fn meet(
     reached: Reached,
     endpoint: &Endpoint,
@@ -114,7 +120,7 @@ fn meet(
     let native = match met {
         Met::Coordinator(native) => Some(native),
         Met::Store => None,
-        // It knows where the coordinator is.
+        // The voter knows the endpoint of the coordinator.
         Met::Voter => {
             let mut search = Search::of_open_group(endpoint.clone(), &[]);
             if is_here && server.is_none() {
@@ -139,7 +145,7 @@ fn meet(
         "connected to the c10d store"
     );
     if native.is_some() && is_here {
-        // Said by the node that the endpoint is, and not by every other one too.
+        // Only the node that the endpoint names reports this, so that it appears once.
         let met = match server.is_some() {
             true => store.set(HOSTED_FOR, options.run_id.as_str().as_bytes()),
             false => warn_of_another_run(&store, endpoint, options),
@@ -153,7 +159,7 @@ fn meet(
     Ok(Connection::new(backend, server, voter))
 }
 
-/// `world_size` is as for [`FileStore::open`].
+/// Connects to a file store; `world_size` is as for [`FileStore::open`].
 pub(super) fn at_file(
     path: &Path,
     world_size: Option<u32>,
@@ -167,8 +173,10 @@ pub(super) fn at_file(
     Ok(Connection::new(backend, None, OwnVoter::default()))
 }
 
-/// Makes an empty file in the folder for temporary ones that only this user can read and write. A
-/// name that somebody has prepared there, a link say, is not used.
+/// Creates an empty file in the folder for temporary files.
+///
+/// Only this user can read and write it. A file or link that already exists under the name is not
+/// used.
 pub(super) fn new_file(options: &Options) -> Result<PathBuf, RendezvousError> {
     let folder = std::env::temp_dir();
     loop {
@@ -191,7 +199,7 @@ pub(super) fn new_file(options: &Options) -> Result<PathBuf, RendezvousError> {
     }
 }
 
-/// The rendezvous over a state in a store.
+/// Starts a rendezvous over a state in a store.
 fn drive(
     place: Place,
     me: NodeDesc,
@@ -203,7 +211,7 @@ fn drive(
         .as_ref()
         .and_then(|kept| kept.note().last_death);
     if let Some(death) = died {
-        // Nobody notices its death here but by its heartbeats.
+        // In this store, the others notice the death of the agent only by missing heartbeats.
         state.remove_agent(&me, &options.settings, death.pid)?;
     }
     let driver = Driver::start(
@@ -219,12 +227,12 @@ fn drive(
     Ok(Box::new(driver))
 }
 
-/// A store at the endpoint.
+/// Connection to the store at the endpoint.
 struct Reached {
-    /// The server, if this process has it.
+    /// Server of the store, if it is in this process.
     server: Option<TcpStoreServer>,
     store: TcpStore,
-    /// Whether the endpoint is on this machine.
+    /// `true` if the endpoint is on this machine.
     is_here: bool,
 }
 
@@ -282,7 +290,7 @@ fn serve(
         let mut listeners = kept.map_or_else(|| Ok(Vec::new()), Kept::listeners);
         if listeners.as_ref().is_ok_and(Vec::is_empty) {
             let new = TcpStoreServer::listen(server.host.as_deref(), server.port)?;
-            // Before anybody is accepted.
+            // Kept before the server accepts any client.
             let keeps = kept.map_or(Ok(()), |kept| kept.keep_listeners(&new));
             listeners = keeps.map(|()| new);
         }
@@ -306,9 +314,12 @@ fn serve(
     Ok(server)
 }
 
-/// Of several agents on the host of the endpoint, one gets its port, and the others are its clients.
-/// If that one ends before they have reached it, the next gets the port. A node that cannot listen
-/// there for another reason is a client too: nobody has said that it is the host.
+/// Hosts the store at the endpoint, or connects to it as a client.
+///
+/// If several agents run on the host of the endpoint, one gets the port, and the others are its
+/// clients. If that agent ends before they have connected, the next one gets the port. A node that
+/// cannot listen there for another reason becomes a client too, because the user has not declared
+/// it to be the host.
 fn serve_or_call(
     endpoint: &Endpoint,
     timeout: Duration,
@@ -372,7 +383,7 @@ fn serve_or_call(
                     });
                 }
             }
-            // Somebody is there, but perhaps too busy to answer.
+            // A process listens there, but it may be too busy to answer.
             Err(StoreError::Silent { .. }) if left > ONE_CALL => {
                 let store = call(endpoint, endpoint.port, left - ONE_CALL, policy)?;
                 return Ok((None, store));
@@ -442,12 +453,12 @@ mod tests {
         let mut redirect = Redirect::new(endpoint.clone(), options.policy.clone());
         redirect.members_changed(&[coordinator]);
         let timeout = Duration::from_secs(30);
-        // It answers from here on.
+        // The redirect answers from here on.
         call(&endpoint, endpoint.port, timeout, &options.policy).unwrap();
         let agent = thread::spawn(move || {
             at_tcp(&endpoint, None, &options, &Onlookers::default()).map(|it| it.server.is_some())
         });
-        // The agent asks where it was told to.
+        // The agent connects to the endpoint that the redirect has sent.
         let asked = elsewhere.accept().unwrap();
         drop((asked, elsewhere, redirect));
         assert!(agent.join().unwrap().unwrap());

@@ -1,4 +1,4 @@
-//! Finding the coordinator that voters have elected, and taking part there.
+//! Search for the coordinator that voters have elected, and the join there.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,23 +18,26 @@ use crate::dynamic::voters::{Candidate, Located, OwnVoter, Search, listed};
 use crate::group_status::Waits;
 use crate::{Onlookers, RendezvousError};
 
-/// The time for one endpoint to answer where contact points are asked too.
+/// Time limit for the endpoint to answer, if contact points are asked as well.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// Time between two searches for the coordinator, at first and at most. Nobody tells when another machine has one.
+/// First pause between two searches for the coordinator.
+///
+/// No process notifies this one of an election on another machine.
 const AGAIN: Duration = Duration::from_millis(10);
+/// Longest pause between two searches.
 const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 
-/// A place has at least this time to answer.
+/// Shortest time limit for an endpoint to answer.
 const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 
-/// Advice where voters are not there.
+/// Advice if voters cannot be reached.
 const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them";
 
-/// The same where agents by themselves are the voters.
+/// Advice if voters of an open group cannot be reached.
 const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS";
 
-/// Becomes a voter if this machine has one of the endpoints, and joins the elected coordinator.
+/// Joins the elected coordinator, as a voter if an endpoint is on this machine.
 pub(super) fn at_one_of(
     endpoints: &[Endpoint],
     options: &Options,
@@ -55,7 +58,7 @@ pub(super) fn at_one_of(
 
 /// Continues in place of an agent that knew other members of an open group.
 ///
-/// It is a voter if that agent was one, and joins the coordinator wherever that is.
+/// This agent is a voter if the previous one was. It joins the coordinator, wherever that runs.
 pub(super) fn return_to(
     site: Site<'_>,
     is_host: Option<bool>,
@@ -84,9 +87,9 @@ fn join_open_group(
     Ok(Connection::new(Box::new(native), None, voter))
 }
 
-/// Joins a group that contact points know, which continues without the endpoint's machine.
+/// Joins a group through contact points, after the endpoint's machine was lost.
 ///
-/// `None` if there is no contact point, or a store answers at the endpoint.
+/// `None` if there are no contact points, or if a store answers at the endpoint.
 pub(super) fn find_elsewhere(
     site: Site<'_>,
     is_host: Option<bool>,
@@ -118,8 +121,10 @@ pub(super) fn find_elsewhere(
     join_open_group(site, search, OwnVoter::default(), false).map(Some)
 }
 
-/// Takes part at the coordinator, once the voters have elected one, as the candidate that is made of this agent's address. A search
-/// that needs the endpoint fails when nobody is there any more.
+/// Joins the coordinator once the voters have elected one.
+///
+/// `candidate` gets the address of this agent. A search that needs the endpoint fails when no
+/// process listens there any more.
 pub(super) fn await_coordinator(
     mut search: Search,
     candidate: impl Fn(String) -> Option<Candidate>,
@@ -127,7 +132,7 @@ pub(super) fn await_coordinator(
     onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
     let started = Instant::now();
-    // The other voters are nodes of the job, and are waited for like those.
+    // The other voters are nodes of the job, so the time limit for nodes applies.
     let timeout = options.settings.join_timeout.max(options.read_timeout);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
     let remedy = match search.is_open() {
@@ -135,7 +140,7 @@ pub(super) fn await_coordinator(
         false => REMEDY,
     };
     loop {
-        // People are told in time, though a voter takes its time to answer.
+        // A slow voter must not delay the reminder.
         let until_reminder = reminder.next().saturating_sub(started.elapsed());
         let longest = (until_reminder + AGAIN).max(LEAST_ATTEMPT);
         let found = search.find(&options.policy.credentials, longest);
@@ -182,7 +187,7 @@ pub(super) fn await_coordinator(
     }
 }
 
-/// The wait of an agent whose job has not begun.
+/// Returns the wait of an agent whose job has not started.
 fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Waits {
     let (missing, what) = (search.places(), what.to_owned());
     Arc::new(move || Wait {
@@ -195,7 +200,7 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
     })
 }
 
-/// Takes part at the coordinator.
+/// Joins the coordinator.
 fn meet(
     search: &Search,
     located: &Located,
@@ -232,7 +237,7 @@ fn meet(
     }
 }
 
-/// The options of an agent that takes part at this store.
+/// Returns the options of an agent that joins at this store.
 pub(super) fn agent(
     store: Arc<TcpStore>,
     node: NodeDesc,
@@ -255,7 +260,7 @@ pub(super) fn agent(
     }
 }
 
-/// A connection to the store at a port of the endpoint's host.
+/// Connects to the store at a port of the endpoint's host.
 pub(super) fn call(
     endpoint: &Endpoint,
     port: u16,

@@ -1,5 +1,7 @@
-//! The last service for an agent that was killed: its supervisor takes it out of the state, so that
-//! the other nodes need not wait for its heartbeats.
+//! Removal of a killed agent from the shared state.
+//!
+//! The supervisor of the agent does this, so that the other nodes need not wait for missing
+//! heartbeats.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -14,16 +16,18 @@ use crate::dynamic::node;
 use crate::dynamic::options::{Medium, Options};
 use crate::{RendezvousError, RendezvousParameters};
 
-/// Limit for connecting to the store, and for each answer.
+/// Time limit to connect to the store, and for each answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 impl C10dRendezvous {
-    /// Takes the agent with this process id, on this machine, out of the run. True if it was in it.
-    /// Nothing is hosted for that: a store that has ended with the agent is nobody's any more.
+    /// Removes the agent with this process id, on this machine, from the run.
+    ///
+    /// Returns `true` if the run contained it. This hosts no store: a store that has ended with the
+    /// agent no longer matters.
     ///
     /// # Errors
     ///
-    /// The parameters are not usable, or the store does not answer within seconds.
+    /// The parameters are unusable, or the store does not answer within seconds.
     pub fn remove_agent(
         parameters: &RendezvousParameters,
         pid: u32,
@@ -32,7 +36,7 @@ impl C10dRendezvous {
         let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
         let (place, host, from) = match &options.medium {
             Medium::Tcp { endpoint, .. } => {
-                // A store that is gone refuses at once, where a client of it would try again.
+                // A store that has ended refuses immediately, whereas a store client would retry.
                 if TcpStream::connect((endpoint.host.as_str(), endpoint.port)).is_err() {
                     return Ok(false);
                 }
@@ -41,7 +45,7 @@ impl C10dRendezvous {
                 let from = store.local_address();
                 (Place::Tcp(Arc::new(store)), Some(&*endpoint.host), from)
             }
-            // The coordinator notices that its connection is closed; no other node knows a new file.
+            // The coordinator notices the closed connection. No other node knows a new file.
             Medium::Voters(_) | Medium::File(None) => return Ok(false),
             Medium::File(Some(path)) if !path.exists() => return Ok(false),
             Medium::File(Some(path)) => {

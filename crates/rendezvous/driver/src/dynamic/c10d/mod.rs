@@ -1,29 +1,39 @@
-//! `c10d`: agents meet at a store that one of them hosts, or that somebody else has started.
+//! Backend `c10d`: agents share a store that an agent or another process hosts.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `mod.rs` | the backend: connects at the first use, then passes everything on |
-//! | `connect.rs` | hosting the store or finding it, and what kind of store it is |
-//! | `elected.rs` | finding the coordinator that voters have elected |
-//! | `lost_agent.rs` | an agent that was killed is taken out by its supervisor |
+//! | `mod.rs` | the backend: connects at the first use, then forwards all calls |
+//! | `connect.rs` | hosts or finds the store, and detects its kind |
+//! | `elected.rs` | the search for the coordinator that voters have elected |
+//! | `lost_agent.rs` | the removal of a killed agent by its supervisor |
 //! | `stored.rs` | the shared state under torchelastic's key of any store; its errors |
-//! | `store_watch.rs` | noticing changes of it |
+//! | `store_watch.rs` | detects changes of that state |
 //!
-//! | option | default | what |
-//! |---|---|---|
-//! | `store_type` | `tcp` | `tcp`, or `file`: the endpoint is then the path of a file that all nodes share, or empty for a new one |
-//! | `read_timeout` | 60 s | how long to try to connect, and how long the store may take to answer; not read for a file |
-//! | `is_host` | found out | whether this node hosts the store |
-//! | `coordinator_timeout` | 60 s | how long agents wait for the store of this node if it is gone and may come back |
-//! | `voters` | with a list of endpoints: 1, 3 or 5, as many as it has places; with one: up to 5 | how many of its places are voters, or how many agents at most |
-//! | `node_timeout` | 3 s | how long a machine may be silent, as its kernel shows it; see [`rdzv_rendezvous_proto::silence`] |
-//! | `fence`, `fence_kill` | auto, 60 s | `auto`: a node without a majority of three voters suspends its workers, or `off`; the time after which suspended workers are killed |
-//! | `recover` | false | whether this node may take the place of a store that cannot be shown to have ended |
+//! Options of the backend, with their defaults:
 //!
-//! A store server of ours runs the rendezvous itself ([`super::native`]), also for agents of
-//! torchelastic; at any other, every agent changes the state under one key ([`super::driver`]).
+//! * `store_type` (`tcp`): `tcp` or `file`. With `file`, the endpoint is the path of a file that
+//!   all
+//!   nodes share, or empty for a new file.
+//! * `read_timeout` (60 s): time limit to connect, and for an answer of the store. Ignored for a
+//!   file.
+//! * `is_host` (detected): `true` if this node hosts the store.
+//! * `coordinator_timeout` (60 s): time for which agents wait for this node's store if it is lost
+//!   and may return.
+//! * `voters`: with a list of endpoints, the number of voters among them. Default: 1, 3 or 5, as
+//!   many as the list allows. With one endpoint, the maximum number of voters among the agents.
+//!   Default: up to 5.
+//! * `node_timeout` (3 s): time for which a machine may be silent, according to its kernel; see
+//!   [`rdzv_rendezvous_proto::silence`].
+//! * `fence` (`auto`): `auto` or `off`. With `auto`, a node without a majority of three voters
+//!   suspends its workers.
+//! * `fence_kill` (60 s): time after which suspended workers are killed.
+//! * `recover` (`false`): `true` if this node may replace a store that may still be running.
 //!
-//! Several agents on the host of the endpoint race for its port; one gets it, the others are its
+//! A store server of rdzv runs the rendezvous itself ([`super::native`]), also for agents of
+//! torchelastic. In any other store, every agent changes the state under one key
+//! ([`super::driver`]).
+//!
+//! If several agents run on the host of the endpoint, one gets its port and the others are its
 //! clients.
 
 mod connect;
@@ -53,18 +63,18 @@ use crate::{
     RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
 };
 
-/// How long the host of the store waits at the end until the other agents have left it.
+/// Time for which the host of the store waits at the end for the other agents.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How often a store is looked for again that was lost before there was a round.
+/// Maximum number of searches for a store that was lost before the first round.
 const MOST_AGAIN: u32 = 3;
 
-/// The backend `c10d`.
+/// Backend `c10d`.
 pub struct C10dRendezvous {
     options: Arc<Options>,
     observer: Option<Arc<Observer>>,
     recorder: Option<Recorder>,
-    /// Whether this node has been in a round.
+    /// `true` once this node has been in a round.
     formed: Arc<AtomicBool>,
     calls: Arc<Calls>,
     connected: RefCell<Option<Connection>>,
@@ -72,9 +82,9 @@ pub struct C10dRendezvous {
 
 struct Connection {
     backend: Box<dyn RendezvousBackend>,
-    /// The store, if this node hosts it.
+    /// Server of the store, if this node hosts it.
     server: Option<Arc<TcpStoreServer>>,
-    /// The server of a voter that is not at the endpoint, if this node has become one.
+    /// Server of a voter that is not at the endpoint, if this node has become one.
     voter: OwnVoter,
     is_observed: bool,
 }
@@ -100,26 +110,26 @@ impl fmt::Debug for C10dRendezvous {
     }
 }
 
-/// What an interrupter of this backend has to end.
+/// Calls that an interrupter of this backend ends.
 #[derive(Default)]
 struct Calls(Mutex<Under>);
 
 #[derive(Default)]
 struct Under {
     interrupted: bool,
-    /// Whoever waits for a connection.
+    /// Sender to the caller that waits for a connection.
     connecting: Option<mpsc::Sender<Option<Attempt>>>,
-    /// Ends a join of what was connected to.
+    /// Closure that ends a join of the connected backend.
     joining: Option<Interrupter>,
 }
 
 type Attempt = Result<Connection, RendezvousError>;
 
 impl C10dRendezvous {
-    /// The name of this backend.
+    /// Name of this backend.
     pub const NAME: &str = "c10d";
 
-    /// Checks the parameters. The connection is made at the first use.
+    /// Checks the parameters. The first use opens the connection.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         Ok(Self {
             options: Arc::new(Options::from_parameters(parameters)?),
@@ -131,11 +141,11 @@ impl C10dRendezvous {
         })
     }
 
-    /// The places at which the coordinator may be, as the endpoint lists them: one, or those of the voters.
+    /// Returns the possible endpoints of the coordinator: one, or all voters.
     ///
     /// # Errors
     ///
-    /// The endpoint is no list of them, or the option `voters` does not go with it.
+    /// The endpoint is no such list, or the option `voters` does not fit it.
     pub fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
         options::places(parameters)
     }
@@ -147,7 +157,7 @@ impl C10dRendezvous {
         }
     }
 
-    /// Connects if that has not been done.
+    /// Connects unless a connection exists.
     fn connect(&self) -> Result<RefMut<'_, Connection>, RendezvousError> {
         let mut connected = self.connected.borrow_mut();
         if connected.is_none() {
@@ -161,7 +171,7 @@ impl C10dRendezvous {
         {
             let (observer, formed) = (Arc::clone(observer), Arc::clone(&self.formed));
             connection.backend.set_observer(Box::new(move |change| {
-                // Before the first round, nothing is lost with the store.
+                // Before the first round, the loss of the store loses nothing.
                 if formed.load(Ordering::Acquire) || !matches!(change, Change::Lost(_)) {
                     observer(change);
                 }
@@ -171,9 +181,9 @@ impl C10dRendezvous {
     }
 }
 
-/// Connects beside the caller.
+/// Connects on a separate thread.
 ///
-/// Neither a look-up of a name nor an attempt to connect can be ended from outside.
+/// Neither a name resolution nor a connection attempt can be interrupted.
 fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attempt {
     let (sender, attempts) = mpsc::channel();
     {
@@ -185,7 +195,7 @@ fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attem
     }
     let theirs = Arc::clone(options);
     let call = beside(move || {
-        // If nobody waits any more, the connection is closed again.
+        // If the caller no longer waits, the connection is closed again.
         let _ = sender.send(Some(reach(&theirs, &onlookers)));
     });
     if let Err(error) = call {
@@ -203,7 +213,7 @@ fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attem
     Ok(connection)
 }
 
-/// Connects to the place of the state, hosting it if that is this node's part, and finds out how to use it.
+/// Connects to the medium of the state, and hosts a store there if necessary.
 fn reach(options: &Options, onlookers: &Onlookers) -> Attempt {
     match &options.medium {
         Medium::Tcp { endpoint, is_host } => {
@@ -211,7 +221,7 @@ fn reach(options: &Options, onlookers: &Onlookers) -> Attempt {
         }
         Medium::Voters(places) => elected::at_one_of(places, options, onlookers),
         Medium::File(Some(path)) => connect::at_file(path, None, options),
-        // Nobody else knows it, so it is removed with the last use here.
+        // No other process knows the file, so it is deleted after the last use here.
         Medium::File(None) => connect::at_file(&connect::new_file(options)?, Some(1), options),
     }
 }
@@ -231,7 +241,7 @@ impl Calls {
             let mut under = self.0.lock();
             under.interrupted = true;
             if let Some(connecting) = under.connecting.take() {
-                // It has its connection if it does not listen any more.
+                // A closed channel means that the caller has its connection.
                 let _ = connecting.send(None);
             }
             under.joining.clone()
@@ -263,8 +273,8 @@ impl RendezvousBackend for C10dRendezvous {
                     self.formed.store(true, Ordering::Release);
                     return Ok(info);
                 }
-                // Whoever hosted the store has ended before there was a round; somebody else on
-                // that host takes its place.
+                // The host of the store has ended before the first round. Another agent on
+                // that machine replaces it.
                 Err(error @ RendezvousError::Unreachable { .. })
                     if !is_host && again < MOST_AGAIN && !self.formed.load(Ordering::Acquire) =>
                 {
@@ -337,13 +347,13 @@ impl RendezvousBackend for C10dRendezvous {
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
         let left = self.leave();
         let is_alone = matches!(self.options.medium, Medium::Tcp { .. });
-        // Of several voters, another one coordinates at once; and one that learns, if this one
-        // hands over.
+        // With several voters, another voter coordinates immediately. A learner also
+        // becomes coordinator if this voter hands over.
         let connection = self.connected.get_mut().as_mut();
         let alone = connection.filter(|it| is_alone && !it.voter.has_others());
         if let Some(connection) = alone {
-            // Its end in order would tell the others that nobody comes, so it lasts as long as the
-            // process.
+            // An orderly end would report that no successor comes, so the servers live as
+            // long as the process.
             let servers = (connection.server.take(), connection.voter.lock().take());
             Box::leak(Box::new(servers));
         }

@@ -1,16 +1,18 @@
-//! Noticing changes of a state in a store.
+//! Detection of changes to a state in a store.
 //!
-//! A file tells by itself. A TCP store does not, and agents of torchelastic cannot be made to: they
-//! are noticed by looking once a second. But our agents, after a write that others wait for, also
-//! let a side key exist for a moment, which all of them wait for on a connection of their own:
+//! A file reports changes. A TCP store does not, so this agent polls once a second, which also
+//! shows the changes of torchelastic agents. An agent of rdzv additionally creates a side key for a
+//! moment after each write that others wait for. The other agents wait for the side key on a
+//! separate connection:
 //!
 //! ```text
-//!   who changes:   set ⟨key⟩.rdzv/changed,  delete ⟨key⟩.rdzv/changed
-//!   who watches:   wait ⟨key⟩.rdzv/changed,  again and again
+//!   writer:    set ⟨key⟩.rdzv/changed, then delete ⟨key⟩.rdzv/changed
+//!   watcher:   wait ⟨key⟩.rdzv/changed, repeatedly
 //! ```
 //!
-//! So the store holds no key that torchelastic would not leave there. A watcher that is between two
-//! waits just then finds the change by looking.
+//! The store therefore keeps no key that torchelastic would not leave there.
+//!
+//! A watcher that is between two waits at that moment finds the change at the next poll.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,16 +24,17 @@ use crate::RendezvousError;
 use crate::dynamic::Notice;
 use crate::dynamic::watch::Watch;
 
-/// A side key that is there again within this time has probably been left by an agent that ended
-/// before it could delete it.
+/// Time within which a side key that exists again is probably a leftover.
+///
+/// An agent ended before it could delete the key.
 const SOON: Duration = Duration::from_millis(50);
 
-/// How long one wait for a change of a file lasts.
+/// Duration of one wait for a change of a file.
 const SLICE: Duration = Duration::from_secs(1);
 
 type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
-/// Tells all who watch the state under `key`.
+/// Notifies all watchers of the state under `key`.
 pub(super) fn notify(store: &dyn Store, key: &str) -> Result<(), StoreError> {
     let key = side_key(key);
     store.set(&key, b"1")?;
@@ -43,7 +46,7 @@ fn side_key(key: &str) -> String {
     format!("{key}.rdzv/changed")
 }
 
-/// Watches the side keys of `key`, through a connection of its own.
+/// Watches the side key of `key` through a separate connection.
 pub(super) fn watch_side_key(
     store: Box<dyn Store>,
     key: &str,
@@ -57,7 +60,7 @@ pub(super) fn watch_side_key(
             store.wait(&[&key], Some(Duration::MAX))?;
             notice(Notice::Changed);
             if began.elapsed() < SOON {
-                // Or else this would go round and round.
+                // Otherwise this loop would never wait.
                 store.delete_key(&key)?;
             }
         }
@@ -65,7 +68,7 @@ pub(super) fn watch_side_key(
     })
 }
 
-/// Watches the value itself, in a file.
+/// Watches the value in a file.
 pub(super) fn watch_file(
     store: Arc<FileStore>,
     key: &str,

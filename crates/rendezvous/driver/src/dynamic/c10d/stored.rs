@@ -1,7 +1,7 @@
-//! The shared state under torchelastic's key of a store.
+//! Shared state under torchelastic's key of a store.
 //!
-//! The value is base64 of the pickle, or a sentinel for "no state yet", so that reading it never
-//! has to wait. The token is the exact text of the value.
+//! The value is the pickle in base64, or a sentinel for "no state yet", so that a read never waits.
+//! The token is the exact text of the value.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,15 +21,15 @@ use crate::RendezvousError;
 use crate::dynamic::watch::Watch;
 use crate::dynamic::{Notice, SharedState, Token, Written};
 
-/// Most writes that others may come before, when an agent is taken out.
+/// Maximum number of attempts to remove an agent while other writes interfere.
 const ATTEMPTS: usize = 16;
 
-/// What the state is in.
+/// Store of the state.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     Tcp(Arc<TcpStore>),
     File(Arc<FileStore>),
-    /// A store of the caller's.
+    /// Store that the caller has passed.
     Given(Arc<dyn Store>),
 }
 
@@ -58,18 +58,17 @@ impl Place {
     }
 }
 
-/// The state of a run in a store of any kind, under torchelastic's key and in its form:
-/// torchelastic's `C10dRendezvousBackend`.
+/// State of a run in any store, under torchelastic's key and in its format.
 ///
-/// For a rendezvous over a store of one's own, give it to a [`Driver`](crate::dynamic::Driver).
-/// What is stored and its token are read by [`SharedState::get`] and changed by
-/// [`SharedState::set`].
+/// It corresponds to torchelastic's `C10dRendezvousBackend`. To use another store, pass the state
+/// to a [`Driver`](crate::dynamic::Driver). [`SharedState::get`] returns the value and its token;
+/// [`SharedState::set`] changes them.
 pub struct C10dState {
     key: String,
     place: Place,
-    /// For the state; never waited in.
+    /// Connection for the state, which no wait occupies.
     store: Arc<dyn Store>,
-    /// For the keys of rounds, which are waited for.
+    /// Connection for the keys of rounds, on which callers wait.
     rounds: Mutex<Option<Arc<dyn Store>>>,
     watcher: Option<Watch>,
 }
@@ -81,7 +80,9 @@ impl fmt::Debug for C10dState {
 }
 
 impl C10dState {
-    /// Takes the agent with this process id, on the machine of `me`, out of the state. True if it was in it.
+    /// Removes the agent with this process id, on the machine of `me`.
+    ///
+    /// Returns `true` if the state contained it.
     pub(super) fn remove_agent(
         &mut self,
         me: &NodeDesc,
@@ -107,8 +108,10 @@ impl C10dState {
         Ok(false)
     }
 
-    /// The state of that run in `store`, where nothing waits that the caller waits for. The
-    /// first node leaves a mark under the key, so that nobody has to wait for a value.
+    /// Opens the state of a run in `store`.
+    ///
+    /// The caller must not wait on this connection. The first node writes a sentinel under the key,
+    /// so that no node waits for a value.
     ///
     /// # Errors
     ///
@@ -133,8 +136,10 @@ impl C10dState {
         Ok(state)
     }
 
-    /// Makes sure that there is a value, and returns it. One request, and it heals a key that has
-    /// vanished, where torchelastic waits and then loses all its writes.
+    /// Makes sure that a value exists, and returns it.
+    ///
+    /// This takes one request. It also recreates a key that has vanished; torchelastic waits in
+    /// that case, and then loses all its writes.
     fn seed(&self) -> Result<Bytes, RendezvousError> {
         self.swap(b"", SENTINEL)
     }
@@ -173,13 +178,13 @@ impl SharedState for C10dState {
 
     fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
         let desired = text::encode(state);
-        // To torchelastic, a token without bytes is none.
+        // torchelastic treats a token without bytes as no token.
         let token = token.filter(|token| !token.0.is_empty());
         let expected = token.map_or(SENTINEL, |token| &token.0);
         let held = self.swap(expected, &desired)?;
         let won = held == desired;
         let now = if !won && held == expected {
-            // An absent key is answered with what was expected.
+            // For an absent key, the store returns the expected value.
             self.get()?
         } else {
             self.read(held)?
@@ -199,7 +204,7 @@ impl SharedState for C10dState {
             }
             Place::Given(store) => {
                 let clone = store.try_clone().map_err(|error| self.explain(error))?;
-                // A wait that cannot be ended would outlive the node.
+                // A wait that cannot be interrupted would outlive the node.
                 match clone.breaker() {
                     Some(_) => watch_side_key(clone, &self.key, place, notice),
                     None => None,
@@ -207,7 +212,7 @@ impl SharedState for C10dState {
             }
             Place::File(store) => watch_file(Arc::clone(store), &self.key, place, notice),
         };
-        // Without the watch, and where not everybody tells, changes are found by looking.
+        // Without the watch, or with agents that do not notify, polls find the changes.
         Ok(self.watcher.is_some() && matches!(self.place, Place::File(_)))
     }
 

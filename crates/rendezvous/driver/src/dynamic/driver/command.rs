@@ -1,4 +1,4 @@
-//! The two channels of the task: the commands that it receives, and the events of a join.
+//! Channels of the task: its commands, and the events of a join.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
@@ -10,37 +10,37 @@ use rdzv_store::Store;
 use crate::dynamic::Notice;
 use crate::{Observer, RendezvousError};
 
-/// A command to the task.
+/// Command to the task.
 pub(super) enum Command {
-    /// Take part; the events go to the sender.
+    /// Joins a round and sends the events to the sender.
     Join(Sender<Event>),
-    /// End the join under way, and begin no other.
+    /// Ends the running join, and rejects later ones.
     Interrupt,
-    /// Do not take part any more.
+    /// Leaves the run.
     Leave(SyncSender<Result<(), RendezvousError>>),
-    /// End it for everybody.
+    /// Closes the run for all nodes.
     Close(SyncSender<Result<(), RendezvousError>>),
-    /// Read the state, without consequences.
+    /// Reads the state, without changes to the machine.
     ReadState(SyncSender<Result<Option<RendezvousState>, RendezvousError>>),
-    /// Make the store of another round.
+    /// Opens the store of another round.
     RoundStore(u64, SyncSender<Result<Arc<dyn Store>, RendezvousError>>),
-    /// Notify this one of changes.
+    /// Sets the receiver of changes.
     Observe(Observer),
-    /// The backend has noticed something.
+    /// Passes a notice of the backend.
     Notice(Notice),
-    /// A participant has failed for good.
+    /// Reports the permanent failure of a member.
     PeerFailed { node: String, reason: String },
-    /// Say that the task is alive.
+    /// Asks whether the task is alive.
     Ping(Sender<()>),
-    /// End.
+    /// Ends the task.
     End,
 }
 
-/// What becomes of a join.
+/// Event of a join.
 pub(super) enum Event {
-    /// The round is complete; with its store.
+    /// The round is complete; the second value is its store.
     Formed(Formed, Arc<dyn Store>),
     Failed(RendezvousError),
-    /// Somebody interrupts it; the node is about to leave.
+    /// The agent interrupts the join; the node is about to leave.
     Interrupted,
 }

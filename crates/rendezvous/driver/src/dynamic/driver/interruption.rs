@@ -1,5 +1,6 @@
-//! How a join ends from outside: interrupted by the agent, or because the round is over before it
-//! has been of any use.
+//! End of a join from outside.
+//!
+//! The agent interrupts the join, or the round ends before the join has returned.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -9,29 +10,31 @@ use rdzv_store::Breaker;
 
 use super::command::Event;
 
-/// Shared by the handle, its interrupters and the task.
+/// State that the handle, its interrupters and the task share.
 #[derive(Default)]
 pub(super) struct Interruption {
     state: Mutex<State>,
-    /// Ends the use of the shared state.
+    /// Breaker that ends the use of the shared state.
     end_of_state: Option<Breaker>,
-    /// Whether the shared state has ever answered. If not, this node is not in it.
+    /// `true` if the shared state has ever answered.
+    ///
+    /// Otherwise this node is not in it.
     reached: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
     interrupted: bool,
-    /// The round that join is about to return does not hold any more.
+    /// `true` if the round that the join is about to return has ended.
     round_is_over: bool,
-    /// Whoever waits for a round.
+    /// Sender to the caller that waits for a round.
     waiting: Option<Sender<Event>>,
-    /// Ends the wait for rank 0.
+    /// Breaker of the wait for rank 0.
     reading: Option<Breaker>,
 }
 
 impl Interruption {
-    /// Of joins over a state that this breaker ends the use of.
+    /// Creates the value for a state whose use this breaker ends.
     pub(super) fn new(end_of_state: Option<Breaker>) -> Self {
         Self {
             end_of_state,
@@ -39,18 +42,19 @@ impl Interruption {
         }
     }
 
-    /// The shared state has answered.
+    /// Records that the shared state has answered.
     pub(super) fn has_reached(&self) {
         self.reached.store(true, Ordering::Release);
     }
 
-    /// Whether there is nothing to leave and nobody to tell: interrupted while the state had never
-    /// answered.
+    /// `true` if the interruption came before the first answer of the state.
+    ///
+    /// There is then nothing to leave, and no node to notify.
     pub(super) fn is_before_all(&self) -> bool {
         self.is_set() && !self.reached.load(Ordering::Acquire)
     }
 
-    /// A join begins, and its caller listens to `waiting`. False if it may not begin.
+    /// Starts a join that reports to `waiting`; `false` after an interruption.
     pub(super) fn begin(&self, waiting: Sender<Event>) -> bool {
         let mut state = self.state.lock();
         state.round_is_over = false;
@@ -58,7 +62,7 @@ impl Interruption {
         !state.interrupted
     }
 
-    /// The caller is about to wait for what another agent writes; the wait ends with the guard.
+    /// Makes a wait for another agent's write interruptible while the guard exists.
     pub(super) fn reading(&self, breaker: Option<Breaker>) -> WhileReading<'_> {
         let mut state = self.state.lock();
         state.reading = breaker;
@@ -68,12 +72,12 @@ impl Interruption {
         WhileReading(self)
     }
 
-    /// For ever.
+    /// Interrupts the join and all later ones.
     pub(super) fn interrupt(&self) {
         let mut state = self.state.lock();
         state.interrupted = true;
         if let Some(waiting) = &state.waiting {
-            // It has what it waited for if it does not listen any more.
+            // A closed channel means that the caller has its result.
             let _ = waiting.send(Event::Interrupted);
         }
         state.break_reading();
@@ -85,7 +89,7 @@ impl Interruption {
         }
     }
 
-    /// What the caller may be waiting for in this round will not come.
+    /// Ends the wait of the caller, because the round has ended.
     pub(super) fn end_round(&self) {
         let mut state = self.state.lock();
         state.round_is_over = true;
@@ -109,7 +113,7 @@ impl State {
     }
 }
 
-/// The time in which a wait can be ended.
+/// Guard of a wait that can be interrupted.
 pub(super) struct WhileReading<'a>(&'a Interruption);
 
 impl Drop for WhileReading<'_> {

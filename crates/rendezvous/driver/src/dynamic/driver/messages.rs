@@ -1,4 +1,4 @@
-//! Changes and errors in words, with the nodes' names.
+//! Texts of changes and errors, with the names of nodes.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 
 use crate::{Change, RendezvousError};
 
-/// Most nodes that one sentence names.
+/// Maximum number of nodes that one sentence names.
 const MOST_NAMED: usize = 8;
 
-/// What every sentence knows.
+/// Values that all sentences need.
 pub(super) struct Messages {
     pub(super) run_id: String,
     pub(super) place: String,
@@ -49,7 +49,7 @@ impl Messages {
         gone: &BTreeSet<NodeDesc>,
         known: Option<&RendezvousState>,
     ) -> String {
-        // A node that leaves takes its heartbeat out of the state.
+        // A node that leaves removes its heartbeat from the state.
         let silent =
             |node: &NodeDesc| known.is_some_and(|known| known.last_heartbeats.contains_key(node));
         let how = if nodes.iter().all(|node| gone.contains(node)) {
@@ -92,7 +92,7 @@ impl Messages {
         }
     }
 
-    /// The answer to requests after the connection was lost.
+    /// Returns the error for requests after the connection was lost.
     pub(super) fn lost_before(&self, why: &str) -> RendezvousError {
         RendezvousError::Unreachable {
             what: format!("the rendezvous was lost before ({why})"),
@@ -118,8 +118,9 @@ fn subject(nodes: &[NodeDesc], one: &str, many: &str) -> String {
     }
 }
 
-/// Whether other agents wait for what has just been written: not a heartbeat, and not one more node
-/// that joins a round which is still forming.
+/// `true` if other agents wait for the change that was just written.
+///
+/// Heartbeats, and new nodes in a round that is still forming, are not such changes.
 pub(super) fn is_worth_announcing(
     before: Option<&RendezvousState>,
     after: &RendezvousState,

@@ -1,23 +1,24 @@
-//! A rendezvous over a state that every agent may change: the machine of
-//! [`rdzv_rendezvous_proto::Participant`] as a task of the runtime.
+//! Rendezvous over a state that every agent can change.
+//!
+//! It runs the machine of [`rdzv_rendezvous_proto::Participant`] as a task of the runtime.
 //!
 //! ```text
-//!   agent ── join, leave, close ──┐                       ┌─► read, compare-and-set ─► shared state
+//!   agent ── join, leave, close ──┐                      ┌─► read, compare-and-set ─► shared state
 //!                                 ├─► one channel ─► task
-//!   shared state ── changed, gone ┘      machine, clock   └─► formed, changes ─► agent
+//!   shared state ── changed, gone ┘     machine, clock   └─► formed, changes ─► agent
 //! ```
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `mod.rs` | the handle: what the agent calls, and what it does besides the machine |
+//! | `mod.rs` | the handle: the calls of the agent, and its work outside the machine |
 //! | `command.rs` | the commands to the task, and the events of a join |
-//! | `task.rs` | the task: waits, handles, applies |
-//! | `interruption.rs` | how a join ends from outside |
-//! | `peer_failures.rs` | notices that a participant has failed for good |
-//! | `messages.rs` | changes and errors in words |
+//! | `task.rs` | the task: it waits for inputs and applies outputs |
+//! | `interruption.rs` | the end of a join from outside |
+//! | `peer_failures.rs` | notices of the permanent failure of a member |
+//! | `messages.rs` | texts of changes and errors |
 //!
-//! The heartbeats of this node depend on the task alone: it does nothing that waits for other
-//! agents. What does wait (for rank 0 to say where the workers meet) is done by the caller of join.
+//! Only the task sends the heartbeats of this node, so it never waits for other agents. The caller
+//! of a join waits for rank 0 to publish the endpoint of the workers' store.
 
 mod command;
 mod interruption;
@@ -45,25 +46,27 @@ use super::watch::Watch;
 use crate::runtime::{Task, no_thread, spawn};
 use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
 
-/// After an interruption, how long a node may take to leave the state it is in.
+/// Time limit for a node to leave the state after an interruption.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// What a driver needs besides the shared state.
+/// Parameters of a driver in addition to the shared state.
 #[derive(Debug, Clone)]
 pub struct DriverOptions {
-    /// The run.
+    /// Run to join.
     pub run_id: RunId,
-    /// How many nodes, and how long to wait for what.
+    /// Numbers of nodes, and time limits.
     pub settings: Settings,
-    /// This node. Others reach it, and its workers' store, under its address.
+    /// This node.
+    ///
+    /// Its address is the one for other nodes and for its workers' store.
     pub me: NodeDesc,
-    /// How long rank 0 may take, once a round is complete, to say where the workers meet.
+    /// Time limit for rank 0 to publish the workers' endpoint in a complete round.
     pub timeout: Duration,
-    /// The policy of the workers' store, here or on another node.
+    /// Policy of the workers' store, here or on another node.
     pub policy: StorePolicy,
 }
 
-/// A rendezvous over a shared state.
+/// Rendezvous over a shared state.
 pub struct Driver {
     name: String,
     place: String,
@@ -73,9 +76,9 @@ pub struct Driver {
     interruption: Arc<Interruption>,
     workers: WorkersStore,
     failures: Option<Watch>,
-    /// The agents' store of the round that this node is in.
+    /// The agents' store of this node's round.
     round: Option<Arc<dyn Store>>,
-    /// Ends the use of that store, which the agent may still hold.
+    /// Breaker that ends the use of that store, which the agent may still hold.
     end_of_store: Option<Breaker>,
     task: Option<Task>,
 }
@@ -87,8 +90,9 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Starts the task, and has the backend watch the state. Nothing is read or written before
-    /// the first call.
+    /// Starts the task, and starts to watch the state.
+    ///
+    /// The first call makes the first read or write.
     pub fn start(
         shared: Box<dyn SharedState>,
         options: DriverOptions,
@@ -121,7 +125,7 @@ impl Driver {
         })
     }
 
-    /// Has the machine join, and waits for the round to be complete.
+    /// Lets the machine join, and waits until the round is complete.
     fn form(&self) -> Result<(Formed, Arc<dyn Store>), RendezvousError> {
         let (sender, events) = mpsc::channel();
         if !self.interruption.begin(sender.clone()) {
@@ -140,14 +144,14 @@ impl Driver {
                     return Err(RendezvousError::Interrupted);
                 }
                 Ok(Event::Interrupted) => timeout = LEAVING,
-                // It does not get through to the state any more; others will find that out.
+                // The node cannot reach the state any more; the others will notice.
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(RendezvousError::Interrupted),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.task_ended()),
             }
         }
     }
 
-    /// Agrees with the others on where the workers meet.
+    /// Agrees with the other nodes on the endpoint of the workers' store.
     fn agree_on_master(
         &mut self,
         member: &Member,
@@ -161,7 +165,7 @@ impl Driver {
             return Ok(master);
         }
         self.workers.step_down();
-        // A connection of its own, so that the wait can be ended without harm to anything else.
+        // A separate connection, so that the end of this wait disturbs no other request.
         let current = store.try_clone()?;
         let _reading = self.interruption.reading(current.breaker());
         let leader = formed.participants.first();
@@ -188,7 +192,9 @@ impl Driver {
         })
     }
 
-    /// What the task answers to a command. It answers at once, or after one operation.
+    /// Sends a command and returns the answer of the task.
+    ///
+    /// The task answers immediately, or after one operation.
     fn ask<T>(
         &self,
         command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
@@ -279,7 +285,7 @@ impl RendezvousBackend for Driver {
         let commands = self.commands.clone();
         Some(Arc::new(move || {
             interruption.interrupt();
-            // Without a task there is nothing under way.
+            // Without a task, no join is running.
             let _ = commands.send(Command::Interrupt);
         }))
     }
@@ -361,7 +367,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // The task may wait for an operation of the store; it ends after that.
+        // The task may be waiting for an operation of the store; it ends after that.
         let _ = self.commands.send(Command::End);
     }
 }

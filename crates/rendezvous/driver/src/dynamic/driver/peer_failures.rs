@@ -1,7 +1,9 @@
-//! Hearing at once that a participant has failed for good.
+//! Immediate notices of the permanent failure of a member.
 //!
-//! Whoever fails writes what happened below the prefix of the round; every other participant waits
-//! for that on a connection of its own. Agents of torchelastic neither write nor read it.
+//! A member that fails writes the reason below the prefix of the round.
+//!
+//! Every other member waits for this on a separate connection. Agents of torchelastic neither write
+//! nor read it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,17 +14,18 @@ use rdzv_store::{Store, StoreError};
 use crate::RendezvousError;
 use crate::dynamic::watch::Watch;
 
-/// Holds the node that failed first and, after a line break, its reason.
+/// Key with the node that failed first and, after a line break, its reason.
 const KEY: &str = "rdzv/failed";
 
-/// Set once [`KEY`] is there. It is what the others wait for: PyTorch's older server wakes nobody for a
-/// key that a compare-and-set has made.
+/// Key that exists once [`KEY`] exists. The other members wait for this key.
+///
+/// PyTorch's older server does not end a wait when a compare-and-set creates the key.
 const ANNOUNCED: &str = "rdzv/failed/told";
 
-/// How long one wait lasts in a store whose waits cannot be ended.
+/// Duration of one wait in a store whose waits cannot be interrupted.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// Tells the others. The first to fail is the one that is heard.
+/// Writes the failure of `node`. Only the first failure of a round counts.
 pub(super) fn report(round: &dyn Store, node: &str, reason: &str) -> Result<(), RendezvousError> {
     let reason = reason.lines().collect::<Vec<_>>().join(" ");
     round.compare_set(KEY, b"", format!("{node}\n{reason}").as_bytes())?;
@@ -30,7 +33,7 @@ pub(super) fn report(round: &dyn Store, node: &str, reason: &str) -> Result<(), 
     Ok(())
 }
 
-/// Somebody else's failure, if it has been notified already. Does not wait.
+/// Returns the failure of another node that is already written; does not wait.
 pub(super) fn reported(round: &dyn Store, me: &str) -> Option<(String, String)> {
     let looked = round
         .check(&[ANNOUNCED])
@@ -42,17 +45,17 @@ pub(super) fn reported(round: &dyn Store, me: &str) -> Option<(String, String)> 
     (node != me).then_some((node, reason))
 }
 
-/// Node and reason.
+/// Splits a value into node and reason.
 fn parse(value: &[u8]) -> (String, String) {
     let text = String::from_utf8_lossy(value);
     let (node, reason) = text.split_once('\n').unwrap_or((&text, ""));
-    // A record may follow the sentence: whoever takes it apart escapes its texts.
+    // A record may follow the sentence: the code that splits the record escapes its texts.
     (escape(node), reason.to_owned())
 }
 
-/// Waits for the failure of another node, and passes node and reason on.
+/// Waits for the failure of another node, and passes it to `notify`.
 ///
-/// Without a second connection, failures are noticed later, by the missing heartbeats.
+/// Without a second connection, this node notices failures later, by the missing heartbeats.
 pub(super) fn watch(
     round: &dyn Store,
     me: &str,
@@ -76,8 +79,9 @@ pub(super) fn watch(
     .ok()
 }
 
-/// The node that failed and its reason; `None` if nobody waits any more or the store is gone, which
-/// is for others to say.
+/// Waits for a failure and returns the node and its reason.
+///
+/// `None` if the watch has ended, or if the store is lost, which other code reports.
 fn wait(store: &dyn Store, slice: Duration, over: &AtomicBool) -> Option<(String, String)> {
     while !over.load(Ordering::Relaxed) {
         match store.wait(&[ANNOUNCED], Some(slice)) {

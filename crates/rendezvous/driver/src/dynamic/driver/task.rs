@@ -1,4 +1,4 @@
-//! The task: waits for commands, notices and the machine's deadline.
+//! Task that waits for commands, notices and the machine's deadline.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,49 +29,49 @@ use crate::dynamic::{Notice, SharedState, Token, waiting};
 use crate::runtime::{blocking, sleep};
 use crate::{Change, Observer, RendezvousError};
 
-/// How often a state is read whose backend does not notify of changes: as often as torchelastic does.
+/// Poll interval of a state without notices, the same as in torchelastic.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct DriverTask {
     machine: Participant,
     me: NodeDesc,
-    /// Used beside the runtime, one call at a time.
+    /// Shared state, which blocking threads use, one call at a time.
     shared: Arc<Mutex<Box<dyn SharedState>>>,
     messages: Messages,
     interruption: Arc<Interruption>,
     commands: UnboundedReceiver<Command>,
     observer: Option<Observer>,
-    /// What monotonic time counts from.
+    /// Origin of monotonic time.
     origin: Instant,
     token: Option<Token>,
-    /// The state that the token is for.
+    /// State that the token belongs to.
     known: Option<RendezvousState>,
-    /// Who is known to be gone, and not by missing heartbeats.
+    /// Nodes that have ended, according to notices instead of missing heartbeats.
     gone: BTreeSet<NodeDesc>,
-    /// Whether a notice of a change is in the channel already.
+    /// `true` if the channel contains a notice of a change already.
     changed: Arc<AtomicBool>,
     joining: Option<Sender<Event>>,
-    /// When the join under way began, and when people are told of it.
+    /// Start of the running join.
     join_began: Mono,
     reminder: Reminder,
-    /// The nodes that people were told of last.
+    /// Nodes in the latest report to the user.
     reported: Option<Arrived>,
     leaving: Vec<SyncSender<Result<(), RendezvousError>>>,
     closing: Vec<SyncSender<Result<(), RendezvousError>>>,
     interrupted: bool,
-    /// Whether the last call of the round that forms was logged.
+    /// `true` if the last call of the forming round was logged.
     last_call_announced: bool,
-    /// The round that this node is in, and its store.
+    /// Round of this node, and its store.
     round: Option<(u64, Arc<dyn Store>)>,
-    /// Whether a failure in this round was announced.
+    /// `true` if a failure in this round was announced.
     failure_announced: bool,
-    /// Why nothing is possible any more.
+    /// Reason why no further request is possible.
     lost: Option<String>,
     outage: OutageWatch,
 }
 
 impl DriverTask {
-    /// Has the backend watch the state.
+    /// Creates the task, and starts to watch the state.
     pub(super) fn new(
         mut shared: Box<dyn SharedState>,
         options: &DriverOptions,
@@ -152,11 +152,11 @@ impl DriverTask {
                 }
             }
         }
-        // The end of a state may be a request, as that of a lease is.
+        // The end of a state may make a request, for instance to revoke a lease.
         blocking(move || drop((self.round, self.shared))).await;
     }
 
-    /// Has the state do something beside the runtime.
+    /// Makes a request to the state on a blocking thread.
     async fn ask<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut dyn SharedState) -> Result<T, RendezvousError> + Send + 'static,
@@ -166,7 +166,7 @@ impl DriverTask {
         self.outage.answer(self.round.is_some(), request).await
     }
 
-    /// How long to wait for a command; `None`: until one comes.
+    /// Returns the longest wait for a command; `None` waits without a limit.
     fn timeout(&self) -> Option<Duration> {
         if self.lost.is_some() {
             return None;
@@ -178,7 +178,7 @@ impl DriverTask {
         Some(deadline.since(self.now().mono))
     }
 
-    /// Says what a join waits for, if it is time to.
+    /// Logs what the join waits for, if a reminder is due.
     fn remind(&mut self) {
         let elapsed = self.now().mono.since(self.join_began);
         if self.joining.is_none() || self.lost.is_some() || !self.reminder.is_due(elapsed) {
@@ -187,7 +187,7 @@ impl DriverTask {
         self.tell(elapsed, true);
     }
 
-    /// The state may have changed: who has come is kept up to date where people see it all the time.
+    /// Updates the displayed list of nodes after a possible change of the state.
     fn refresh(&mut self) {
         let elapsed = self.now().mono.since(self.join_began);
         if self.joining.is_some() && self.lost.is_none() && self.reminder != Reminder::default() {
@@ -272,7 +272,7 @@ impl DriverTask {
         }
     }
 
-    /// Something that will be answered.
+    /// Handles an input that needs an answer.
     async fn request(&mut self, input: Input) {
         if self.lost.is_some() {
             self.fail_all(None);
@@ -281,7 +281,7 @@ impl DriverTask {
         }
     }
 
-    /// The state as it is now. Not what the machine knows, so the token stays as it is.
+    /// Reads the current state. The machine does not see it, so the token stays.
     async fn read_state(&self) -> Result<Option<RendezvousState>, RendezvousError> {
         match &self.lost {
             Some(lost) => Err(self.messages.lost_before(lost)),
@@ -395,7 +395,8 @@ impl DriverTask {
         if !matches!(change, participant::Change::NodesWaiting(_)) {
             self.interruption.end_round();
         }
-        // Whoever fails says so before it closes the run, but that may take longer to be heard.
+        // A failing node reports its failure before it closes the run, but that notice may arrive
+        // later.
         if matches!(change, participant::Change::Closed) {
             let me = self.me.to_string();
             let reported = blocking(move || peer_failures::reported(&*store, &me)).await;
@@ -408,7 +409,7 @@ impl DriverTask {
         self.notify(change);
     }
 
-    /// The same failure may be noticed in two ways.
+    /// Announces a failure once, although it may arrive on two ways.
     fn peer_failed(&mut self, node: String, reason: String) {
         if !std::mem::replace(&mut self.failure_announced, true) {
             self.notify(Change::PeerFailed { node, reason });
@@ -422,7 +423,7 @@ impl DriverTask {
         }
     }
 
-    /// Keeps what the store holds together with its token.
+    /// Stores the value of the store together with its token.
     fn adopt(
         &mut self,
         now: Option<(Bytes, Token)>,
@@ -446,7 +447,7 @@ impl DriverTask {
         codec::decode(pickle).map_err(|error| self.messages.corrupt(&error.to_string()))
     }
 
-    /// The backend cannot be used any more.
+    /// Records that the backend is unusable from now on.
     fn lose(&mut self, error: RendezvousError) {
         if self.lost.is_some() {
             return;
@@ -462,7 +463,9 @@ impl DriverTask {
         }
     }
 
-    /// Answers everybody who waits: the first with `first`, or why nothing is possible any more.
+    /// Answers all waiting requests: the first one with `first`.
+    ///
+    /// The others get the reason why no request is possible any more.
     fn fail_all(&mut self, first: Option<RendezvousError>) {
         let mut first = first;
         let lost = self.lost.clone().unwrap_or_default();
@@ -473,7 +476,7 @@ impl DriverTask {
             let _ = joining.send(Event::Failed(error()));
         }
         for reply in self.leaving.drain(..).chain(self.closing.drain(..)) {
-            // At the end of a job the store may be gone before everybody has closed it once more.
+            // At the end of a job, the store may end before every node has closed the run again.
             let _ = reply.send(if is_closed { Ok(()) } else { Err(error()) });
         }
     }

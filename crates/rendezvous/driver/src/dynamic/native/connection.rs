@@ -1,8 +1,8 @@
-//! The connection of an agent, as a task: the driver of [`NativeClient`].
+//! Task of an agent's connection: the driver of [`NativeClient`].
 //!
 //! ```text
 //!   Native ── commands ──────► task ◄── socket ──► coordinator
-//!          ◄── answers, observer ──┘ ◄── calls that block ──► voters
+//!          ◄── answers, observer ──┘ ◄── blocking calls ──► voters
 //! ```
 
 use std::collections::VecDeque;
@@ -30,16 +30,16 @@ use crate::fence;
 use crate::runtime::{Calls, Task, blocking, sleep, spawn};
 use crate::{Change, Member, Observer, Onlookers, RendezvousError};
 
-/// Time for one attempt to connect again: people are told in between that there is no coordinator.
+/// Time limit of one attempt to reconnect. Users get reports between attempts.
 const ONE_ATTEMPT: Duration = Duration::from_secs(1);
 
-/// Time for the answer to the last `Leave`, without which the task ends then.
+/// Time limit for the answer to the last `Leave`, after which the task ends.
 const LEAVE_WITHIN: Duration = Duration::from_millis(300);
 
-/// Bytes read at a time.
+/// Size of the read buffer in bytes.
 const READ_AT_ONCE: usize = 16 << 10;
 
-/// What the backend asks the task for.
+/// Command of the backend to the task.
 pub(super) enum Command {
     Join {
         member: Member,
@@ -50,7 +50,9 @@ pub(super) enum Command {
     Close(mpsc::SyncSender<Result<(), Failure>>),
     Failed(String),
     Status(mpsc::SyncSender<(bool, u32)>),
-    /// All workers of this node have succeeded in the round; answered when those of all nodes have.
+    /// All workers of this node have succeeded in the round.
+    ///
+    /// The answer comes when the workers of all nodes have succeeded.
     Succeeded {
         round: u64,
         answer: mpsc::SyncSender<()>,
@@ -60,44 +62,45 @@ pub(super) enum Command {
     End,
 }
 
-/// The end of a join: with what this node hosts for the workers, if it does, and with the address of the coordinator.
+/// Result of a join.
+///
+/// It has the round, the store of the workers if this node hosts it, and the address of the
+/// coordinator.
 pub(super) type JoinAnswer = Result<(Joined, Option<Master>, SocketAddr), NotJoined>;
 
-/// Why a join failed.
+/// Reason why a join failed.
 pub(super) enum NotJoined {
     Failure(Failure),
     /// This node has rank 0 and cannot host the workers' store.
     CannotLead(RendezvousError),
 }
 
-/// The voters, as far as this agent has to do with them.
-///
-/// Calls about them can block.
+/// Knowledge of this agent about the voters. Its methods can block.
 pub(super) struct OfVoters {
-    /// The other places at which the coordinator may be, if there are any.
+    /// Search among the other endpoints of the coordinator, if there are any.
     pub(super) search: Option<Search>,
-    /// This agent's part in a group that it may join.
+    /// Candidacy of this agent in a group that it may join.
     pub(super) candidate: Option<Candidate>,
 }
 
-/// The result of a call about the voters.
+/// Result of a call about the voters.
 enum Done {
     Dialed(Result<Dialed, String>),
     /// `true` if another voter coordinates now.
     Searched(bool),
-    /// `true` if this agent is no candidate any more.
+    /// `true` if this agent is no longer a candidate.
     MembersChanged(bool),
 }
 
-/// A connection to the coordinator, which may be at another place than before.
+/// Connection to the coordinator, which may have moved.
 struct Dialed {
     channel: Channel,
     address: SocketAddr,
-    /// The place of the coordinator, if it was searched for.
+    /// Endpoint of the coordinator, if a search found it.
     coordinator: Option<String>,
 }
 
-/// Everything the task owns.
+/// State of the task.
 pub(super) struct Connection {
     client: NativeClient,
     address: SocketAddr,
@@ -105,7 +108,7 @@ pub(super) struct Connection {
     /// `true` while a search waits or runs.
     is_searching: bool,
     link: Option<Link>,
-    /// Whether the end of a connection may be that of the process.
+    /// `true` if the end of a connection may mean the end of the process.
     ends_workers: bool,
     buffer: Box<[u8]>,
     commands: UnboundedReceiver<Command>,
@@ -117,17 +120,17 @@ pub(super) struct Connection {
     join: Option<mpsc::SyncSender<JoinAnswer>>,
     close: Option<mpsc::SyncSender<Result<(), Failure>>>,
     status: Vec<mpsc::SyncSender<(bool, u32)>>,
-    /// The caller that waits for the success of all nodes.
+    /// Sender to the caller that waits for the success of all nodes.
     barrier: Option<mpsc::SyncSender<()>>,
-    /// Since when there is no connection, if one was there before.
+    /// Time of the loss of the connection; `None` with a connection.
     lost_since: Option<Instant>,
     onlooking: Onlooking,
-    /// It ends: until when it waits for the answer to what it has said last.
+    /// Deadline of the last answer, if the task is ending.
     end: Option<Instant>,
 }
 
 impl Connection {
-    /// Starts the task on a connection to the coordinator at that address.
+    /// Starts the task on a connection to the coordinator at this address.
     pub(super) fn start(
         (channel, address): (Channel, SocketAddr),
         ends_workers: bool,
@@ -197,14 +200,17 @@ impl Connection {
         blocking(move || drop((self.calls, self.workers))).await;
     }
 
-    /// A coordinator that ends hands over what it has heard; what is on its way to it then is lost. So the other nodes
-    /// learn of a node that has left if it waits until that is known.
+    /// `true` if the task may end.
+    ///
+    /// A coordinator that ends hands over all that it has received, and loses what is still on its
+    /// way. The task therefore waits for the answer to `Leave`, so that the other nodes are
+    /// notified.
     fn has_ended(&self) -> bool {
         self.end
             .is_some_and(|by| !self.client.is_leaving() || by <= Instant::now())
     }
 
-    /// Time to the next deadline.
+    /// Returns the time to the next deadline.
     fn left(&self) -> Option<Duration> {
         let deadline = self.client.deadline();
         let left = deadline.map(|deadline| deadline.since(fence::now().mono));
@@ -286,7 +292,7 @@ impl Connection {
         }
     }
 
-    /// A call about the voters has returned.
+    /// Handles the result of a call about the voters.
     async fn done(&mut self, done: Done) {
         match done {
             Done::Dialed(dialed) => match dialed.and_then(|dialed| self.adopt(dialed)) {
@@ -295,7 +301,7 @@ impl Connection {
             },
             Done::Searched(has_moved) => {
                 self.is_searching = false;
-                // The next connection is made behind the search.
+                // The next connection comes after the search.
                 if has_moved && self.link.is_some() {
                     self.broken("another voter coordinates now".to_owned())
                         .await;
@@ -306,7 +312,7 @@ impl Connection {
         }
     }
 
-    /// Continues over a new connection; returns the address of this end.
+    /// Continues over a new connection; returns the local address.
     fn adopt(&mut self, dialed: Dialed) -> Result<Option<String>, String> {
         self.address = dialed.address;
         if let Some(coordinator) = dialed.coordinator {
@@ -321,7 +327,7 @@ impl Connection {
         Ok(self.link.insert(link).from())
     }
 
-    /// Passes an input to the machine, and applies its outputs and what follows from them.
+    /// Passes an input to the machine, and applies all resulting outputs.
     async fn handle(&mut self, input: Input<'_>) {
         self.client.handle(fence::now(), input);
         self.apply_all().await;
@@ -338,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// Applies an output, which may be followed by one input to the machine.
+    /// Applies an output, which may cause one input to the machine.
     async fn apply(&mut self, output: Output) {
         match output {
             Output::Dial => {
@@ -442,9 +448,9 @@ impl Connection {
             }
             Output::Undecided(address) => {
                 tracing::warn!(
-                    "[{}] {} does not know whether the coordinator before it has ended, which was reached at {}, not an \
-                     address of its own; the workers are not touched; if that one has ended, start this one again, \
-                     with --rdzv-conf recover=true (rdzv store: --recover)",
+                    "[{}] {} cannot tell whether the previous coordinator (at {}, not a local address) is still \
+                     running; the workers are not touched; if it has ended, restart this process with \
+                     --rdzv-conf recover=true (rdzv store: --recover)",
                     escape(self.client.run()),
                     place(self.address),
                     escape(&address),
@@ -457,7 +463,7 @@ impl Connection {
             }
             Output::Changed(change) => {
                 if matches!(change, native_client::Change::Lost { .. }) {
-                    // Nobody will say any more that the others have succeeded.
+                    // No process will report the success of the others any more.
                     self.barrier = None;
                 }
                 self.observe(change);
@@ -477,9 +483,9 @@ impl Connection {
         }
     }
 
-    /// The time for an attempt: not beyond the end of the task.
+    /// Returns the time limit for an attempt, up to the end of the task.
     fn one_attempt(&self) -> Duration {
-        // A limit of zero would be none.
+        // The system treats a limit of zero as no limit.
         self.left_of_end().map_or(ONE_ATTEMPT, |left| {
             left.clamp(Duration::from_millis(1), ONE_ATTEMPT)
         })
@@ -518,9 +524,9 @@ async fn read(link: &mut Option<Link>, into: &mut [u8]) -> io::Result<usize> {
 }
 
 impl OfVoters {
-    /// Connects to the coordinator, which was at that address.
+    /// Connects to the coordinator, whose last address is `address`.
     ///
-    /// Without other places, one attempt takes at most `within`.
+    /// Without other endpoints, one attempt takes at most `within`.
     fn dial(
         &mut self,
         address: SocketAddr,
@@ -540,7 +546,7 @@ impl OfVoters {
                     let candidate = self.candidate.as_ref();
                     let candidate =
                         candidate.ok_or("there is a voter that is not the coordinator")?;
-                    // It knows where that is.
+                    // The voter knows the endpoint of the coordinator.
                     let endpoint = candidate.endpoint.clone();
                     self.search = Some(Search::of_open_group(endpoint, &[]));
                 }

@@ -1,11 +1,12 @@
-//! The connection of an agent: it ends in order only by the agent's word, or with the process.
+//! Connection of an agent.
 //!
-//! A coordinator may take the end of the stream for the end of the process, and of the workers,
-//! which the kernel kills then (`rdzv_rendezvous_proto::coordinator` says under which conditions).
-//! So a process that lives never ends a stream without a word: it says [`Operation::Detach`]
-//! before, or resets the connection, whatever the reason is that it has none any more. The
-//! descriptor is inherited by no other process, so that the kernel closes the connection with this
-//! one.
+//! It closes in order only after `Detach`, or with the process.
+//!
+//! A coordinator may treat the end of the stream as the end of the process and its workers, which
+//! the kernel then kills. `rdzv_rendezvous_proto::coordinator` lists the conditions. A live process
+//! therefore never just closes a stream, whatever the reason. It sends [`Operation::Detach`]
+//! before, or resets the connection. No other process inherits the descriptor, so the kernel closes
+//! the connection when this process ends.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -20,21 +21,21 @@ use tokio::net::TcpStream;
 use crate::dynamic::node::numeric;
 use crate::dynamic::probe::write_all;
 
-/// A connection to the coordinator.
+/// Connection to the coordinator.
 pub(super) struct Link {
     channel: Channel,
-    /// The socket of the channel, for waits.
+    /// Socket of the channel, for waits.
     socket: TcpStream,
-    /// Its own end, if what becomes of it tells of the process.
+    /// Local address, if the end of the connection may mean the end of the process.
     from: Option<SocketAddr>,
-    /// It is said that this end is about to be closed though the process lives.
+    /// `true` once `Detach` is sent.
     is_said: bool,
 }
 
 impl Link {
     /// Registers a connection with the runtime of the caller.
     ///
-    /// `is_of_process`: its end may be that of the process.
+    /// With `is_of_process`, the end of the connection may mean the end of the process.
     pub(super) fn new(channel: Channel, is_of_process: bool) -> io::Result<Self> {
         channel.stream().set_nonblocking(true)?;
         Ok(Self {
@@ -45,14 +46,14 @@ impl Link {
         })
     }
 
-    /// The address of its own end, if its end may be that of the process.
+    /// Returns the local address, if the link's end may be that of the process.
     pub(super) fn from(&self) -> Option<String> {
         self.from.map(numeric)
     }
 
-    /// Has the kernel end the connection to a machine that is silent.
+    /// Lets the kernel end the connection if the other machine is silent.
     ///
-    /// A process that is stopped is not silent: its kernel answers for it.
+    /// A stopped process is not silent, because its kernel sends acknowledgements for it.
     pub(super) fn watch(&self, silence: Duration) {
         let socket = SockRef::from(self.channel.stream());
         if let Err(error) = socket.set_tcp_user_timeout(Some(silence)) {
@@ -66,7 +67,7 @@ impl Link {
         self.socket.async_io(Interest::READABLE, read).await
     }
 
-    /// Writes an operation. Each piece may wait so long for room.
+    /// Writes an operation. Each piece waits for buffer space for up to `within`.
     pub(super) async fn send(&mut self, operation: &[u8], within: Duration) -> io::Result<()> {
         let write = |bytes: &[u8]| self.channel.write(bytes);
         write_all(&self.socket, operation, within, write).await?;
@@ -74,18 +75,18 @@ impl Link {
         Ok(())
     }
 
-    /// Says that this process lives, so that the connection is closed in order: whatever was sent arrives.
+    /// Sends `Detach`, so that the connection closes in order and all data arrives.
     pub(super) async fn detach(&mut self, within: Duration) {
         if self.from.is_some() {
             let mut detach = Vec::new();
             Operation::Detach.write(&mut detach);
-            // If it cannot be said, the connection is reset.
+            // If the send fails, the connection is reset.
             let _ = self.send(&detach, within).await;
         }
     }
 }
 
-/// The own end of a connection that may end with the process.
+/// Returns the local address of a connection that may end with the process.
 pub(super) fn own_end(channel: &Channel, is_of_process: bool) -> Option<SocketAddr> {
     let own = channel.stream().local_addr().ok();
     own.filter(|_| is_of_process)
@@ -94,7 +95,7 @@ pub(super) fn own_end(channel: &Channel, is_of_process: bool) -> Option<SocketAd
 impl Drop for Link {
     fn drop(&mut self) {
         if !self.is_said && self.from.is_some() {
-            // Without this, the other end would see an end like that of the process.
+            // Otherwise the peer would see the same as at the end of the process.
             let reset = SockRef::from(self.channel.stream()).set_linger(Some(Duration::ZERO));
             if let Err(error) = reset {
                 tracing::debug!("a connection cannot be reset: {error}");
@@ -109,7 +110,9 @@ mod tests {
 
     use super::*;
 
-    /// A connection of an agent, and the other end. To be called in a runtime.
+    /// Creates a connection of an agent, and its peer.
+    ///
+    /// The caller must be in a runtime.
     fn connected(is_of_process: bool) -> (Link, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,14 +1,14 @@
-//! The native path: at the endpoint is an rdzv store server, which runs the rendezvous itself.
+//! Native rendezvous through an rdzv store server, which runs it.
 //!
-//! An agent sends single operations over a connection of its own, and receives events about its
+//! An agent sends single operations over a separate connection, and receives events about its
 //! rounds (see [`rdzv_rendezvous_proto::coordinator`]). The connection is a task of the runtime, so
-//! that heartbeats never wait for anything else that the agent does.
+//! heartbeats never wait for other work of the agent.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
-//! | `connection.rs`, `onlooking.rs` | the task of the connection; what it tells those who look on |
-//! | `link.rs` | the connection, which ends in order only by the agent's word, or with its process |
+//! | `connection.rs`, `onlooking.rs` | the task of the connection; its reports to onlookers |
+//! | `link.rs` | the connection, which closes in order only after `Detach`, or with its process |
 
 mod connection;
 mod link;
@@ -45,32 +45,34 @@ use connection::{Command, Connection, NotJoined, OfVoters};
 use link::own_end;
 pub use rdzv_rendezvous_proto::coordinator::Origin;
 
-/// Time to reach the store at a coordinator that has just answered.
+/// Time limit to connect to the store of a coordinator that has just answered.
 const FOLLOW_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a [`Native`] is made of.
+/// Parameters of a [`Native`].
 pub struct NativeOptions {
-    /// A connection to the store server, for the agents' keys.
+    /// Connection to the store server, for the keys of the agents.
     pub store: Arc<TcpStore>,
-    /// The run.
+    /// Run to join.
     pub run_id: RunId,
-    /// How many nodes, and how long to wait for what; the same for all agents of a run.
+    /// Numbers of nodes and time limits, the same for all agents of a run.
     pub settings: Settings,
-    /// This agent; its address is where the others reach the workers' store.
+    /// This agent. Other nodes reach the workers' store at its address.
     pub node: NodeDesc,
-    /// The policy of the workers' store, and of the stores of others.
+    /// Policy of the workers' store, and of the stores of others.
     pub policy: StorePolicy,
-    /// The program of its workers.
+    /// Program of its workers.
     pub program: Option<Program>,
-    /// The sockets and notes that outlive this agent, where another one is started in place of it then.
+    /// Sockets and notes for the agent that replaces this one.
     pub kept: Option<Kept>,
-    /// Whether the kernel kills the workers when this process has ended.
+    /// `true` if the kernel kills the workers when this process ends.
     pub ends_workers: bool,
-    /// The places of the voters, if the coordinator is at one of them. It may be at another place later on.
+    /// Endpoints of the voters, if the coordinator is one of them.
+    ///
+    /// It may move later.
     pub voters: Option<Search>,
-    /// This agent's part in a group of voters that it may join.
+    /// Candidacy of this agent in a group of voters that it may join.
     pub candidate: Option<Candidate>,
-    /// Those who look on: at a connection to the coordinator that is lost, say.
+    /// Receivers of information, for example about a lost connection.
     pub onlookers: Onlookers,
 }
 
@@ -84,10 +86,10 @@ impl fmt::Debug for NativeOptions {
     }
 }
 
-/// The server at an address.
+/// Kind of server at an address.
 #[derive(Debug)]
 pub enum Met {
-    /// A coordinator, at which this agent takes part.
+    /// A coordinator, to which this agent now belongs.
     Coordinator(Box<Native>),
     /// A voter that is not the coordinator.
     Voter,
@@ -96,7 +98,7 @@ pub enum Met {
 }
 
 impl Met {
-    /// The part in the rendezvous, if there is a coordinator.
+    /// Returns the rendezvous, if there is a coordinator.
     pub fn coordinator(self) -> Option<Native> {
         match self {
             Self::Coordinator(native) => Some(*native),
@@ -105,7 +107,7 @@ impl Met {
     }
 }
 
-/// An agent's rendezvous through a coordinator.
+/// Rendezvous of an agent through a coordinator.
 pub struct Native {
     run_id: RunId,
     settings: Settings,
@@ -115,7 +117,7 @@ pub struct Native {
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
     policy: StorePolicy,
-    /// The round of the last join, if it holds on over the death of the coordinator.
+    /// Round of the last join, if the round survives the coordinator.
     recoverable: Option<u64>,
 }
 
@@ -126,7 +128,7 @@ impl fmt::Debug for Native {
 }
 
 impl Native {
-    /// Connects, within `within`.
+    /// Connects within the time limit.
     pub fn connect(options: NativeOptions, within: Duration) -> Result<Met, RendezvousError> {
         let NativeOptions {
             store,
@@ -193,7 +195,9 @@ impl Native {
         })))
     }
 
-    /// The agents of a round share the store at its coordinator, which may be another one than before.
+    /// Connects to the store at the coordinator, which may have moved.
+    ///
+    /// The agents of a round share that store.
     fn follow(&mut self, coordinator: SocketAddr) {
         if coordinator == self.store.peer() {
             return;
@@ -208,8 +212,8 @@ impl Native {
                 self.place = place(coordinator);
                 self.store = Arc::new(store);
             }
-            // It is gone again, and the round with it or soon recovered; without the store, this
-            // node hears of no notices of the scheduler to others.
+            // The coordinator is lost again. The round is lost with it, or soon recovered.
+            // Without the store, this node misses notices of the scheduler to other nodes.
             Err(error) => tracing::warn!(%error, "the store at the coordinator cannot be reached"),
         }
     }
@@ -253,7 +257,7 @@ impl Native {
         }
     }
 
-    /// Has the task do something, and waits for its answer.
+    /// Sends a command to the task, and waits for its answer.
     fn ask<T>(
         &self,
         command: impl FnOnce(mpsc::SyncSender<T>) -> Command,
@@ -266,7 +270,7 @@ impl Native {
         })
     }
 
-    /// A task that has ended, which only a panic does before, answers nothing.
+    /// Sends a command. A task that has panicked gives no answer.
     fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }

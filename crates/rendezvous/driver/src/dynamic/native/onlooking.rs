@@ -14,16 +14,16 @@ use crate::dynamic::voters::Search;
 use crate::group_status::{Attached, Waits};
 use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
-/// The receivers, and what they know.
+/// Onlookers of a connection, with the latest information that they have.
 pub(super) struct Onlooking {
     onlookers: Onlookers,
-    /// The places of the voters, if there are some.
+    /// Endpoints of the voters, if there are several.
     voters: Vec<String>,
-    /// The endpoint of the coordinator that was reached last.
+    /// Endpoint of the coordinator of the latest connection.
     coordinator: String,
-    /// The coordinator that they know.
+    /// Coordinator in the latest report to the onlookers.
     known: Option<Attached>,
-    /// It is said that the coordinator is missing; or that nodes are.
+    /// `true` if the onlookers know that the coordinator is missing.
     is_missing: bool,
     is_waiting: bool,
 }
@@ -48,7 +48,7 @@ impl Onlooking {
         });
     }
 
-    /// These are the voters, if there are several.
+    /// Sets the voters, if there are several.
     pub(super) fn voters(&mut self, voters: &[String]) {
         self.voters = voters.to_vec();
         if let Some(known) = &mut self.known {
@@ -59,16 +59,16 @@ impl Onlooking {
         }
     }
 
-    /// The coordinator is reached at this endpoint.
+    /// Sets the endpoint of the coordinator of a new connection.
     pub(super) fn reached(&mut self, coordinator: String) {
         self.coordinator = coordinator;
     }
 
-    /// The agent may obey another coordinator than before.
+    /// Reports the coordinator of the agent, if it has changed.
     pub(super) fn attached(&mut self, client: &NativeClient) {
         let authority = client.authority();
         let authority = authority.map(|authority| (authority.cluster, authority.epoch));
-        // One that was reached anew says its number later.
+        // A coordinator that was reached again reports its epoch later.
         let known = self.known.as_ref();
         if known.is_some_and(|known| known.authority == authority) {
             return;
@@ -99,13 +99,13 @@ impl Onlooking {
             before,
             epoch,
         };
-        // People are told by the voters, and of the connection.
+        // The voters and the report about the connection inform the user already.
         tracing::debug!("[{}] {message}", escape(client.run()));
         let event = RendezvousEvent::new(NodeState::Running, message);
         self.onlookers.record(event.about(changed));
     }
 
-    /// There is a connection again.
+    /// Reports that the connection is back after `took`.
     pub(super) fn reattached(&mut self, client: &NativeClient, place: &str, took: Duration) {
         let message = format!("connected to {place} again after {} ms", took.as_millis());
         let coordinator = self.coordinator.clone();
@@ -114,21 +114,21 @@ impl Onlooking {
         self.heard();
     }
 
-    /// The coordinator has said something.
+    /// Ends the report of a missing coordinator, because it has sent data.
     pub(super) fn heard(&mut self) {
         if std::mem::take(&mut self.is_missing) {
             self.onlookers.wait_for(None);
         }
     }
 
-    /// A join is over.
+    /// Ends the report of a join that waits.
     pub(super) fn over(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
             self.onlookers.wait_for(None);
         }
     }
 
-    /// There is no coordinator, and people are told.
+    /// Warns that there is no coordinator, and reports the wait.
     pub(super) fn miss(&mut self, run: &str, place: String, missing: Missing) {
         let (run, silent) = (escape(run), "it is connected and says nothing");
         let what = missing.what.unwrap_or_else(|| silent.to_owned());
@@ -140,7 +140,7 @@ impl Onlooking {
         let sentence = move || {
             let since = began.elapsed();
             format!(
-                "no coordinator at {place} for {:.0} s ({what}); {workers}, and it is waited for {:.0} s more",
+                "no coordinator at {place} for {:.0} s ({what}); {workers}; waiting for {:.0} s more",
                 (missing.elapsed + since).as_secs_f64(),
                 missing.left.saturating_sub(since).as_secs_f64(),
             )
@@ -158,7 +158,7 @@ impl Onlooking {
         }));
     }
 
-    /// A join waits for other nodes.
+    /// Reports that a join waits for other nodes.
     pub(super) fn wait_for_nodes(&mut self, run: &str, waiting: Waiting) {
         let arrived = waiting.arrived.as_ref();
         if arrived.is_none_or(|arrived| arrived.is_spare || arrived.nodes >= waiting.min_nodes) {

@@ -1,4 +1,4 @@
-//! An agent's part in a group of voters that agents may join.
+//! Candidacy of an agent in a group of voters that agents may join.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::redirect::Redirect;
 use super::search::Search;
 use crate::dynamic::note::NoteFile;
 
-/// The server of an agent that is a voter. Clones are the same.
+/// Server of an agent that is a voter. Clones share one server.
 #[derive(Debug, Clone, Default)]
 pub struct OwnVoter(Arc<Inner>);
 
@@ -23,38 +23,38 @@ struct Inner {
 }
 
 impl OwnVoter {
-    /// One that runs.
+    /// Wraps a running server.
     pub fn new(server: TcpStoreServer) -> Self {
         let voter = Self::default();
         *voter.lock() = Some(server);
         voter
     }
 
-    /// The server.
+    /// Locks and returns the server.
     pub fn lock(&self) -> MutexGuard<'_, Option<TcpStoreServer>> {
         self.0.server.lock()
     }
 
-    /// Whether the group has other members, as the coordinator has told last.
+    /// `true` if the group has other members, according to the coordinator.
     pub fn has_others(&self) -> bool {
         self.0.has_others.load(Ordering::Relaxed)
     }
 }
 
-/// Starts the server of a voter, which introduces itself to these members.
+/// Closure that starts a voter's server, which introduces itself to members.
 pub type StartVoter = Box<dyn Fn(&[String]) -> Result<TcpStoreServer, StoreError> + Send>;
 
-/// An agent that looks for the coordinator at the members of a group, and may become one of them.
+/// Agent that finds the coordinator through a group, and may become a member.
 pub struct Candidate {
-    /// The endpoint of the job.
+    /// Endpoint of the job.
     pub endpoint: Endpoint,
-    /// The start of a voter; nothing for an agent whose server is at the endpoint.
+    /// Closure that starts a voter; `None` if this server is at the endpoint.
     pub start: Option<StartVoter>,
-    /// The server, once it is one.
+    /// Server of the voter, once the agent is one.
     pub voter: OwnVoter,
-    /// The note for the next agent here.
+    /// Note for the next agent on this node.
     pub note: Option<NoteFile>,
-    /// Answers at the endpoint, if that is this machine.
+    /// Redirect at the endpoint, if the endpoint is on this machine.
     pub redirect: Option<Redirect>,
 }
 
@@ -70,13 +70,15 @@ impl fmt::Debug for Candidate {
 }
 
 impl Candidate {
-    /// Whether it can become a voter, and is none.
+    /// `true` if the agent can become a voter, and is not one yet.
     pub(in crate::dynamic) fn is_willing(&self) -> bool {
         self.start.is_some() && self.voter.lock().is_none()
     }
 
-    /// The members of the group have changed. Returns whether this agent is no candidate any more, as it is a member now or
-    /// cannot be one.
+    /// Handles a change of the members of the group.
+    ///
+    /// Returns `true` if this agent is no longer a candidate, because it is a member or cannot be
+    /// one.
     pub(in crate::dynamic) fn members_changed(
         &mut self,
         members: &[String],
@@ -87,7 +89,7 @@ impl Candidate {
         self.voter.0.has_others.store(has_others, Ordering::Relaxed);
         match search {
             Some(search) => search.know(members),
-            // As long as there is one member, nobody is to be looked for elsewhere.
+            // With a single member, there is no other endpoint to search.
             None if has_others => {
                 *search = Some(Search::of_open_group(self.endpoint.clone(), members));
             }
@@ -95,7 +97,7 @@ impl Candidate {
         }
         if let Some(redirect) = &mut self.redirect {
             match invites {
-                // It may listen at the endpoint.
+                // The new voter may listen at the endpoint.
                 true => redirect.stop(),
                 false => redirect.members_changed(members),
             }

@@ -1,8 +1,10 @@
-//! A voter's connection to another one, as a task that connects again and again.
+//! Connection of a voter to another one, as a task that reconnects repeatedly.
 //!
-//! A frame for which there is no connection is dropped. Nothing is received over it but its end:
-//! the other voter has a connection of its own. The voter itself writes to a connection that has
-//! room and for which nothing waits, so that a frame wakes no task.
+//! Without a connection, frames are dropped.
+//!
+//! The link only sends; it receives nothing but the end of the stream, because the other voter has
+//! a separate connection. The voter writes directly to a connection with free buffer space and an
+//! empty queue, so that a frame wakes no task.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
@@ -23,11 +25,12 @@ use super::search::watch_closely;
 use crate::dynamic::probe::{Found, ProbeError, probe, write_all};
 use crate::runtime::{Task, blocking, spawn};
 
-/// Time between two attempts to connect, at first and at most.
+/// First pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(10);
+/// Longest pause between two attempts to connect.
 const RETRY_AT_MOST: Duration = Duration::from_millis(250);
 
-/// The sending side of the task, which ends when this is dropped.
+/// Sending side of the task, which ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct VoterLink {
     frames: UnboundedSender<Frame>,
@@ -35,24 +38,26 @@ pub(super) struct VoterLink {
     task: Task,
 }
 
-/// A frame, or the rest of one, that the task sends.
+/// Frame, or the rest of one, that the task sends.
 struct Frame {
     bytes: Vec<u8>,
-    /// The first frame of every connection from here on; sent on the one that there is, too.
+    /// `true` for the first frame of all later connections.
+    ///
+    /// The task also sends it on the present connection.
     is_greeting: bool,
     _waiting: Waiting,
 }
 
-/// The part of a link that both sides use.
+/// State that both sides of a link share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The connection, once its greeting is sent.
+    /// Connection, once its greeting is sent.
     channel: Mutex<Option<Channel>>,
-    /// Frames that the task has to send before any other.
+    /// Number of frames that the task must send before any other.
     waiting: AtomicUsize,
 }
 
-/// Counts a frame for as long as it waits.
+/// Guard that counts a frame while it waits.
 struct Waiting(Arc<Shared>);
 
 impl Drop for Waiting {
@@ -62,7 +67,7 @@ impl Drop for Waiting {
 }
 
 impl Shared {
-    /// Writes what the connection takes without a wait; returns the bytes.
+    /// Writes what the connection accepts without a wait; returns its length.
     fn write_now(&self, frame: &[u8]) -> usize {
         if self.waiting.load(Ordering::Acquire) > 0 {
             return 0;
@@ -78,7 +83,7 @@ impl Shared {
             match channel.write(&frame[written..]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The task waits for room, or finds the connection broken.
+                // The task waits for space, or finds the connection broken.
                 Err(_) => break,
             }
         }
@@ -142,14 +147,14 @@ impl Drop for VoterLink {
     }
 }
 
-/// The side of the task.
+/// Receiving side of the task.
 struct Link {
     peer: Endpoint,
     credentials: Credentials,
     frames: UnboundedReceiver<Frame>,
     shared: Arc<Shared>,
     greeting: Vec<u8>,
-    /// Why one side refused the other, as people were told last.
+    /// Reason of the latest refusal that was logged.
     refused: Option<String>,
 }
 
@@ -164,20 +169,20 @@ impl Link {
                     if let Err(error) = self.serve(channel).await {
                         tracing::debug!(peer = %self.peer, %error, "a connection to another voter broke");
                     }
-                    // The rest of a frame is of no use to the next connection.
+                    // The rest of a frame is useless on the next connection.
                     *self.shared.channel.lock() = None;
                     retry = RETRY;
                 }
                 Err(error) => self.report(error),
             }
-            // What was meant for a connection that is not there is of no use to the next one.
+            // Frames for a lost connection are useless on the next one.
             let _the_time_is_over =
                 timeout(retry, async { while self.next().await.is_some() {} }).await;
             retry = (retry * 2).min(RETRY_AT_MOST);
         }
     }
 
-    /// Warns of a refusal, and again when its reason is another one.
+    /// Warns of a refusal, and again when the reason changes.
     fn report(&mut self, error: ProbeError) {
         match error {
             ProbeError::Refused(why) if self.refused.as_ref() != Some(&why) => {
@@ -191,7 +196,7 @@ impl Link {
         }
     }
 
-    /// The next frame to send; `None` without a sending side.
+    /// Returns the next frame to send; `None` after the sending side is dropped.
     async fn next(&mut self) -> Option<Frame> {
         let frame = self.frames.recv().await?;
         if frame.is_greeting {
@@ -200,7 +205,7 @@ impl Link {
         Some(frame)
     }
 
-    /// Sends until the connection ends.
+    /// Sends frames until the connection ends.
     async fn serve(&mut self, mut channel: Channel) -> io::Result<()> {
         let socket = TcpStream::from_std(channel.stream().try_clone()?)?;
         let greeting = &self.greeting;
@@ -224,7 +229,7 @@ impl Link {
     }
 }
 
-/// Waits for the end of the stream, on which only TLS sends something.
+/// Waits for the end of the stream, on which only TLS sends data.
 async fn end(shared: &Shared, socket: &TcpStream) -> io::Result<()> {
     let mut buffer = [0; 256];
     let mut read = || shared.with_channel(|channel| channel.read(&mut buffer));
@@ -312,7 +317,7 @@ mod tests {
         link.greet(vec![0; 5]);
         let mut stream = accept(&listener);
         await_connection(&link);
-        // More than the kernel takes while nobody reads.
+        // More than the kernel buffers while nothing reads.
         let frames = (1..=200_u8).map(|number| vec![number; 100_000]);
         frames.clone().for_each(|frame| link.send(frame));
         assert!(link.shared.waiting.load(Ordering::Acquire) > 0);
@@ -338,7 +343,7 @@ mod tests {
                 assert!(Instant::now() < until);
                 std::thread::yield_now();
             }
-            // Nobody is there who would get it.
+            // No process would receive it.
             assert_eq!(link.shared.write_now(b"lost"), 0);
         }
     }

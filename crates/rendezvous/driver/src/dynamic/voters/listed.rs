@@ -1,4 +1,4 @@
-//! A voter at one of the endpoints of a list.
+//! Voter at one of several listed endpoints.
 
 use std::io;
 use std::net::TcpListener;
@@ -14,14 +14,15 @@ use crate::dynamic::node;
 use crate::dynamic::options::Options;
 use crate::{Onlookers, RendezvousError};
 
-/// Time between two attempts to get a port.
+/// Pause between two attempts to bind a port.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// The time in which an agent whose keeper was killed ends, so that the next one gets its port.
+/// Time within which an agent with a killed keeper ends and releases its port.
 const RELEASED_WITHIN: Duration = Duration::from_millis(1_000);
 
-/// The server of this agent, if it gets one of the places. Several places may be on one machine; the agents there get
-/// one each.
+/// Starts the server of this agent, if it gets one of the endpoints.
+///
+/// If several endpoints are on one machine, each agent there gets one.
 pub(in crate::dynamic) fn serve(
     places: &[Endpoint],
     options: &Options,
@@ -37,7 +38,7 @@ pub(in crate::dynamic) fn serve(
     let timeout = options.read_timeout;
     let here = |place: &Endpoint| node::is_this_machine(&place.host, timeout);
     if !kept.is_empty() {
-        // The agent before this one was killed; the other voters connect to its sockets.
+        // The previous agent was killed; the other voters connect to its sockets.
         let is_own = |place: &Endpoint| {
             let mut sockets = kept.iter();
             sockets.any(|socket| is_at(socket, place)) && here(place)
@@ -53,7 +54,7 @@ pub(in crate::dynamic) fn serve(
         return Ok(None);
     };
     if let Some(kept) = &options.kept {
-        // Before anybody is accepted.
+        // Kept before the server accepts any client.
         let keeps = kept.keep_listeners(&listeners);
         keeps.map_err(|source| explain(listen_error(options, source)))?;
     }
@@ -62,8 +63,10 @@ pub(in crate::dynamic) fn serve(
         .map_err(explain)
 }
 
-/// The first of these places that is this machine and free, by its index, and the sockets there. One that is in use may be
-/// free in a moment.
+/// Binds the first free endpoint on this machine.
+///
+/// Returns its index and the sockets. A port that is in use may become free soon, so this retries
+/// for [`RELEASED_WITHIN`].
 pub(super) fn take_place(
     places: &[Endpoint],
     timeout: Duration,
@@ -99,7 +102,7 @@ pub(super) fn take_place(
             tracing::info!("other processes have the ports of this machine's places");
             return None;
         }
-        // Nobody tells when a port is free.
+        // The kernel does not notify when a port becomes free.
         std::thread::sleep(AGAIN);
     }
 }
@@ -111,7 +114,9 @@ fn listen_error(options: &Options, source: io::Error) -> StoreError {
     }
 }
 
-/// Whether a socket may be that of a place: one for all addresses does not say which of a port's it has.
+/// `true` if a socket may belong to an endpoint.
+///
+/// A socket for all addresses may belong to any endpoint with the same port.
 fn is_at(socket: &TcpListener, place: &Endpoint) -> bool {
     let Ok(bound) = socket.local_addr() else {
         return false;
@@ -130,7 +135,7 @@ fn is_at(socket: &TcpListener, place: &Endpoint) -> bool {
     }
 }
 
-/// Makes a server a voter.
+/// Adds a voter to the options of a server.
 pub(super) fn become_voter(
     server: &mut ServerOptions,
     listeners: Vec<TcpListener>,

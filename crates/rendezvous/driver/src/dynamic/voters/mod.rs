@@ -1,16 +1,18 @@
-//! Voters beside store servers: a group of processes that replicates the coordinator's record.
+//! Voters in store servers, which replicate the coordinator's record.
 //!
-//! The machines are those of `rdzv-voters`. Nothing here takes part in a round: agents find the
-//! coordinator with a [`Search`], and are an agent of it like any other.
+//! The machines are those of `rdzv-voters`.
 //!
-//! | file | what |
+//! No voter joins a round as such: agents find the coordinator with a [`Search`], and join there as
+//! with any coordinator.
+//!
+//! | file | contents |
 //! |---|---|
-//! | `voter.rs`, `link.rs` | what makes a store server a voter; its connections to the others |
+//! | `voter.rs`, `link.rs` | the voter in a store server; its connections to the others |
 //! | `listed.rs`, `store_voter.rs` | a voter at an endpoint of a list, in an agent and in a store |
 //! | `open_group.rs` | a voter in a group that agents may join |
 //! | `candidate.rs` | [`Candidate`]: an agent that may become a voter |
 //! | `redirect.rs` | [`Redirect`]: the endpoint of a group whose members are elsewhere |
-//! | `search.rs` | [`Search`]: finding the coordinator among the voters |
+//! | `search.rs` | [`Search`]: the search for the coordinator among the voters |
 
 mod candidate;
 mod link;

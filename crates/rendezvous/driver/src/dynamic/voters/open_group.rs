@@ -1,9 +1,9 @@
-//! A group of voters that agents may join: the job has one endpoint, and its agent founds the group.
+//! Open group: voters of a job with one endpoint, whose agent founds the group.
 //!
-//! The agent at the endpoint has the first voter, which coordinates at once. Others become voters
-//! when the coordinator asks them to ([`Candidate`]); each then has a server at a port of
-//! its own, or at the endpoint if nobody is there. The next agent in the place of one that was
-//! killed finds its sockets, and a note that says where the other members are.
+//! The agent at the endpoint has the first voter, which coordinates immediately. Other agents
+//! become voters on request of the coordinator ([`Candidate`]). Each of them then has a server at a
+//! separate port, or at the endpoint if no process listens there. The agent that replaces a killed
+//! one finds its sockets, and a note with the endpoints of the other members.
 
 use std::net::TcpListener;
 use std::{io, slice};
@@ -23,18 +23,21 @@ use crate::dynamic::note::NoteFile;
 use crate::dynamic::options::Options;
 use crate::{Kept, Onlookers};
 
-/// The endpoint of the job, and how this agent takes part.
+/// Endpoint of the job, with the options and onlookers of this agent.
 pub(in crate::dynamic) type Site<'a> = (&'a Endpoint, &'a Options, &'a Onlookers);
 
-/// The sockets and the note of the agent before this one.
+/// Sockets and note of the previous agent.
 pub(in crate::dynamic) struct Left {
-    /// Its sockets, if it was a voter.
+    /// Sockets of the previous agent, if it was a voter.
     listeners: Vec<TcpListener>,
     note: Note,
 }
 
 impl Left {
-    /// Those of an agent that knew other members of the group, or was its only one elsewhere than at the endpoint.
+    /// Reads the note of an agent that knew other members, or was alone elsewhere.
+    ///
+    /// "Elsewhere" means that it was the only member, but not at the endpoint. `None` for any other
+    /// agent.
     pub(in crate::dynamic) fn by_member(
         endpoint: &Endpoint,
         options: &Options,
@@ -55,9 +58,9 @@ impl Left {
         Ok(Some(Self { listeners, note }))
     }
 
-    /// Starts the voter of the previous agent again.
+    /// Restarts the voter of the previous agent.
     ///
-    /// Returns it, and the members of the group.
+    /// Returns the voter and the members of the group.
     pub(in crate::dynamic) fn resume(
         self,
         (endpoint, options, onlookers): Site<'_>,
@@ -65,7 +68,7 @@ impl Left {
         let Self { listeners, note } = self;
         let mut members = note.voters.clone();
         let Some(own) = place_of(&note, &listeners) else {
-            // Nobody is to be accepted there.
+            // No client must connect to these sockets.
             if let Some(kept) = &options.kept {
                 kept.release_listeners();
             }
@@ -86,7 +89,7 @@ impl Left {
     }
 }
 
-/// The place of the coordinator that this process has, if it begins with one.
+/// Returns the origin of a coordinator that starts in this process.
 pub(in crate::dynamic) fn origin(listeners: &[TcpListener], options: &Options) -> Origin {
     Origin {
         agent: options.kept.as_ref().map(Kept::instance),
@@ -96,15 +99,17 @@ pub(in crate::dynamic) fn origin(listeners: &[TcpListener], options: &Options) -
     }
 }
 
-/// The note of the agent before this one, for the next one.
+/// Opens the previous agent's note, which is also the note for the next one.
 fn note_file(kept: &Kept, options: &Options) -> io::Result<NoteFile> {
     let mut note = NoteFile::over(kept.coordinator_slots()?, options.coordinator_timeout);
     note.reopen()?;
     Ok(note)
 }
 
-/// The place of the agent before this one, if it was a member there. One that was asked to be a voter, and killed before it was a
-/// member, has left sockets that its note does not know.
+/// Returns the endpoint of the previous agent, if it was a member there.
+///
+/// An agent that was killed between the request to vote and its membership has left sockets that
+/// its note does not mention.
 fn place_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
     let place = Endpoint::parse(&note.address, 0).ok()?;
     let mut bound = listeners
@@ -115,7 +120,9 @@ fn place_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
         .then_some(place)
 }
 
-/// Makes a server the voter at the endpoint, which founds the group or goes on as its only one.
+/// Makes a server the voter at the endpoint.
+///
+/// The voter founds the group, or continues as the only member.
 pub(in crate::dynamic) fn found(
     server: &mut ServerOptions,
     (endpoint, options, onlookers): Site<'_>,
@@ -139,8 +146,10 @@ pub(in crate::dynamic) fn found(
     become_voter(server, listeners, voter)
 }
 
-/// The part of an agent in the group, with its server if it has one. Others reach a voter at `address`; without one, it does not
-/// become a voter. `is_here`: the endpoint is this machine.
+/// Returns the candidacy of an agent, with its server if it is a voter.
+///
+/// Other voters reach it at `address`; without an address, it does not become a voter. `is_here` is
+/// `true` if the endpoint is on this machine.
 pub(in crate::dynamic) fn candidate(
     (endpoint, options, onlookers): Site<'_>,
     voter: OwnVoter,
@@ -167,8 +176,10 @@ pub(in crate::dynamic) fn candidate(
     }
 }
 
-/// Becomes a voter that the coordinator has asked for. On the endpoint's machine it listens at the endpoint if nobody does any
-/// more, so that new nodes find the group there.
+/// Becomes a voter on request of the coordinator.
+///
+/// On the endpoint's machine, it listens at the endpoint if no other process does. New nodes then
+/// find the group there.
 fn invited(
     (endpoint, options, onlookers): Site<'_>,
     address: &str,
@@ -197,7 +208,7 @@ fn invited(
         }
     };
     if let Some(kept) = &options.kept {
-        // Before anybody is accepted.
+        // Kept before the server accepts any client.
         kept.keep_listeners(&listeners).map_err(explain)?;
     }
     let site = (endpoint, options, onlookers);
@@ -232,7 +243,7 @@ fn serve(
     start_voter(server, listeners, voter)
 }
 
-/// The options of a voter at `own` of these endpoints.
+/// Returns the options of a voter at the endpoint with index `own`.
 fn voter(
     places: &[Endpoint],
     own: usize,

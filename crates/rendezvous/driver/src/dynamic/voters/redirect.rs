@@ -1,8 +1,11 @@
-//! The endpoint of a group whose members are all elsewhere: an agent on its machine answers there with the place of the
-//! coordinator, so that a new node which has only the endpoint finds the group.
+//! Redirect at the endpoint of a group whose members are all elsewhere.
 //!
-//! It does not vote there. Voters call the endpoint as long as no member has it; they are accepted,
-//! and get no answer.
+//! An agent on the endpoint's machine answers there with the endpoint of the coordinator. A new
+//! node that knows only the endpoint thus finds the group.
+//!
+//! The redirect does not vote. Voters call the endpoint while no member has it.
+//!
+//! The redirect accepts these connections, and sends no answer.
 
 use std::io;
 use std::mem::take;
@@ -23,19 +26,21 @@ use tracing::{info, warn};
 use crate::bind::loopback;
 use crate::runtime::{Task, blocking, sleep, spawn};
 
-/// Time between two attempts to listen at the endpoint while another process does: one that is about to end, perhaps.
+/// Pause between two attempts to listen while another process has the endpoint.
+///
+/// That process may be about to end.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Answers at the endpoint while no member of the group is there.
+/// Server that answers at the endpoint while no member of the group is there.
 #[derive(Debug)]
 pub struct Redirect {
     site: Site,
-    /// The task that listens, or waits until it can.
+    /// Task that listens, or waits until it can.
     task: Option<Task>,
 }
 
 impl Redirect {
-    /// For the endpoint of a job, which is this machine.
+    /// Creates the redirect for the endpoint of a job, which is on this machine.
     pub fn new(endpoint: Endpoint, policy: StorePolicy) -> Self {
         let site = Site {
             endpoint,
@@ -46,7 +51,7 @@ impl Redirect {
         Self { site, task: None }
     }
 
-    /// These are the members of the group from here on, the coordinator first.
+    /// Sets the members of the group, the coordinator first.
     pub fn members_changed(&mut self, members: &[String]) {
         let endpoint = self.site.endpoint.to_string();
         let elsewhere = members.first().filter(|_| !members.contains(&endpoint));
@@ -62,12 +67,12 @@ impl Redirect {
         }
     }
 
-    /// Leaves the endpoint to another process, or to a voter of this one.
+    /// Leaves the endpoint to another process, or to a voter of this process.
     pub(super) fn stop(&mut self) {
         if let Some(task) = self.task.take() {
             task.cancel();
         }
-        // Waits for an attempt to listen, which would take the endpoint otherwise.
+        // Waits for an attempt to listen, which would occupy the endpoint otherwise.
         *take(&mut self.site.server).lock() = Server::Left;
     }
 }
@@ -78,24 +83,24 @@ impl Drop for Redirect {
     }
 }
 
-/// The server at the endpoint.
+/// Server at the endpoint.
 #[derive(Debug, Default)]
 enum Server {
     /// Another process still has the endpoint.
     #[default]
     Awaited,
-    /// Held to keep it running.
+    /// The server runs until this value is dropped.
     Serves(#[expect(dead_code)] TcpStoreServer),
-    /// The endpoint is left to others.
+    /// The redirect has left the endpoint to other processes.
     Left,
 }
 
-/// Everything that the task needs.
+/// State that the task needs.
 #[derive(Debug, Clone)]
 struct Site {
     endpoint: Endpoint,
     policy: StorePolicy,
-    /// The place of the coordinator, as this agent was told last.
+    /// Endpoint of the coordinator, as this agent last received it.
     coordinator: Arc<Mutex<String>>,
     server: Arc<Mutex<Server>>,
 }
@@ -115,7 +120,7 @@ impl Site {
                     if source.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => return warn!("new nodes get no answer at {endpoint}: {error}"),
             }
-            // Nobody tells when a port is free.
+            // The kernel does not notify when a port becomes free.
             sleep(Some(AGAIN)).await;
         }
     }
@@ -126,8 +131,8 @@ impl Site {
             let endpoint = &self.endpoint;
             let mut server = (self.policy).server(loopback(&endpoint.host), endpoint.port);
             server.limits.max_extension_bytes = FRAME_BOUND;
-            // An agent of torchrun that takes it for its store ends at once, and does not wait for
-            // others who never come.
+            // An agent of torchrun that takes this server for its store ends immediately,
+            // instead of waiting for nodes that never come.
             server.limits.max_keys = 0;
             server.extension = Some(Box::new(Answers(Arc::clone(&self.coordinator))));
             *serving = Server::Serves(TcpStoreServer::start(server)?);
@@ -136,7 +141,7 @@ impl Site {
     }
 }
 
-/// Answers as a voter does that is not the coordinator.
+/// Extension that answers like a voter that is not the coordinator.
 #[derive(Debug)]
 struct Answers(Arc<Mutex<String>>);
 
@@ -166,7 +171,7 @@ impl Extension for Answers {
                 elsewhere.write(&mut frame);
                 reach.send(from, &frame);
             }
-            // A voter calls.
+            // The sender is a voter.
             Ok(_) => {}
             Err(_) => reach.dismiss(from, "the coordinator is elsewhere"),
         }
@@ -204,12 +209,12 @@ mod tests {
         }
     }
 
-    /// Where nobody listens.
+    /// Returns an endpoint at which no process listens.
     fn coordinator() -> String {
         format!("127.0.0.1:{}", free_port())
     }
 
-    /// A store client, as soon as somebody listens at the endpoint.
+    /// Connects a store client, once a server listens at the endpoint.
     fn client(policy: &StorePolicy, endpoint: &Endpoint) -> TcpStore {
         TcpStore::connect(TcpStoreOptions {
             timeout: DEADLINE,
@@ -228,7 +233,7 @@ mod tests {
             let mut search = Search::of_open_group(endpoint.clone(), &[]);
             let found = search.find(&policy.credentials, DEADLINE);
             let Err(why) = found else {
-                panic!("nobody is at {coordinator}")
+                panic!("no coordinator listens at {coordinator}")
             };
             let said = format!("{endpoint}: names {coordinator}");
             assert!(why.contains(&said), "{why}");

@@ -1,4 +1,4 @@
-//! Finding the coordinator among the places of the voters.
+//! Search for the coordinator among the endpoints of the voters.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write as _};
@@ -13,47 +13,49 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::dynamic::probe::{Found, ProbeError, probe, read_exact};
 
-/// The time after which the kernel gives a connection between voters up whose other machine is silent.
+/// Time without acknowledgements after which a voter connection ends.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The kernel asks a silent machine after so long, and again and again.
+/// Time after which the kernel probes a silent machine, and the probe interval.
 const ASK: Duration = Duration::from_secs(1);
 
-/// The most places of a group that agents may join.
+/// Maximum number of endpoints of a group that agents may join.
 const MOST_PLACES: usize = 32;
 
-/// The longest answer to the question for the coordinator, in bytes.
+/// Maximum length of the answer of a voter, in bytes.
 const LONGEST_ANSWER: u64 = 1024;
 
-/// The places at which the coordinator may be.
+/// Endpoints at which the coordinator may be, with the progress of the search.
 #[derive(Debug, Clone)]
 pub struct Search {
     places: Vec<Endpoint>,
     order: SearchOrder,
-    /// The places whose last answer was a refusal, of either side, with the reason.
+    /// Endpoints whose last result was a refusal by either side, with the reason.
     refused: BTreeMap<usize, String>,
-    /// Agents may join the group, so voters may name other places.
+    /// `true` if agents may join the group, so that voters may name new endpoints.
     is_open: bool,
-    /// It is over when nobody listens at the endpoint.
+    /// `true` if the search ends when no process listens at the endpoint.
     needs_endpoint: bool,
-    /// Nobody listened at the endpoint when it was asked last.
+    /// `true` if no process listened at the endpoint at the last attempt.
     is_vacant: bool,
-    /// A member of the group may be at the endpoint. If none is, the process there knows no more than other agents do.
+    /// `true` if a member of the group may be at the endpoint.
+    ///
+    /// Otherwise the process there knows no more than other agents do.
     has_endpoint: bool,
 }
 
-/// The coordinator.
+/// Coordinator that a search has found.
 pub struct Located {
-    /// Its place, by its index.
+    /// Index of its endpoint.
     pub place: usize,
-    /// The address at which it was reached.
+    /// Address of the connection.
     pub address: SocketAddr,
-    /// A connection to it that can be used for native rendezvous.
+    /// Connection for the native rendezvous.
     pub(in crate::dynamic) channel: Channel,
 }
 
 impl Search {
-    /// Among these places.
+    /// Creates a search among these endpoints.
     pub fn new(places: Vec<Endpoint>) -> Self {
         let order = SearchOrder::new(places.iter().map(Endpoint::to_string).collect());
         Self {
@@ -67,18 +69,20 @@ impl Search {
         }
     }
 
-    /// The places, as people know them.
+    /// Returns the endpoints, for messages.
     pub fn places(&self) -> Vec<String> {
         self.places.iter().map(Endpoint::to_string).collect()
     }
 
-    /// The place at which the coordinator was found last.
+    /// Returns the endpoint at which the coordinator was last found.
     pub(in crate::dynamic) fn coordinator(&self) -> Option<String> {
         let place = self.places.get(self.order.found_at()?);
         place.map(Endpoint::to_string)
     }
 
-    /// Among the members of a group that agents may join: the endpoint of the job, and others that are known.
+    /// Creates a search in a group that agents may join.
+    ///
+    /// It covers the endpoint of the job and the known members.
     pub fn of_open_group(endpoint: Endpoint, members: &[String]) -> Self {
         let mut search = Self::new(vec![endpoint]);
         search.is_open = true;
@@ -86,19 +90,21 @@ impl Search {
         search
     }
 
-    /// The same for an agent on the machine of the endpoint, which was told there where the coordinator is. If nobody is there any
-    /// more before it is found, this agent can take that place.
+    /// Lets the search end if no process listens at the endpoint any more.
+    ///
+    /// This is for an agent on the endpoint's machine that was redirected to another coordinator.
+    /// If that search fails, the agent can host the endpoint.
     pub fn needing_endpoint(mut self) -> Self {
         self.needs_endpoint = true;
         self
     }
 
-    /// Whether the endpoint is needed, and nobody listens there.
+    /// `true` if the search needs the endpoint, and no process listens there.
     pub fn has_lost_endpoint(&self) -> bool {
         self.needs_endpoint && self.is_vacant
     }
 
-    /// These are the other members of the group from here on.
+    /// Sets the other members of the group.
     pub fn know(&mut self, members: &[String]) {
         self.places.truncate(1);
         let endpoint = self.places.first().map(Endpoint::to_string);
@@ -116,12 +122,12 @@ impl Search {
         self.order.replace(places.collect());
     }
 
-    /// Whether agents may join the group.
+    /// `true` if agents may join the group.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// A voter has named a place.
+    /// Adds an endpoint that a voter has named.
     fn learn(&mut self, coordinator: &str) {
         if !self.order.elsewhere(coordinator)
             && self.is_open
@@ -135,24 +141,26 @@ impl Search {
         }
     }
 
-    /// The same, where the coordinator was found at this place.
+    /// Returns a copy that starts where the coordinator was found.
     pub fn beginning_at(&self, place: usize) -> Self {
         let mut search = self.clone();
         search.order.found(place);
         search
     }
 
-    /// A place, by its index.
+    /// Returns the endpoint with this index.
     pub fn place(&self, place: usize) -> Option<&Endpoint> {
         self.places.get(place)
     }
 
-    /// Asks the places until one of them is the coordinator, each at most once beside the one that another names, and for no
-    /// longer than `longest`.
+    /// Asks the endpoints until one of them is the coordinator.
+    ///
+    /// It asks each endpoint at most once, and also the endpoint that another one names. Each
+    /// attempt takes at most `longest`.
     ///
     /// # Errors
     ///
-    /// The answer of each place, if none of them is.
+    /// The answers of all endpoints, if none of them is the coordinator.
     pub fn find(
         &mut self,
         credentials: &Credentials,
@@ -190,7 +198,7 @@ impl Search {
                 }
                 Ok(Answer::Voter(None)) => {
                     answers.push((endpoint, "knows no coordinator".to_owned()));
-                    // It was waited for already.
+                    // The voter has already waited for a coordinator.
                     break;
                 }
                 Err(why) => answers.push((endpoint, why.to_string())),
@@ -202,8 +210,9 @@ impl Search {
         Err(listed(answers.iter().map(|(place, why)| (place, &why[..]))))
     }
 
-    /// Whether another place than the one of the coordinator is said to have it now. The connection to that one is not
-    /// needed for the question.
+    /// `true` if a voter reports that the coordinator has moved.
+    ///
+    /// The question needs no connection to the coordinator.
     pub fn has_moved(&mut self, credentials: &Credentials) -> bool {
         for place in self.order.others() {
             let is_member = place > 0 || self.has_endpoint;
@@ -222,8 +231,10 @@ impl Search {
         false
     }
 
-    /// The refusals, if it was more than half of the places: then this node has the wrong token or certificate. Of fewer,
-    /// they have, and the others may do without them.
+    /// Returns the refusals, if they came from more than half of the endpoints.
+    ///
+    /// This node then has the wrong token or certificate. If fewer endpoints refuse, the fault is
+    /// theirs, and the others may suffice.
     pub fn refusals(&self) -> Option<String> {
         let refused = self.refused.iter();
         let refused = refused.filter_map(|(at, why)| Some((self.places.get(*at)?, &why[..])));
@@ -231,20 +242,20 @@ impl Search {
     }
 }
 
-/// Places with what was found there.
+/// Formats endpoints with the answer of each.
 fn listed<'a>(answers: impl Iterator<Item = (&'a Endpoint, &'a str)>) -> String {
     let answers = answers.map(|(place, why)| format!("{place}: {why}"));
     answers.collect::<Vec<_>>().join("; ")
 }
 
-/// The answer of a place.
+/// Answer of an endpoint.
 enum Answer {
     Coordinator(SocketAddr, Channel),
-    /// Another voter, which names the endpoint of the coordinator, if it knows one in time.
+    /// Another voter, with the endpoint of the coordinator if it knows one in time.
     Voter(Option<String>),
 }
 
-/// Connecting takes at most `within`, and so does the answer.
+/// Asks one endpoint. The connection and the answer each take at most `within`.
 fn ask(
     endpoint: &Endpoint,
     credentials: &Credentials,
@@ -293,8 +304,9 @@ fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<
     }
 }
 
-/// Has the kernel end a connection soon whose other machine is gone or cut off. A process that is stopped is not: its
-/// kernel answers for it.
+/// Lets the kernel end a connection soon after the other machine is lost.
+///
+/// A stopped process does not count as lost, because its kernel sends acknowledgements for it.
 pub(super) fn watch_closely(channel: &Channel) -> io::Result<()> {
     let socket = SockRef::from(channel.stream());
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(ASK).with_interval(ASK))?;

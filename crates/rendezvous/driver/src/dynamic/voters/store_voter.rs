@@ -1,4 +1,4 @@
-//! A voter that is no agent: a store that takes one of the places.
+//! Voter outside of an agent: a store at one of the voters' endpoints.
 
 use std::io;
 use std::net::TcpListener;
@@ -16,10 +16,10 @@ use crate::dynamic::node::is_this_machine;
 use crate::dynamic::options::{listed, most_voters, node_timeout};
 use crate::{Onlookers, RendezvousError};
 
-/// Time to find out which places are this machine.
+/// Time limit to find out which endpoints are on this machine.
 const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// A store at one of the places of a job's voters, which it has the sockets of.
+/// Store at one of the endpoints of a job's voters, with its sockets.
 #[derive(Debug)]
 pub struct StoreVoter {
     places: Vec<Endpoint>,
@@ -28,11 +28,11 @@ pub struct StoreVoter {
 }
 
 impl StoreVoter {
-    /// Reads the list of endpoints that the agents have: the places of the voters.
+    /// Parses the agents' list of endpoints, which are those of the voters.
     ///
     /// # Errors
     ///
-    /// If it is no such list; a sentence.
+    /// The text is no such list; the error is one sentence.
     pub fn places(list: &str) -> Result<Vec<Endpoint>, RendezvousError> {
         let wrong = |what: String| Err(RendezvousError::Argument(what));
         let mut places = listed(list)?;
@@ -53,20 +53,22 @@ impl StoreVoter {
         Ok(places)
     }
 
-    /// Reads the time for which a machine may be silent.
+    /// Parses the time for which a machine may be silent.
     ///
     /// # Errors
     ///
-    /// If it is no such time; a sentence.
+    /// The text is no such time; the error is one sentence.
     pub fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousError> {
         node_timeout(text)
     }
 
-    /// Takes the first of these places that is this machine and free; none if other processes have them.
+    /// Binds the first free endpoint on this machine.
+    ///
+    /// `None` if other processes have all of them.
     ///
     /// # Errors
     ///
-    /// If none is this machine; a sentence.
+    /// No endpoint is on this machine; the error is one sentence.
     pub fn listen(places: Vec<Endpoint>) -> Result<Option<Self>, RendezvousError> {
         let mut hosts = places.iter().map(|place| &place.host);
         if !hosts.any(|host| is_this_machine(host, RESOLVE_WITHIN)) {
@@ -84,17 +86,19 @@ impl StoreVoter {
         }))
     }
 
-    /// Its place.
+    /// Returns the endpoint of this store.
     pub fn place(&self) -> &Endpoint {
         &self.places[self.own]
     }
 
-    /// Has a server be the voter there. Agents wait for the next coordinator for `timeout`; a machine may be silent for
+    /// Adds the voter to the options of a server.
+    ///
+    /// Agents wait for the next coordinator for `timeout`. A machine may be silent for
     /// `node_timeout`.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started, or a socket cannot be shared.
+    /// A thread cannot start, or a socket cannot be shared.
     pub fn serve_with(
         &self,
         server: &mut ServerOptions,

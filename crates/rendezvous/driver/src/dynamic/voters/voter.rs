@@ -1,4 +1,4 @@
-//! A voter as an extension of a store server: the coordinator is here, or in another voter's server.
+//! Voter as an extension of a store server, which may have the coordinator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,21 +23,21 @@ use crate::dynamic::note::NoteFile;
 use crate::dynamic::options::Options;
 use crate::{GroupEvent, Kept, NodeState, Onlookers, RendezvousEvent};
 
-/// The parts of a [`voter()`].
+/// Parameters of a [`voter()`].
 #[derive(Debug)]
 pub(super) struct VoterOptions {
-    /// The settings of the machine.
+    /// Settings of the machine.
     pub(super) settings: Settings,
-    /// The note for the next process here; only of a group that agents may join.
+    /// Note for the next process on this node; only in an open group.
     pub(super) note: Option<NoteFile>,
-    /// The proof that this process belongs to the job.
+    /// Credentials that prove that this process belongs to the job.
     pub(super) credentials: Credentials,
-    /// Those who look on.
+    /// Receivers of information about the group.
     pub(super) onlookers: Onlookers,
 }
 
 impl VoterOptions {
-    /// The voter with index `own` of these, in an agent.
+    /// Returns the options of the voter with index `own`, in an agent.
     pub(super) fn of_agent(
         places: &[Endpoint],
         own: usize,
@@ -63,12 +63,14 @@ impl VoterOptions {
     }
 }
 
-/// The extension of a [server](rdzv_store::ServerOptions) that is a voter. The server's limits have to admit
-/// extension requests of [`FRAME_BOUND`](rdzv_voters::FRAME_BOUND) bytes.
+/// Creates the extension of a voter's [server](rdzv_store::ServerOptions).
+///
+/// The limits of the server must allow extension requests of
+/// [`FRAME_BOUND`](rdzv_voters::FRAME_BOUND) bytes.
 ///
 /// # Errors
 ///
-/// If the runtime of the links to the other voters cannot be started.
+/// The runtime of the links to the other voters cannot start.
 pub(super) fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     let VoterOptions {
         settings,
@@ -93,38 +95,38 @@ pub(super) fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     };
     host.begin();
     if is_open {
-        // One that is alone coordinates from its first connection on.
+        // A voter that is alone coordinates from its first connection on.
         host.voter.handle(Now::default(), coordinator::Input::Tick);
         host.begin();
     }
     Ok(beside(host, onlookers))
 }
 
-/// A voter beside a store.
+/// Voter beside a store.
 #[derive(Debug)]
 struct VoterHost {
     voter: Voter,
-    /// The connections to the other places.
+    /// Connections to the other voters, by index.
     links: BTreeMap<usize, VoterLink>,
     credentials: Credentials,
-    /// The first frames of a connection.
+    /// First frame of each connection.
     greeting: Vec<u8>,
-    /// The note for the next process here.
+    /// Note for the next process on this node.
     note: Option<NoteFile>,
-    /// The keys that the coordinator here has stored, which the next one does not know.
+    /// Keys that the coordinator here has stored, unknown to the next one.
     stored: BTreeSet<Vec<u8>>,
     onlookers: Onlookers,
 }
 
 impl VoterHost {
-    /// People are told, and programs if other processes vote than before.
+    /// Logs a fact. If the voters have changed, this also records an event.
     fn tell(&self, fact: &Fact) {
         match fact.is_warning() {
             true => warn!("{fact}"),
             false => info!("{fact}"),
         }
         let voters = match fact {
-            // At the beginning, not all of them have said where they are.
+            // At the start, some of them have not sent their addresses yet.
             Fact::Founded { voters } | Fact::Fewer { voters } | Fact::Voters { voters, .. } => {
                 voters.clone()
             }
@@ -135,14 +137,14 @@ impl VoterHost {
         (self.onlookers).record(event.about(GroupEvent::VotersChanged { voters }));
     }
 
-    /// Applies what follows from the start, before there is a server.
+    /// Applies the outputs of the start, before there is a server.
     fn begin(&mut self) {
         while let Some(output) = self.voter.poll_output() {
             self.of_itself(output);
         }
     }
 
-    /// Applies an output that has nothing to do with the store or its connections.
+    /// Applies an output that does not concern the store or its connections.
     fn of_itself(&mut self, output: Output) {
         match output {
             Output::ToPeer { place, frame } => {
