@@ -104,7 +104,7 @@ fn something_that_is_no_pipe_is_not_removed_for_the_watchdog() {
         .env("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
         .env("TORCHELASTIC_TIMER_FILE", "precious");
     let ended = job.expect(1);
-    ended.assert_stderr("no named pipe");
+    ended.assert_stderr("is not a named pipe");
     assert!(!ended.stdout.contains("started"));
     assert_eq!(ended.text("precious"), "text");
 }

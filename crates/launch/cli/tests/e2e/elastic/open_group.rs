@@ -152,7 +152,7 @@ fn all_agents_may_be_killed_at_once() {
         kill(node.agent_pid(), Signal::KILL);
     }
     await_each(&nodes, "/3 at", 2);
-    let said = "this process goes on from its note";
+    let said = "this process continues from its record";
     let screens: Vec<String> = nodes.iter().map(|node| node.stderr.so_far()).collect();
     let goes_on = screens.iter().filter(|screen| screen.contains(said));
     assert_eq!(goes_on.count(), 1, "{screens:#?}");
