@@ -49,13 +49,14 @@ impl Origin {
 
     /// Refuses the use of a `name` in a forked child.
     pub(crate) fn check(&self, name: &str) -> PyResult<()> {
-        match self.is_foreign() {
-            false => Ok(()),
-            true => Err(PyRuntimeError::new_err(format!(
+        if self.is_foreign() {
+            Err(PyRuntimeError::new_err(format!(
                 "this {name} was made in process {} and does not cross a fork; make a new one in this \
                  process",
                 self.process
-            ))),
+            )))
+        } else {
+            Ok(())
         }
     }
 }

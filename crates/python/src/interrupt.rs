@@ -140,9 +140,10 @@ pub(crate) fn is_to_end() -> bool {
     if RAISED.with_borrow(Option::is_some) {
         return true;
     }
-    let error = match ENDING.load(Ordering::SeqCst) {
-        true => Some(ended()),
-        false => Python::try_attach(|py| {
+    let error = if ENDING.load(Ordering::SeqCst) {
+        Some(ended())
+    } else {
+        Python::try_attach(|py| {
             // The end may have begun by now. This thread may hold locks that the end waits for, so
             // it does not stay here. It ends its call, and stays after that.
             let Some(_entered) = Below::enter() else {
@@ -151,7 +152,7 @@ pub(crate) fn is_to_end() -> bool {
             let is_over = py.check_signals().and_then(|()| main_thread_is_over(py));
             is_over.map_or_else(Some, |is_over| is_over.then(ended))
         })
-        .unwrap_or_else(|| Some(ended())),
+        .unwrap_or_else(|| Some(ended()))
     };
     let to_end = error.is_some();
     RAISED.set(error);

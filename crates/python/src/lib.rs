@@ -60,10 +60,11 @@ fn refuse_subinterpreters(py: Python<'_>) -> PyResult<()> {
             Err(_) => true,
         },
     };
-    match is_main {
-        true => Ok(()),
-        false => Err(PyImportError::new_err(
+    if is_main {
+        Ok(())
+    } else {
+        Err(PyImportError::new_err(
             "rdzv cannot be used in a subinterpreter: import it in the main interpreter",
-        )),
+        ))
     }
 }

@@ -609,9 +609,10 @@ pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
         length,
         _owner: object.clone().unbind(),
     };
-    Ok(match length <= FEW {
-        true => Bytes::copy_from_slice(shared.as_ref()),
-        false => Bytes::from_owner(shared),
+    Ok(if length <= FEW {
+        Bytes::copy_from_slice(shared.as_ref())
+    } else {
+        Bytes::from_owner(shared)
     })
 }
 

@@ -138,9 +138,12 @@ pub fn ranges(ranks: impl IntoIterator<Item = u32>) -> String {
     }
     let texts: Vec<String> = runs
         .into_iter()
-        .map(|(first, last)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
+        .map(|(first, last)| {
+            if first == last {
+                first.to_string()
+            } else {
+                format!("{first}-{last}")
+            }
         })
         .collect();
     texts.join(",")

@@ -35,9 +35,10 @@ impl RateLimit {
             self.passed = 0;
         }
         let admitted = self.passed < self.most;
-        match admitted {
-            true => self.passed += 1,
-            false => self.dropped += 1,
+        if admitted {
+            self.passed += 1
+        } else {
+            self.dropped += 1
         }
         admitted
     }

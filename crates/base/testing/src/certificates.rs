@@ -59,9 +59,10 @@ impl Authority {
     }
 
     fn sign(&self, name: &str, mut params: CertificateParams) -> (PathBuf, PathBuf) {
-        params.subject_alt_names.push(match name.contains(':') {
-            true => SanType::URI(format!("rdzv:{name}").try_into().unwrap()),
-            false => SanType::DnsName(name.try_into().unwrap()),
+        params.subject_alt_names.push(if name.contains(':') {
+            SanType::URI(format!("rdzv:{name}").try_into().unwrap())
+        } else {
+            SanType::DnsName(name.try_into().unwrap())
         });
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();

@@ -145,12 +145,13 @@ impl Acceptor {
             answer[HELLO_LENGTH..].copy_from_slice(&proof);
             return Ok(Progress::Answer(used, answer));
         }
-        match self
+        if self
             .token
             .verify(Role::Connector, theirs, &self.ours, proof)
         {
-            true => Ok(Progress::Proven(used)),
-            false => Err(Refused::WrongToken),
+            Ok(Progress::Proven(used))
+        } else {
+            Err(Refused::WrongToken)
         }
     }
 }

@@ -133,9 +133,10 @@ impl Shared {
     /// Returns the capacity for a buffer, rounded if the pool will keep it.
     fn capacity(&self, length: usize) -> usize {
         let class = class(length);
-        match class > self.keep {
-            true => length.next_multiple_of(HUGE),
-            false => class,
+        if class > self.keep {
+            length.next_multiple_of(HUGE)
+        } else {
+            class
         }
     }
 

@@ -230,9 +230,10 @@ impl SpinWait {
 fn unless_alone(longest: Duration) -> Duration {
     static ALONE: OnceLock<bool> = OnceLock::new();
     let count = || available_parallelism().is_ok_and(|processors| processors.get() == 1);
-    match *ALONE.get_or_init(count) {
-        true => Duration::ZERO,
-        false => longest,
+    if *ALONE.get_or_init(count) {
+        Duration::ZERO
+    } else {
+        longest
     }
 }
 

@@ -75,9 +75,12 @@ impl SignalCopies {
     /// Returns the time at which the next signal can be taken.
     pub(crate) fn due(&self) -> Option<Instant> {
         let open = self.0.values().filter(|copies| !copies.taken);
-        open.map(|copies| match copies.itself && copies.by_guard {
-            true => copies.since,
-            false => copies.since + APART,
+        open.map(|copies| {
+            if copies.itself && copies.by_guard {
+                copies.since
+            } else {
+                copies.since + APART
+            }
         })
         .min()
     }

@@ -94,9 +94,10 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     };
     let mut lines = headline(run, first, width);
     let origin = origin(first, width);
-    lines.extend(match origin.is_empty() {
-        true => last_words(run, first, width),
-        false => origin,
+    lines.extend(if origin.is_empty() {
+        last_words(run, first, width)
+    } else {
+        origin
     });
     lines.extend(consequences(run, width));
     lines.extend(no_restart(run, width));
@@ -228,9 +229,10 @@ fn files(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let logs = run.logs.iter().map(|path| format!("logs: {path}"));
     let report = run.report.iter().map(|path| format!("report: {path}"));
     let texts: Vec<String> = logs.chain(report).collect();
-    match texts.is_empty() {
-        true => Vec::new(),
-        false => said(Role::Detail, &texts.join("; "), width),
+    if texts.is_empty() {
+        Vec::new()
+    } else {
+        said(Role::Detail, &texts.join("; "), width)
     }
 }
 

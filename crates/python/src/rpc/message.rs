@@ -64,9 +64,10 @@ impl Reply {
         let references = references.iter().map(|one| one.rref());
         let references = references.collect::<PyResult<_>>()?;
         let bytes = body.as_bytes();
-        let body = match bytes.len() <= LONGEST_BODY {
-            true => Body::Here(Inline(Bytes::copy_from_slice(bytes))),
-            false => Body::Beside(tensor(shared_bytes(body.as_any())?)?),
+        let body = if bytes.len() <= LONGEST_BODY {
+            Body::Here(Inline(Bytes::copy_from_slice(bytes)))
+        } else {
+            Body::Beside(tensor(shared_bytes(body.as_any())?)?)
         };
         let part = |part: &Bound<'_, PyAny>| tensor(shared_bytes(part)?);
         Ok(Self {

@@ -446,9 +446,10 @@ impl AgentObject {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
         let inner = self.0.get()?;
         let ends = Arc::clone(&inner);
-        let ended = on_thread(py, "rdzv-shutdown", move || match graceful {
-            true => ends.agent.shutdown(within),
-            false => {
+        let ended = on_thread(py, "rdzv-shutdown", move || {
+            if graceful {
+                ends.agent.shutdown(within)
+            } else {
                 ends.agent.stop();
                 Ok(())
             }

@@ -134,18 +134,19 @@ impl ForeignStore {
         failed: Failed,
         start: Instant,
     ) -> StoreError {
-        match failed.is_empty_queue {
-            true => StoreError::QueueEmpty {
+        if failed.is_empty_queue {
+            StoreError::QueueEmpty {
                 key: key.to_owned(),
-            },
-            false => StoreError::Service {
+            }
+        } else {
+            StoreError::Service {
                 operation,
                 key: key.to_owned(),
                 what: failed.text,
                 place: self.name.clone(),
                 elapsed: start.elapsed(),
                 remedy: "check that store and its server",
-            },
+            }
         }
     }
 

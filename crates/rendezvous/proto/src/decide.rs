@@ -215,9 +215,10 @@ const STRAGGLERS: Duration = Duration::from_secs(5);
 
 /// Returns the time from the end of the last call until the round is complete.
 pub fn last_call_grace(state: &RendezvousState) -> Duration {
-    match state.wait_list.is_empty() {
-        true => Duration::ZERO,
-        false => STRAGGLERS,
+    if state.wait_list.is_empty() {
+        Duration::ZERO
+    } else {
+        STRAGGLERS
     }
 }
 

@@ -181,9 +181,10 @@ impl Fence {
         match self.stopped {
             None if self.until.is_some_and(|until| until <= now) => {
                 (self.stopped, self.since) = (Some(now), now);
-                self.outbox.push(match self.is_over {
-                    true => Output::Kill,
-                    false => Output::Stop,
+                self.outbox.push(if self.is_over {
+                    Output::Kill
+                } else {
+                    Output::Stop
                 });
             }
             Some(since) if !self.rules.has(Rule::AnswersContinue) && !self.is_over => {

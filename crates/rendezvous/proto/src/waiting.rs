@@ -88,9 +88,10 @@ impl fmt::Display for Waiting {
             max_nodes,
             ..
         } = self;
-        let needed = match min_nodes == max_nodes {
-            true => format!("{min_nodes}"),
-            false => format!("at least {min_nodes}"),
+        let needed = if min_nodes == max_nodes {
+            format!("{min_nodes}")
+        } else {
+            format!("at least {min_nodes}")
         };
         let left = left(self.left);
         let Some(arrived) = &self.arrived else {

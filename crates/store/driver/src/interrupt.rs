@@ -56,13 +56,14 @@ pub fn is_wanted() -> bool {
 ///
 /// [`StoreError::Interrupted`] if the call has to end.
 pub fn check(operation: &'static str, keys: &[&str], elapsed: Duration) -> Result<(), StoreError> {
-    match is_wanted() {
-        false => Ok(()),
-        true => Err(StoreError::Interrupted {
+    if is_wanted() {
+        Err(StoreError::Interrupted {
             operation,
             key: keys.join(", "),
             elapsed,
-        }),
+        })
+    } else {
+        Ok(())
     }
 }
 

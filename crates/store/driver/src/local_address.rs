@@ -46,9 +46,10 @@ pub fn address_for_others(host: &str, own: IpAddr) -> Option<IpAddr> {
     let own = own.to_canonical();
     // A host often resolves its own name to a loopback address, which other hosts cannot use.
     let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok();
-    match own.is_loopback() && !is_here {
-        true => address_towards_others(),
-        false => Some(own),
+    if own.is_loopback() && !is_here {
+        address_towards_others()
+    } else {
+        Some(own)
     }
 }
 

@@ -299,9 +299,10 @@ impl ClientMachine {
                     Ok(Some(reply)) => match *cancelled {
                         None => self.finish(Ok(Some(reply))),
                         Some(given_up) => {
-                            self.state = State::Cancelled(match given_up {
-                                true => Err(Failure::GivenUp),
-                                false => Ok(Some(reply)),
+                            self.state = State::Cancelled(if given_up {
+                                Err(Failure::GivenUp)
+                            } else {
+                                Ok(Some(reply))
                             });
                         }
                     },
@@ -550,16 +551,18 @@ mod tests {
         for gives_up in [false, true] {
             let mut client = Client::default();
             client.get_with(true);
-            let cancelling = match gives_up {
-                false => client.tick_after(LIMIT),
-                true => client.handle(Input::GiveUp),
+            let cancelling = if gives_up {
+                client.handle(Input::GiveUp)
+            } else {
+                client.tick_after(LIMIT)
             };
             assert_eq!(cancelling, [send(&[0x0c])]);
             assert_eq!(client.receive(&[&[2], FIVE].concat()), []);
             assert!(client.machine.deadline().is_some());
-            let result = match gives_up {
-                false => value(b"value"),
-                true => failed(Failure::GivenUp),
+            let result = if gives_up {
+                failed(Failure::GivenUp)
+            } else {
+                value(b"value")
             };
             assert_eq!(client.receive(&[1]), [result]);
             assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");

@@ -111,9 +111,10 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let took = takes && self.take();
-                    let wanted = match takes {
-                        true => PollFlags::IN | PollFlags::OUT,
-                        false => PollFlags::OUT,
+                    let wanted = if takes {
+                        PollFlags::IN | PollFlags::OUT
+                    } else {
+                        PollFlags::OUT
                     };
                     if !took && !self.is_ready(wanted) {
                         return false;

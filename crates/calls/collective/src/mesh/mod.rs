@@ -181,9 +181,10 @@ impl Mesh {
                     return Err(self.running().lost(self.named(peer), &error.to_string()));
                 }
             }
-            let state = match incoming.has_begun() {
-                false => "connected; nothing of this step has come",
-                true => "connected; part of its data has come",
+            let state = if incoming.has_begun() {
+                "connected; part of its data has come"
+            } else {
+                "connected; nothing of this step has come"
             };
             self.wait(peer, Some(peer), state)?;
         }

@@ -93,9 +93,10 @@ impl Window {
     }
 
     fn open(&mut self, beyond: bool) -> &mut Credit {
-        match beyond {
-            true => &mut self.beyond,
-            false => &mut self.own,
+        if beyond {
+            &mut self.beyond
+        } else {
+            &mut self.own
         }
     }
 }

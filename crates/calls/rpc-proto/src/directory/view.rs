@@ -201,9 +201,10 @@ impl GroupView {
             let lost = |departure: &Departure| {
                 departure.lost && departure.incarnation == member.incarnation
             };
-            match self.departures.iter().any(lost) {
-                true => Change::Lost(Arc::clone(member)),
-                false => Change::Left(Arc::clone(member)),
+            if self.departures.iter().any(lost) {
+                Change::Lost(Arc::clone(member))
+            } else {
+                Change::Left(Arc::clone(member))
             }
         });
         let come = self.members().filter(|member| !is_in(older, member));

@@ -99,9 +99,10 @@ impl Link {
             }
         }
         if !batch.messages.is_empty() {
-            let delay = match batch.urgent {
-                true => Duration::ZERO,
-                false => settings.acknowledge_within,
+            let delay = if batch.urgent {
+                Duration::ZERO
+            } else {
+                settings.acknowledge_within
             };
             let at = now + delay;
             self.acknowledge_at = Some(self.acknowledge_at.map_or(at, |earlier| earlier.min(at)));

@@ -38,9 +38,10 @@ fn the_rules_say_what_pytorch_says() {
                 data: &worker.data,
             })
             .collect();
-        let kind = match case.is_static {
-            true => GroupKind::Static,
-            false => GroupKind::Dynamic,
+        let kind = if case.is_static {
+            GroupKind::Static
+        } else {
+            GroupKind::Dynamic
         };
         let error = check(&nodes, kind).err().map(|fault| fault.to_string());
         assert_eq!(error, case.error, "{}", case.case);

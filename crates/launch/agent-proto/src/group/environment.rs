@@ -25,9 +25,10 @@ pub fn variables(
 ) -> Result<Vec<(&'static str, String)>, String> {
     let virtual_rank = spec.virtual_local_rank.as_ref();
     let shown_local_rank = virtual_rank.map_or(ranks.local_rank, |_| LocalRank(0));
-    let use_agent_store = match round.master.hosted_by_agent {
-        true => "True",
-        false => "False",
+    let use_agent_store = if round.master.hosted_by_agent {
+        "True"
+    } else {
+        "False"
     };
     let nccl = spec.nccl_error_handling.as_deref().unwrap_or("1");
     let (identity, stop) = (&spec.identity, &spec.stop);

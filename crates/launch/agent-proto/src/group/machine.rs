@@ -306,9 +306,10 @@ impl WorkerGroup {
             Some(StopReason::MembershipChanged { .. }) => self.join_after_delay(now),
             Some(StopReason::WorkersFailed) if self.may_restart() && self.budget.take() => {
                 self.outbox.push(GroupOutput::Restarting {
-                    state: match self.unhealthy.is_empty() {
-                        true => GroupState::Failed,
-                        false => GroupState::Unhealthy,
+                    state: if self.unhealthy.is_empty() {
+                        GroupState::Failed
+                    } else {
+                        GroupState::Unhealthy
                     },
                     remaining: self.budget.remaining(),
                     most: self.budget.most(),

@@ -167,9 +167,10 @@ pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> 
         let stack = &stacks[*index];
         !stack.frames.is_empty() && !stack.in_collective()
     };
-    match alone {
-        true => candidates,
-        false => candidates.into_iter().filter(known_elsewhere).collect(),
+    if alone {
+        candidates
+    } else {
+        candidates.into_iter().filter(known_elsewhere).collect()
     }
 }
 

@@ -366,9 +366,10 @@ impl WorkerSpecBuilder {
         }
         check_rendezvous(&spec)?;
         let facts = spec.facts();
-        let names = match self.event_handler_names.is_empty() {
-            true => "null".to_owned(),
-            false => self.event_handler_names.join(","),
+        let names = if self.event_handler_names.is_empty() {
+            "null".to_owned()
+        } else {
+            self.event_handler_names.join(",")
         };
         let mut sinks: Vec<Box<dyn EventSink + Send>> =
             vec![Box::new(InfoLines::new(&facts, &names))];

@@ -226,9 +226,10 @@ impl HangMonitor {
             spared,
             action,
         };
-        match condemned.is_empty() {
-            true => warn!("[{}] {report}", self.role),
-            false => error!("[{}] {report}", self.role),
+        if condemned.is_empty() {
+            warn!("[{}] {report}", self.role)
+        } else {
+            error!("[{}] {report}", self.role)
         }
         let only_watchdog = condemned.len() == timers.len();
         let workers: Vec<LocalRank> = condemned.iter().map(|(worker, _)| *worker).collect();

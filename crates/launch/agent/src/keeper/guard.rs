@@ -147,9 +147,10 @@ fn guard(
                 u32::try_from(agent.as_raw_nonzero().get()).unwrap_or(0),
             );
             // If a process does not end, no other agent may assume that this one has ended.
-            let next = match is_clear && !attendant.has_ended_it(status) {
-                true => next_life(&mut lives, kept.as_ref(), ended, lived),
-                false => None,
+            let next = if is_clear && !attendant.has_ended_it(status) {
+                next_life(&mut lives, kept.as_ref(), ended, lived)
+            } else {
+                None
             };
             let Some(pause) = next else {
                 return Ok(ended);

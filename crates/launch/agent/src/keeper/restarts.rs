@@ -37,9 +37,10 @@ impl Lives {
             short: self.short,
             most,
         };
-        let pause = match lived < VERY_SHORT {
-            true => PAUSE,
-            false => Duration::ZERO,
+        let pause = if lived < VERY_SHORT {
+            PAUSE
+        } else {
+            Duration::ZERO
         };
         (self.short <= most).then_some((restart, pause))
     }

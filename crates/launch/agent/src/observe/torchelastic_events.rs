@@ -190,9 +190,10 @@ impl TorchelasticEvents {
                 let mut ended = self.milestone(*at, state, None);
                 ended.metadata.total_run_time = took.as_secs();
                 ended.metadata.raw_error.clone_from(raw_error);
-                ended.metadata.outcome = Some(match workers_succeeded {
-                    true => "SUCCEEDED",
-                    false => "FAILED",
+                ended.metadata.outcome = Some(if workers_succeeded {
+                    "SUCCEEDED"
+                } else {
+                    "FAILED"
                 });
                 ended
             }

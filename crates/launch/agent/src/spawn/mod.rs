@@ -84,9 +84,10 @@ pub(crate) fn spawn(
         AgentError::Spawn {
             local_rank: ranks.local_rank.0,
             program,
-            source: match absent {
-                true => io::Error::new(source.kind(), no_interpreter),
-                false => source,
+            source: if absent {
+                io::Error::new(source.kind(), no_interpreter)
+            } else {
+                source
             },
         }
     })

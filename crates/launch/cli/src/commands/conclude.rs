@@ -202,9 +202,10 @@ pub(super) fn conclude(ended: &Ended, report: &Report, environment: &Environment
 fn say_the_end(ended: &Ended, report: &Report) {
     let form = Form::of_stderr();
     let story = &ended.story;
-    let part = match report.is_shared {
-        true => speaker::part(end_here(ended), story.rank()),
-        false => Part::Full,
+    let part = if report.is_shared {
+        speaker::part(end_here(ended), story.rank())
+    } else {
+        Part::Full
     };
     let lines = match &ended.outcome {
         _ if part == Part::Nothing => Vec::new(),

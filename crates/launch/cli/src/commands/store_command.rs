@@ -156,9 +156,10 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
         Ok(Some(ended)) => rdzv_agent::end_like(ended),
         Err(error) => {
             complain(&format!("rdzv store: {error:#}"));
-            match error.is::<Misuse>() {
-                true => Exit::Usage,
-                false => Exit::Failure,
+            if error.is::<Misuse>() {
+                Exit::Usage
+            } else {
+                Exit::Failure
             }
         }
     };

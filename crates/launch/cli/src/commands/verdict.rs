@@ -90,9 +90,10 @@ fn of_path(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
         .filter(|file| file.extension().is_some_and(|ends| ends == "json"))
         .collect();
     files.sort();
-    match files.is_empty() {
-        true => Err(format!("there is no report in {}", path.display())),
-        false => Ok(files),
+    if files.is_empty() {
+        Err(format!("there is no report in {}", path.display()))
+    } else {
+        Ok(files)
     }
 }
 
@@ -116,9 +117,10 @@ fn decide(reports: &[Report]) -> Result<(String, u8), String> {
     let restarts = reports.iter().map(|report| report.restart_count).max();
     let restarts = count(restarts.unwrap_or(0) as usize, "restart");
     if succeeded > 0 {
-        let nodes = match succeeded == all {
-            true => count(all, "node"),
-            false => format!("{succeeded} of {}", count(all, "node")),
+        let nodes = if succeeded == all {
+            count(all, "node")
+        } else {
+            format!("{succeeded} of {}", count(all, "node"))
         };
         return Ok((
             format!("run {name} succeeded on {nodes} with {restarts}"),

@@ -231,9 +231,10 @@ fn closing(timeline: &Timeline, finished: Finished, form: Form) {
         DEFAULT_WORKERS => String::new(),
         workers => format!(" --workers {workers}"),
     };
-    let (otherwise, command) = match timeline.kill {
-        true => ("without a kill", format!("rdzv demo{workers} --no-kill")),
-        false => ("with a kill", format!("rdzv demo{workers}")),
+    let (otherwise, command) = if timeline.kill {
+        ("without a kill", format!("rdzv demo{workers} --no-kill"))
+    } else {
+        ("with a kill", format!("rdzv demo{workers}"))
     };
     let saw = [
         what_happened(timeline, finished),

@@ -59,9 +59,12 @@ fn train(args: &DemoWorkerArgs) -> anyhow::Result<()> {
     let reporter = Reporter::connect(&args.reports).context("reach the demo")?;
     let mut group = join_group()?;
     let is_first = group.rank() == 0;
-    let report = |progress| match is_first {
-        true => reporter.report(progress).context("report to the demo"),
-        false => Ok(()),
+    let report = |progress| {
+        if is_first {
+            reporter.report(progress).context("report to the demo")
+        } else {
+            Ok(())
+        }
     };
 
     let mut training = Training::new(SEED);

@@ -206,9 +206,10 @@ impl RendezvousChoice<'_> {
         is_strict: bool,
         context: &mut Context<'_>,
     ) -> Result<(), Refusal> {
-        let backend = match self.alone() {
-            true => "c10d",
-            false => &self.arguments.rdzv_backend,
+        let backend = if self.alone() {
+            "c10d"
+        } else {
+            &self.arguments.rdzv_backend
         };
         let Some(known) = backends.options(backend) else {
             return Ok(());
@@ -218,9 +219,10 @@ impl RendezvousChoice<'_> {
             let sentence = format!(
                 "--rdzv-conf: the rendezvous backend '{backend}' has no option '{option}'{meant}"
             );
-            match is_strict {
-                true => return Err(Refusal::Usage(sentence)),
-                false => context.warn(format!("{sentence}; it has no effect")),
+            if is_strict {
+                return Err(Refusal::Usage(sentence));
+            } else {
+                context.warn(format!("{sentence}; it has no effect"))
             }
         }
         Ok(())

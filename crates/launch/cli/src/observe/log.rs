@@ -140,9 +140,10 @@ fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
     let lines = lines.filter(|line| !line.trim_matches('*').is_empty());
     let mut shown = Vec::new();
     for line in lines {
-        shown.extend(match shown.is_empty() {
-            true => said(role, line, width),
-            false => headed(Role::Plain, INDENT, line, width),
+        shown.extend(if shown.is_empty() {
+            said(role, line, width)
+        } else {
+            headed(Role::Plain, INDENT, line, width)
         });
     }
     shown

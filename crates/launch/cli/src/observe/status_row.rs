@@ -102,9 +102,10 @@ impl EventSink for StatusRow {
             AgentEvent::RendezvousBegan { restart_count, .. } => {
                 self.running.clear();
                 self.status.restarts = *restart_count;
-                self.status.phase = match self.is_alone {
-                    true => Phase::Starting,
-                    false => Phase::Waiting,
+                self.status.phase = if self.is_alone {
+                    Phase::Starting
+                } else {
+                    Phase::Waiting
                 };
             }
             AgentEvent::RanksAssigned {

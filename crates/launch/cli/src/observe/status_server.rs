@@ -154,14 +154,13 @@ async fn authorize(
         }
         _ => true,
     };
-    match may {
-        true => next.run(request).await,
-        false => {
-            let text = "the job has a token: send `Authorization: Bearer` with what \
+    if may {
+        next.run(request).await
+    } else {
+        let text = "the job has a token: send `Authorization: Bearer` with what \
                         `rdzv token --bearer FILE` prints for its file\n";
-            let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
-            (StatusCode::UNAUTHORIZED, scheme, text).into_response()
-        }
+        let scheme = [(header::WWW_AUTHENTICATE, "Bearer")];
+        (StatusCode::UNAUTHORIZED, scheme, text).into_response()
     }
 }
 

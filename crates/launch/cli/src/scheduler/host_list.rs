@@ -71,9 +71,10 @@ fn expand(entry: &str) -> Result<Vec<String>, String> {
     for name in &mut names {
         name.push_str(rest);
     }
-    match names.iter().any(String::is_empty) {
-        true => Err("a name is empty".to_owned()),
-        false => Ok(names),
+    if names.iter().any(String::is_empty) {
+        Err("a name is empty".to_owned())
+    } else {
+        Ok(names)
     }
 }
 
@@ -118,9 +119,10 @@ mod tests {
                 let ranges = (0..random.usize(1..4)).map(|_| {
                     let width = random.usize(1..5);
                     let first = random.u32(0..10_u32.pow(width as u32));
-                    match random.bool() {
-                        true => format!("{first:0width$}"),
-                        false => format!("{first:0width$}-{:0width$}", first + random.u32(0..9)),
+                    if random.bool() {
+                        format!("{first:0width$}")
+                    } else {
+                        format!("{first:0width$}-{:0width$}", first + random.u32(0..9))
                     }
                 });
                 let ranges: Vec<String> = ranges.collect();

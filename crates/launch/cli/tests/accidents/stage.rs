@@ -94,9 +94,10 @@ pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
         }
         other_marker.kill_all();
     }
-    let code = match pids::ends_within(terminal.pid(), DEADLINE) {
-        true => terminal.wait().code(),
-        false => None,
+    let code = if pids::ends_within(terminal.pid(), DEADLINE) {
+        terminal.wait().code()
+    } else {
+        None
     };
     let rows = terminal.screen();
     marker.kill_all();

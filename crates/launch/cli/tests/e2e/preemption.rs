@@ -19,9 +19,10 @@ fn two_nodes(is_static: bool, flags: &[&str], script: &str) -> [Running; 2] {
     let endpoint = format!("127.0.0.1:{port}");
     let nodes = ["0", "1"].map(|rank| {
         let mut all = vec!["--nnodes", "2", "--nproc-per-node", "2"];
-        all.extend_from_slice(&match is_static {
-            true => ["--node-rank", rank, "--master-port", &port],
-            false => ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint],
+        all.extend_from_slice(&if is_static {
+            ["--node-rank", rank, "--master-port", &port]
+        } else {
+            ["--rdzv-backend", "c10d", "--rdzv-endpoint", &endpoint]
         });
         all.extend_from_slice(flags);
         run_shell(&all, script)

@@ -167,9 +167,10 @@ impl State {
     /// Finishes the rows to which the worker does not return.
     fn release(&mut self) {
         let above = self.rows.iter().take(self.row).rev();
-        let kept = match self.is_hidden {
-            true => self.row,
-            false => above.take_while(|tracked| tracked.is_redrawn).count(),
+        let kept = if self.is_hidden {
+            self.row
+        } else {
+            above.take_while(|tracked| tracked.is_redrawn).count()
         };
         self.finish_first(self.row - kept.min(MOST_ROWS));
     }

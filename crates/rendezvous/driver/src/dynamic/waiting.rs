@@ -11,8 +11,9 @@ use rdzv_rendezvous_proto::waiting::Waiting;
 pub(super) fn tell(run: &str, waiting: &Waiting, is_reminder: bool) {
     let left = waiting.left.as_secs();
     let left = (!waiting.is_last_call()).then_some(left);
-    match is_reminder {
-        true => tracing::warn!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run)),
-        false => tracing::debug!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run)),
+    if is_reminder {
+        tracing::warn!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run))
+    } else {
+        tracing::debug!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run))
     }
 }

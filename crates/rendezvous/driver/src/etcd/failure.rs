@@ -36,9 +36,10 @@ const SHOWN: usize = 512;
 pub(crate) fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN);
     let start = escape(&text[..end]);
-    match end < text.len() {
-        true => format!("{start} ... ({} bytes)", text.len()),
-        false => start,
+    if end < text.len() {
+        format!("{start} ... ({} bytes)", text.len())
+    } else {
+        start
     }
 }
 

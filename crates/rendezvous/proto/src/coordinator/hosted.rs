@@ -98,9 +98,10 @@ impl Hosted {
         join: Box<Join>,
         out: &mut Outbox<Output>,
     ) {
-        let refusal = match self.run.is_closed() {
-            true => Some(Refusal::Closed),
-            false => self.refusal(from, &join),
+        let refusal = if self.run.is_closed() {
+            Some(Refusal::Closed)
+        } else {
+            self.refusal(from, &join)
         };
         if let Some(refusal) = refusal {
             return out.push(Output::Send(from, Event::Refused(refusal)));
@@ -243,9 +244,10 @@ impl Hosted {
             ));
         }
         while let Some((node, has_ended)) = self.sessions.take_gone(now) {
-            self.apply(out, |run, out| match has_ended {
-                true => run.has_ended(now, &node, out),
-                false => {
+            self.apply(out, |run, out| {
+                if has_ended {
+                    run.has_ended(now, &node, out)
+                } else {
                     let how = "its connection closed, and it did not come back";
                     run.lost(now, &node, how, out);
                 }

@@ -557,9 +557,10 @@ impl Coordinator {
         let ours = self.authority.map(|ours| ours.cluster);
         let hosted = self.runs.get(&reattach.join.run);
         let may_be = hosted.is_some_and(|hosted| hosted.run.may_be_of(last));
-        match is_alone && is_elsewhere && may_be && ours.is_some_and(|ours| ours != last.cluster) {
-            true => Before::MayLive,
-            false => Before::Ours,
+        if is_alone && is_elsewhere && may_be && ours.is_some_and(|ours| ours != last.cluster) {
+            Before::MayLive
+        } else {
+            Before::Ours
         }
     }
 

@@ -164,16 +164,18 @@ impl Sessions {
     ) {
         let session = self.connection(node).and_then(|it| self.sessions.get(&it));
         let heard = session.map_or(now.mono, |session| session.heard);
-        let fence = match session.is_some_and(|session| session.is_silent) {
-            true => fence.max(silence),
-            false => fence,
+        let fence = if session.is_some_and(|session| session.is_silent) {
+            fence.max(silence)
+        } else {
+            fence
         };
         let has_ended = session.is_some_and(|session| session.end.is_of_process(self.rules));
         self.end(node);
         self.stop_awaiting(node);
-        let until = match has_ended {
-            true => now.mono + LOST_AFTER_END,
-            false => (now.mono + REATTACH_WITHIN).max(heard + fence),
+        let until = if has_ended {
+            now.mono + LOST_AFTER_END
+        } else {
+            (now.mono + REATTACH_WITHIN).max(heard + fence)
         };
         self.returns.set(node, until);
         if has_ended {

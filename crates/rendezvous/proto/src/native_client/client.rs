@@ -917,9 +917,10 @@ impl NativeClient {
     /// Returns the time between two heartbeats.
     fn beats(&self) -> Duration {
         let settings = &self.join.settings;
-        match self.is_watching() {
-            true => silence::heartbeat(settings.node_timeout).min(settings.keep_alive_interval),
-            false => settings.keep_alive_interval,
+        if self.is_watching() {
+            silence::heartbeat(settings.node_timeout).min(settings.keep_alive_interval)
+        } else {
+            settings.keep_alive_interval
         }
     }
 

@@ -88,9 +88,10 @@ impl Lease {
     /// `in_process` is `true` if the coordinator is in this process.
     pub(super) fn question(&mut self, now: Mono, in_process: bool) -> Option<(u64, Standing)> {
         self.due.filter(|due| *due <= now)?;
-        let questions = match in_process {
-            true => QUESTIONS_IN_PROCESS,
-            false => QUESTIONS,
+        let questions = if in_process {
+            QUESTIONS_IN_PROCESS
+        } else {
+            QUESTIONS
         };
         self.due = Some(now + self.length / questions);
         self.last += 1;

@@ -106,9 +106,10 @@ struct Silence<'a> {
 impl Silence<'_> {
     /// Returns the time to wait for an answer before the next [`Silence::act`].
     fn next(&self, connected: Instant) -> Duration {
-        match self.asked {
-            false => ASK_IN_HTTP.saturating_sub(connected.elapsed()),
-            true => self.reminder.next().saturating_sub(self.deadline.elapsed()),
+        if self.asked {
+            self.reminder.next().saturating_sub(self.deadline.elapsed())
+        } else {
+            ASK_IN_HTTP.saturating_sub(connected.elapsed())
         }
     }
 

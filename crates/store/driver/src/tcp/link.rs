@@ -189,9 +189,10 @@ impl Link {
                 io::ErrorKind::WouldBlock
                 | io::ErrorKind::TimedOut
                 | io::ErrorKind::Interrupted => {
-                    let input = match interrupt::is_wanted() {
-                        true => Input::GiveUp,
-                        false => Input::Tick,
+                    let input = if interrupt::is_wanted() {
+                        Input::GiveUp
+                    } else {
+                        Input::Tick
                     };
                     self.machine.handle(self.now(), input);
                 }

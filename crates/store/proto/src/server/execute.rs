@@ -26,9 +26,10 @@ impl ServerMachine {
             self.check_restriction(id, &request)?;
         }
         let promise = self.operations.take_promise(id);
-        let result = match self.watching {
-            false => self.perform(id, request, size),
-            true => self.perform_shown(id, request, size),
+        let result = if self.watching {
+            self.perform_shown(id, request, size)
+        } else {
+            self.perform(id, request, size)
         };
         if let Some(promise) = promise {
             self.operations.release(promise);
@@ -150,9 +151,10 @@ impl ServerMachine {
             }
             Request::Check { keys } => {
                 self.spent += keys.len() * KEY_WORK;
-                let ready = match self.operations.check(keys) {
-                    true => CheckReply::Ready,
-                    false => CheckReply::NotReady,
+                let ready = if self.operations.check(keys) {
+                    CheckReply::Ready
+                } else {
+                    CheckReply::NotReady
                 };
                 self.small(id).push(ready as u8);
             }
@@ -298,9 +300,10 @@ impl ServerMachine {
     /// Checks that a connection may have one more wait.
     fn may_wait(&self, id: ConnId) -> Result<(), CloseReason> {
         let limit = self.limits.max_waits;
-        match self.operations.waiters().count(id) < limit {
-            true => Ok(()),
-            false => Err(CloseReason::TooManyWaits { limit }),
+        if self.operations.waiters().count(id) < limit {
+            Ok(())
+        } else {
+            Err(CloseReason::TooManyWaits { limit })
         }
     }
 

@@ -416,9 +416,10 @@ impl ServerMachine {
     /// Replies may use the memory that is reserved for agents.
     #[inline]
     fn account(&mut self, id: ConnId) -> Result<(), CloseReason> {
-        match self.connection(id).is_some_and(Connection::account) {
-            true => self.make_room_for_reply(id, 0),
-            false => Ok(()),
+        if self.connection(id).is_some_and(Connection::account) {
+            self.make_room_for_reply(id, 0)
+        } else {
+            Ok(())
         }
     }
 
@@ -542,9 +543,10 @@ impl ServerMachine {
             && connection.stage == Stage::Serving
         {
             let overshoot = connection.assembler.overshoot();
-            match connection.paused {
-                true => connection.held.extend_from_slice(&overshoot),
-                false => self.serve(id, &overshoot),
+            if connection.paused {
+                connection.held.extend_from_slice(&overshoot)
+            } else {
+                self.serve(id, &overshoot)
             }
         }
     }

@@ -113,9 +113,10 @@ impl Shares {
         };
         let limit = part(limits.max_connections, OF_ADDRESS, LEAST_CONNECTIONS);
         let is_unknown = account.standing() == Standing::Unknown;
-        let allowed = match is_unknown && entry.connections > limit {
-            true => Err(CloseReason::TooManyConnectionsOfAddress { limit }),
-            false => Ok(()),
+        let allowed = if is_unknown && entry.connections > limit {
+            Err(CloseReason::TooManyConnectionsOfAddress { limit })
+        } else {
+            Ok(())
         };
         (account, allowed)
     }
@@ -150,9 +151,12 @@ impl Shares {
         memory: usize,
         limits: &Limits,
     ) -> Result<(), CloseReason> {
-        let left = |limit: usize| match account.is_agent {
-            true => limit,
-            false => limit - limit / RESERVE,
+        let left = |limit: usize| {
+            if account.is_agent {
+                limit
+            } else {
+                limit - limit / RESERVE
+            }
         };
         let limit = left(limits.max_memory_bytes);
         if memory.saturating_add(bytes) > limit {
@@ -162,9 +166,10 @@ impl Shares {
                 limit,
             });
         }
-        let limit = match limits.max_keys > LEAST_KEYS {
-            true => left(limits.max_keys),
-            false => limits.max_keys,
+        let limit = if limits.max_keys > LEAST_KEYS {
+            left(limits.max_keys)
+        } else {
+            limits.max_keys
         };
         if keys > 0 && self.meter.keys() + keys > limit {
             return Err(CloseReason::TooManyKeys { limit });

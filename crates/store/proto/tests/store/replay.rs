@@ -109,9 +109,10 @@ fn play(group: &str) -> usize {
                 _ => {
                     let expected = bytes_of(frame);
                     let received = server.receive(connection, expected.len());
-                    let equal = match unordered {
-                        true => listed(&received) == listed(&expected),
-                        false => received == expected,
+                    let equal = if unordered {
+                        listed(&received) == listed(&expected)
+                    } else {
+                        received == expected
                     };
                     assert!(equal, "{name}: {received:02x?} instead of {expected:02x?}");
                 }

@@ -215,9 +215,10 @@ impl References {
         let entered = self
             .known_or_awaited(now, rref, creator)
             .is_ok_and(|owned| *owned.forks.entry(fork).or_insert(from) == from);
-        let answer = match entered {
-            true => Control::ForkAck { fork },
-            false => Control::ForkRefused { fork },
+        let answer = if entered {
+            Control::ForkAck { fork }
+        } else {
+            Control::ForkRefused { fork }
         };
         self.send(now, from, answer);
     }

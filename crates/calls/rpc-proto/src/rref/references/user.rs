@@ -117,9 +117,10 @@ impl References {
             return Err(Failure::OwnerLost { rref, owner });
         }
         let confirmed = parent == owner;
-        let state = match confirmed {
-            true => State::Confirmed,
-            false => State::Requested { parent },
+        let state = if confirmed {
+            State::Confirmed
+        } else {
+            State::Requested { parent }
         };
         let user = User::new(rref, owner, state, creator);
         self.users.insert(fork, user);

@@ -307,9 +307,10 @@ impl View {
 
     fn draw(&mut self, now: Instant) {
         let width = usize::from(self.size.0);
-        let rows = match self.options.rows && !self.is_suspended && !self.is_over {
-            true => self.rows(now),
-            false => Vec::new(),
+        let rows = if self.options.rows && !self.is_suspended && !self.is_over {
+            self.rows(now)
+        } else {
+            Vec::new()
         };
         Console::get().draw(&self.lines, rows, width);
         self.lines.clear();
@@ -349,9 +350,10 @@ impl View {
         let mut rows = fold_rows(&rows, most, width, &mut label);
         if let Some(status) = &self.status {
             let text = Row::plain(&status.row(mono(self.origin, now), width)).text(width);
-            let style = match self.options.colours {
-                true => Style::new().effects(Effects::DIMMED),
-                false => Style::new(),
+            let style = if self.options.colours {
+                Style::new().effects(Effects::DIMMED)
+            } else {
+                Style::new()
             };
             rows.push(format!("{style}{text}{}", style.render_reset()));
         }

@@ -52,9 +52,10 @@ pub(super) struct CheckArgs {
 /// Checks the nodes and prints the result.
 pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
     let environment = Environment(std::env::vars_os().collect());
-    let step = match arguments.local {
-        true => Ok(scheduler::Scheduled::default()),
-        false => scheduler::scheduled("auto", &environment.0, |_| None),
+    let step = if arguments.local {
+        Ok(scheduler::Scheduled::default())
+    } else {
+        scheduler::scheduled("auto", &environment.0, |_| None)
     };
     let step = match step {
         Ok(step) => step,

@@ -421,9 +421,10 @@ fn cut_nodes_off(endpoints: usize) {
             term.split(')').next()?.parse::<u64>().ok()
         };
         let coordinator = (0..3).max_by_key(|node| term(&nodes[*node])).unwrap();
-        let cut_off = match of_coordinator {
-            true => coordinator,
-            false => (coordinator + 1) % 3,
+        let cut_off = if of_coordinator {
+            coordinator
+        } else {
+            (coordinator + 1) % 3
         };
         let others = [(cut_off + 1) % 3, (cut_off + 2) % 3];
         let round = |node: usize| {

@@ -333,9 +333,8 @@ fn each_wait_for_a_place_to_meet_says_why_it_lasts() {
     // Nothing listens at the first port, and node 0 listens at the second.
     let nobody = format!("127.0.0.1:{}", free_port());
     let other = free_port();
-    let etcd = format!(
-        "the etcd endpoint {nobody} has not answered for 3 s; no round can be formed"
-    );
+    let etcd =
+        format!("the etcd endpoint {nobody} has not answered for 3 s; no round can be formed");
     let patient = format!("--rdzv-conf=read_timeout=60 --rdzv-endpoint={nobody}");
     let cases = [
         (

@@ -146,9 +146,10 @@ fn meet(
     );
     if native.is_some() && is_here {
         // Only the node that the endpoint names reports this, so that it appears once.
-        let met = match server.is_some() {
-            true => store.set(HOSTED_FOR, options.run_id.as_str().as_bytes()),
-            false => warn_of_another_run(&store, endpoint, options),
+        let met = if server.is_some() {
+            store.set(HOSTED_FOR, options.run_id.as_str().as_bytes())
+        } else {
+            warn_of_another_run(&store, endpoint, options)
         };
         met.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
     }

@@ -135,9 +135,10 @@ pub(super) fn await_coordinator(
     // The other voters are nodes of the job, so the time limit for nodes applies.
     let timeout = options.settings.join_timeout.max(options.read_timeout);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
-    let remedy = match search.is_open() {
-        true => REMEDY_OPEN,
-        false => REMEDY,
+    let remedy = if search.is_open() {
+        REMEDY_OPEN
+    } else {
+        REMEDY
     };
     loop {
         // A slow voter must not delay the reminder.

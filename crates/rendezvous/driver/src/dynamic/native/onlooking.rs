@@ -132,9 +132,10 @@ impl Onlooking {
     pub(super) fn miss(&mut self, run: &str, place: String, missing: Missing) {
         let (run, silent) = (escape(run), "it is connected and says nothing");
         let what = missing.what.unwrap_or_else(|| silent.to_owned());
-        let workers = match missing.is_fenced {
-            false => "the workers are not touched",
-            true => "the workers are fenced",
+        let workers = if missing.is_fenced {
+            "the workers are fenced"
+        } else {
+            "the workers are not touched"
         };
         let began = Instant::now();
         let sentence = move || {
@@ -146,9 +147,10 @@ impl Onlooking {
             )
         };
         tracing::warn!("[{run}] {}", sentence());
-        let (case, missing) = match self.voters.is_empty() {
-            true => (Case::W1, vec![self.coordinator.clone()]),
-            false => (Case::W5, self.voters.clone()),
+        let (case, missing) = if self.voters.is_empty() {
+            (Case::W1, vec![self.coordinator.clone()])
+        } else {
+            (Case::W5, self.voters.clone())
         };
         self.is_missing = true;
         self.wait_for(Arc::new(move || Wait {

@@ -121,9 +121,10 @@ struct VoterHost {
 impl VoterHost {
     /// Logs a fact. If the voters have changed, this also records an event.
     fn tell(&self, fact: &Fact) {
-        match fact.is_warning() {
-            true => warn!("{fact}"),
-            false => info!("{fact}"),
+        if fact.is_warning() {
+            warn!("{fact}")
+        } else {
+            info!("{fact}")
         }
         let voters = match fact {
             // At the start, some of them have not sent their addresses yet.
@@ -223,9 +224,10 @@ impl Host for VoterHost {
     }
 
     fn probe_answer(&self) -> u32 {
-        match self.voter.coordinates() {
-            true => PROBE_ANSWER,
-            false => PROBE_VOTER,
+        if self.voter.coordinates() {
+            PROBE_ANSWER
+        } else {
+            PROBE_VOTER
         }
     }
 

@@ -396,9 +396,10 @@ impl Run {
             let ours = program.filter(|ours| !ours.has_run_id)?;
             (ours.fingerprint != theirs.fingerprint).then_some((node, ours))
         })?;
-        let another = match ours.name == theirs.name {
-            true => "another file named ",
-            false => "",
+        let another = if ours.name == theirs.name {
+            "another file named "
+        } else {
+            ""
         };
         Some(format!(
             "node {} runs {another}'{}', but node {first}, which came first, runs '{}', and neither \

@@ -73,9 +73,10 @@ impl<'a> Fields<'a> {
     /// Reads a host name or an address.
     pub(super) fn host(&mut self, what: &'static str) -> Result<String, WireError> {
         let host = self.text(what)?;
-        match is_plain(host) {
-            true => Ok(host.to_owned()),
-            false => Err(WireError::NotAHost(what)),
+        if is_plain(host) {
+            Ok(host.to_owned())
+        } else {
+            Err(WireError::NotAHost(what))
         }
     }
 }

@@ -99,9 +99,10 @@ impl Gate {
 
     /// Returns the first stage of a connection.
     pub(super) fn entry(&self) -> Entry {
-        match self.admission.credentials.is_empty() {
-            true => Entry::Open,
-            false => Entry::First,
+        if self.admission.credentials.is_empty() {
+            Entry::Open
+        } else {
+            Entry::First
         }
     }
 
@@ -199,14 +200,15 @@ impl Gate {
             TorchClients::Job => !self.is_for_agents && is_of_job,
             TorchClients::Any => true,
         };
-        match allowed {
-            true => Err(open(false)),
-            false => Err(refuse(match &self.admission.credentials.identity {
+        if allowed {
+            Err(open(false))
+        } else {
+            Err(refuse(match &self.admission.credentials.identity {
                 None => {
                     "a job token is needed here; give the client --token-file or RDZV_JOB_TOKEN_FILE"
                 }
                 Some(_) => "TLS is needed here; give the client --tls-cert, --tls-key and --tls-ca",
-            })),
+            }))
         }
     }
 

@@ -242,13 +242,12 @@ fn set_up(
 ) -> Result<(TcpListener, Sender<Command>, Service), StoreError> {
     let refused = refused(options.port);
     let (commands, mailbox) = mailbox().map_err(&refused)?;
-    let listeners = match options.listeners.is_empty() {
-        true => listen::listen(options.host.as_deref(), options.port)?,
-        false => {
-            let adopted = options.listeners.into_iter();
-            let adopted = adopted.map(|listener| listen::adopt(listener, options.port));
-            adopted.collect::<Result<_, _>>()?
-        }
+    let listeners = if options.listeners.is_empty() {
+        listen::listen(options.host.as_deref(), options.port)?
+    } else {
+        let adopted = options.listeners.into_iter();
+        let adopted = adopted.map(|listener| listen::adopt(listener, options.port));
+        adopted.collect::<Result<_, _>>()?
     };
     for listener in &listeners {
         // Accepted sockets inherit this.

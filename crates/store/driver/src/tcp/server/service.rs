@@ -281,9 +281,10 @@ impl Service {
     /// Sets whether the kernel reports new connections.
     fn set_accepting(&mut self, on: bool) {
         self.accept_again = (!on).then(|| Instant::now() + ACCEPT_AGAIN);
-        let flags = match on {
-            true => EventFlags::IN,
-            false => EventFlags::empty(),
+        let flags = if on {
+            EventFlags::IN
+        } else {
+            EventFlags::empty()
         };
         for (listener, token) in self.listeners.iter().zip(LISTENERS..) {
             if let Err(error) = self.sockets.poller().modify(listener, token, flags) {

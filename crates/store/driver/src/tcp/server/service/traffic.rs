@@ -205,9 +205,10 @@ impl Service {
             }
             Ok((count, filled)) => {
                 self.traffic.received_bytes += count as u64;
-                let input = match lands {
-                    true => Input::Landed(id),
-                    false => Input::Bytes(id, &self.scratch[..count]),
+                let input = if lands {
+                    Input::Landed(id)
+                } else {
+                    Input::Bytes(id, &self.scratch[..count])
                 };
                 self.machine.handle(self.now, input);
                 self.apply_outputs();
