@@ -1,9 +1,7 @@
 //! Contract of every dynamic rendezvous: the guarantees for agents.
 //!
-//! To test another backend, add it to `places.rs` and to the macro below.
-//!
-//! A plain `cargo test` ignores the backends that need a server's program; `cargo xtask test` runs
-//! them all.
+//! To test another backend, add it to `places.rs` and to the macro below. A plain `cargo test`
+//! ignores the backends that need a server's program; `cargo xtask test` runs them all.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

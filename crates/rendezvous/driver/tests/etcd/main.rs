@@ -1,8 +1,7 @@
 //! Rendezvous over a real etcd server.
 //!
-//! These tests need the server's program, so a plain `cargo test` ignores them.
-//!
-//! `cargo xtask test` provides it and runs them all.
+//! These tests need the server's program, so a plain `cargo test` ignores them. `cargo xtask test`
+//! provides it and runs them all.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
