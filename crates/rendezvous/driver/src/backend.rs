@@ -35,9 +35,8 @@ pub trait RendezvousBackend: Send {
 
     /// Returns a closure that ends a running [`RendezvousBackend::join`].
     ///
-    /// The closure also ends all later joins, and may run in another thread.
-    ///
-    /// `None` if this backend cannot interrupt a join.
+    /// The closure also ends all later joins, and may run in another thread. `None` if this backend
+    /// cannot interrupt a join.
     fn interrupter(&self) -> Option<Interrupter> {
         None
     }
@@ -61,8 +60,8 @@ pub trait RendezvousBackend: Send {
 
     /// Longest time until the other nodes are notified of a lost node.
     ///
-    /// The time in which TCP reports a broken connection is not included. A worker that fails
-    /// within this time may have failed because of the lost node.
+    /// This matters if it is longer than the time to notice a broken connection. A worker that
+    /// fails within this time may have failed because of the lost node.
     fn losses_known_within(&self) -> Duration {
         Duration::from_secs(1)
     }
@@ -135,10 +134,9 @@ pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
 
 /// Barrier at the end of a round, for the workers of all its nodes.
 ///
-/// A call reports that all workers of this node have succeeded.
-///
-/// The call then waits, at most for the given time, until the workers of all nodes have succeeded.
-/// The agent calls it on a separate thread.
+/// A call reports that all workers of this node have succeeded. The call then waits, at most for
+/// the given time, until the workers of all nodes have succeeded. The agent calls it on a separate
+/// thread.
 pub type ExitBarrier = Arc<dyn Fn(Duration) -> Result<(), RendezvousError> + Send + Sync>;
 
 /// Receiver of [`Change`]s.

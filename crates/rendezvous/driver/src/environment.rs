@@ -23,9 +23,8 @@ pub struct Environment {
 impl Environment {
     /// Returns the environment of this process.
     ///
-    /// Each [`Environment::get`] reads the variable again.
-    ///
-    /// A value that is not Unicode counts as not set.
+    /// Each [`Environment::get`] reads the variable again. A value that is not Unicode counts as
+    /// not set.
     pub fn of_process() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok())
     }

@@ -58,9 +58,8 @@ impl BackendRegistry {
 
     /// Adds a backend.
     ///
-    /// The same constructor can be added twice.
-    ///
-    /// A second constructor under the same name is an error.
+    /// The same constructor can be added twice. A second constructor under the same name is an
+    /// error.
     pub fn register(
         &mut self,
         name: &str,

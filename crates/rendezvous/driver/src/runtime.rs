@@ -1,6 +1,6 @@
 //! The one way to wait: a thread with a tokio runtime.
 //!
-//! Calls that block have threads beside that thread.
+//! Calls that block run on additional threads.
 //!
 //! Connections, timers and links are tasks of the runtime. A task must never block, since it would
 //! stop the heartbeats and leases of this process. [`blocking`] and [`beside`] run what can block:

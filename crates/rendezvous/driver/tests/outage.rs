@@ -1,4 +1,4 @@
-//! A shared state that does not answer for a while, as the agents of a run see it.
+//! Outage of a shared state, as the agents of a run see it.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -22,7 +22,7 @@ use tracing::{Event, Level, Metadata, Subscriber, span};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// A state in this process, whose answers can be held back.
+/// State in this process, whose answers can be delayed.
 #[derive(Clone, Default)]
 struct Holding {
     state: Arc<Mutex<(u64, Option<Bytes>)>>,
@@ -92,7 +92,7 @@ impl SharedState for Holding {
     }
 }
 
-/// Passes warnings on.
+/// Subscriber that passes warnings to a channel.
 struct Warnings(Mutex<Sender<String>>);
 
 impl Subscriber for Warnings {

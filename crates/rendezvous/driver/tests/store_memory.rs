@@ -11,7 +11,7 @@ use rdzv_rendezvous::{RendezvousBackend, RendezvousInfo};
 use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 use rdzv_testing::free_port;
 
-/// An agent that is alone in its run, hosts the store at the endpoint, and another one for its workers.
+/// Agent that is alone in its run, and hosts the stores of agents and workers.
 fn hosting(port: u16, config: &str) -> (Box<dyn RendezvousBackend>, RendezvousInfo) {
     let config = format!("is_host=true{config}");
     let endpoint = format!("127.0.0.1:{port}");
@@ -20,7 +20,7 @@ fn hosting(port: u16, config: &str) -> (Box<dyn RendezvousBackend>, RendezvousIn
     (node, info)
 }
 
-/// Whether the store at a port takes values of 6 MiB together.
+/// `true` if the store at a port accepts values of 6 MiB in total.
 fn takes_six_mebibytes(port: u16) -> bool {
     let store = TcpStore::connect(TcpStoreOptions {
         wait_for_workers: false,
@@ -29,7 +29,7 @@ fn takes_six_mebibytes(port: u16) -> bool {
     })
     .unwrap();
     let keys = ["one", "two", "three"];
-    // A refusal closes the connection, which the next request finds out.
+    // A refusal closes the connection, which the next request notices.
     let all = keys
         .iter()
         .try_for_each(|key| store.set(key, &[7; 2 << 20]));

@@ -1,8 +1,7 @@
 //! Notices about a shared state that stops answering, and then answers again.
 //!
-//! An outage has a line after 2.5 s, after 30 s and then every 5 minutes.
-//!
-//! Its end has a line too, unless the outage ends with an error.
+//! An outage has a line after 2.5 s, after 30 s and then every 5 minutes. Its end has a line too,
+//! unless the outage ends with an error.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};

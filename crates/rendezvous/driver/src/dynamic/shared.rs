@@ -75,16 +75,14 @@ pub trait SharedState: Send {
 
     /// Returns the agents' store of one round.
     ///
-    /// Keys of different rounds are separate.
-    ///
-    /// A wait in this store blocks no reads or writes of the state.
+    /// Keys of different rounds are separate. A wait in this store blocks no reads or writes of the
+    /// state.
     fn round_store(&self, round: u64) -> Result<Arc<dyn Store>, RendezvousError>;
 
     /// Returns a breaker that ends all running requests, in any thread.
     ///
-    /// The breaker also ends all later requests.
-    ///
-    /// `None` if no request of this backend waits for long.
+    /// The breaker also ends all later requests. `None` if no request of this backend waits for
+    /// long.
     fn breaker(&self) -> Option<Breaker> {
         None
     }

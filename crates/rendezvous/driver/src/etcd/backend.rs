@@ -1,8 +1,6 @@
 //! Backends `etcd` and `etcd-v2`: a dynamic rendezvous whose state is in etcd.
 //!
-//! Both use the v3 API.
-//!
-//! `etcd-v2` has the name of torchrun's backend, and warns that agents of
+//! Both use the v3 API. `etcd-v2` has the name of torchrun's backend, and warns that agents of
 //! torchrun cannot join.
 
 use rdzv_core::escape::escape;

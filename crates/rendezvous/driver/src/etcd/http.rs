@@ -181,9 +181,7 @@ impl Client {
 
     /// Sends a request and reads the complete answer, all within `limit`.
     ///
-    /// `path` includes the escaped query.
-    ///
-    /// A request with a `body`, which is JSON, is a POST. A
+    /// `path` includes the escaped query. A request with a `body`, which is JSON, is a POST. A
     /// request without a body is a GET.
     pub(crate) fn send(
         &self,

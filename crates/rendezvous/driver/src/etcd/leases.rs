@@ -1,9 +1,7 @@
 //! Leases: the entries of a node in etcd last as long as the node.
 //!
-//! A separate thread renews the leases.
-//!
-//! It shares nothing with user code, waits only for its clock and the server, and ends with the
-//! [`Leases`].
+//! A separate thread renews the leases. It shares nothing with user code, waits only for its clock
+//! and the server, and ends with the [`Leases`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -22,9 +22,7 @@ use crate::dynamic::shared::{SharedState, Token, Written};
 
 /// State of one run, shared through etcd's v3 API.
 ///
-/// A drop ends its watch and its leases.
-///
-/// The agents' stores that it has returned live on.
+/// A drop ends its watch and its leases. The agents' stores that it has returned live on.
 #[derive(Debug)]
 pub struct EtcdState {
     client: Client,

@@ -2,9 +2,8 @@
 //!
 //! The client repeats requests while the server is away.
 //!
-//! The server may execute a request although its answer is lost.
-//!
-//! [`Answer::repeated`] reports this possibility to callers for which a second execution matters.
+//! The server may execute a request although its answer is lost. [`Answer::repeated`] reports this
+//! possibility to callers for which a second execution matters.
 
 use std::time::Duration;
 

@@ -125,9 +125,7 @@ impl Run {
 
     /// Follows one connection to its end.
     ///
-    /// Sets `answered` if the server has answered.
-    ///
-    /// The caller retries after a passing error.
+    /// Sets `answered` if the server has answered. The caller retries after a passing error.
     fn follow(&mut self, answered: &mut bool) -> Result<(), Cause> {
         if self.next == [0, 0] {
             return self.catch_up();

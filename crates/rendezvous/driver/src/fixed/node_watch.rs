@@ -3,9 +3,8 @@
 //! The agents join a run at the coordinator in node 0's store server, as agents of the c10d backend
 //! do. The coordinator notifies them when a connection ends or becomes silent.
 //!
-//! If node 0 runs `torchrun`, there is no coordinator, and no loss is detected.
-//!
-//! If another node runs `torchrun`, the run never completes, and no loss is detected either.
+//! If node 0 runs `torchrun`, there is no coordinator, and no loss is detected. If another node
+//! runs `torchrun`, the run never completes, and no loss is detected either.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};

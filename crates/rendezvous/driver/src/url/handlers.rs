@@ -25,9 +25,7 @@ pub trait UrlHandler: Send + Sync {
     ///
     /// This is for groups that find their members themselves.
     ///
-    /// The query needs `rank`.
-    ///
-    /// `world_size` is optional, and names the final number of workers.
+    /// The query needs `rank`. `world_size` is optional, and names the final number of workers.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "the rendezvous handler for {}:// cannot open a store without waiting for all workers; \

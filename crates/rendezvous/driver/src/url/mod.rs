@@ -45,9 +45,8 @@ pub struct UrlOptions {
     pub environment: Environment,
     /// Credentials that this worker presents to its peer, and demands from it.
     ///
-    /// The peer is a TCP store or a rendezvous.
-    ///
-    /// Default: those of the environment ([`Environment::credentials`]).
+    /// The peer is a TCP store or a rendezvous. Default: those of the environment
+    /// ([`Environment::credentials`]).
     pub credentials: Option<Credentials>,
     /// Keyword arguments for user-defined handlers, as in PyTorch's `rendezvous()`.
     ///

@@ -1,13 +1,12 @@
 //! Handler of `rdzv://host:port/job?world_size=N`.
 //!
-//! The workers form a group as agents do. No worker must run on the host of the URL or know its
-//! rank.
+//! The workers form a group as agents do. Workers need not run on the host of the URL, nor know
+//! their ranks.
 //!
-//! A store server of rdzv at the endpoint runs the rendezvous.
-//!
-//! If there is none, a worker on that host hosts it ([`C10dRendezvous`]). A worker that ends before
-//! all have joined leaves no gap in the ranks. Each round has a new store, so workers of an earlier
-//! start of the job cannot disturb it.
+//! A store server of rdzv at the endpoint runs the rendezvous. If there is none, a worker on that
+//! host hosts it ([`C10dRendezvous`]). A worker that ends before all have joined leaves no gap in
+//! the ranks. Each round has a new store, so workers of an earlier start of the job cannot disturb
+//! it.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};

@@ -132,9 +132,8 @@ impl fmt::Debug for UrlRendezvous {
 impl UrlRendezvous {
     /// Joins the job.
     ///
-    /// A second call joins the next round ([`UrlHandler::join_again`]).
-    ///
-    /// The built-in handlers refuse a second call with PyTorch's text.
+    /// A second call joins the next round ([`UrlHandler::join_again`]). The built-in handlers
+    /// refuse a second call with PyTorch's text.
     pub fn join(&mut self) -> Result<Joined, RendezvousError> {
         if self.joined {
             return self.handler.join_again(&self.url, &self.options);

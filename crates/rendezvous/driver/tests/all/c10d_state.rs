@@ -1,4 +1,4 @@
-//! The state of a run in a store of one's own: tokens, races, and keys that are not there.
+//! State of a run in any store: tokens, races, and absent keys.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -23,7 +23,7 @@ use crate::support::{member, server};
 const KEY: &str = "torch.rendezvous.run";
 const MARK: &[u8] = b"Y2FuaW1hZGFt";
 
-/// A store of each kind, and whatever has to stay for it.
+/// One store of each kind, and the objects that keep them alive.
 struct Stores {
     stores: Vec<Arc<dyn Store>>,
     _server: TcpStoreServer,
@@ -56,13 +56,15 @@ fn state(store: &Arc<dyn Store>) -> C10dState {
     C10dState::new(Arc::clone(store), &run()).unwrap()
 }
 
-/// The stored value, and its token.
+/// Returns the stored value and its token.
 fn held(state: &mut C10dState) -> Option<(Vec<u8>, Token)> {
     let held = state.get().unwrap();
     held.map(|(state, token)| (state.to_vec(), token))
 }
 
-/// Whether the write won, and what is stored after it.
+/// Writes a value.
+///
+/// Returns `true` if the write won, and the value stored after it.
 fn write(state: &mut C10dState, value: &[u8], token: Option<&Token>) -> (bool, Vec<u8>) {
     let written = state.set(value, token).unwrap();
     let now = written.now.map(|(state, _)| state.to_vec());
@@ -74,7 +76,7 @@ fn a_new_run_has_a_mark_and_no_state() {
     for store in stores().stores {
         assert_eq!(held(&mut state(&store)), None, "{store:?}");
         assert_eq!(store.get(KEY).unwrap(), MARK);
-        // A later one takes nothing away.
+        // A later node does not overwrite the value.
         store.set(KEY, b"YQ==").unwrap();
         let token = Token(b"YQ==".to_vec());
         assert_eq!(held(&mut state(&store)), Some((b"a".to_vec(), token)));
@@ -88,7 +90,7 @@ fn the_writer_with_the_latest_token_wins() {
         assert_eq!(write(&mut one, b"a", None), (true, b"a".to_vec()));
         let (_, first) = held(&mut other).unwrap();
         assert_eq!(write(&mut other, b"b", Some(&first)), (true, b"b".to_vec()));
-        // The race is lost: the other's state comes back with the token to try again with.
+        // The race is lost: the write returns the other state, with a token for the next attempt.
         let lost = one.set(b"c", Some(&first)).unwrap();
         let (now, latest) = lost.now.unwrap();
         assert_eq!((lost.won, &now[..]), (false, &b"b"[..]));

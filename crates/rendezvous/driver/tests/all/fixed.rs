@@ -1,4 +1,4 @@
-//! Static rendezvous: meeting, and what is said when somebody does not come or comes twice.
+//! Static rendezvous: joins, and the errors for missing or duplicate nodes.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -107,7 +107,7 @@ fn another_node_says_that_node_0_is_not_there() {
 
 #[test]
 fn a_second_node_0_learns_that_the_address_is_taken() {
-    // Held by somebody else, as another agent's process would.
+    // Another listener holds the port, as another agent's process would.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = other.local_addr().unwrap().port();
     let error = node(port, 0, 2, SHORT).join().unwrap_err();
@@ -120,7 +120,7 @@ fn a_second_node_0_learns_that_the_address_is_taken() {
     assert!(text.contains("--node-rank 0"), "{text}");
 }
 
-/// Node 0 of another host: it listens there, and finds at the endpoint what another node 0 hosts.
+/// A node 0 on another host finds the store of another node 0 at the endpoint.
 #[test]
 fn a_second_node_0_elsewhere_is_found_out() {
     let port = free_port();

@@ -1,4 +1,6 @@
-//! Backends and their parts over loopback. One program, because each is linked with everything.
+//! Backends and their parts over loopback.
+//!
+//! They are in one test program, because each program would link the whole crate.
 
 mod c10d_state;
 mod fixed;

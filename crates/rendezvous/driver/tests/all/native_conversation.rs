@@ -1,7 +1,9 @@
-//! A conversation of agents with a store server that runs the rendezvous, byte for byte on the socket:
-//! probe, join, a round that forms, a change, a failure, a leave, a loss, the end of the run.
+//! Conversation of agents with a rendezvous store server, byte for byte.
 //!
-//! `golden/native_conversation.txt` was recorded from version 0.1 and is never recorded again.
+//! It has a probe, a join, a round that forms, a change, a failure, a leave, a loss, and the end of
+//! the run.
+//!
+//! `golden/native_conversation.txt` was recorded from version 0.1, and must not be recorded again.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -22,13 +24,13 @@ use rdzv_store_proto::wire::request;
 
 const RECORDED: &str = include_str!("../golden/native_conversation.txt");
 
-/// A store server, its agents, and every byte between them in order.
+/// Store server, its agents, and all bytes between them in order.
 struct Conversation {
     now: Now,
     server: ServerMachine,
     clients: Vec<NativeClient>,
     text: String,
-    /// What the server has sent and its agent has not received yet.
+    /// Bytes from the server that their agent has not received yet.
     in_flight: VecDeque<(u32, Vec<u8>)>,
 }
 
@@ -68,7 +70,7 @@ impl Conversation {
         self.say(connection, &preamble);
     }
 
-    /// Adds an agent with a connection of its own.
+    /// Adds an agent with a separate connection.
     fn agent(&mut self, settings: Settings) -> u32 {
         self.agent_named(self.clients.len() as u32, settings)
     }
@@ -76,7 +78,7 @@ impl Conversation {
     fn agent_named(&mut self, name: u32, settings: Settings) -> u32 {
         let number = self.clients.len() as u32;
         self.connect(number, PROBE);
-        // The driver takes the answer to the probe.
+        // The driver of the agent receives the answer to the probe.
         self.in_flight.clear();
         let node = NodeDesc {
             addr: format!("node-{name}"),
@@ -89,7 +91,7 @@ impl Conversation {
         number
     }
 
-    /// Bytes of a connection to the server, and what the server sends to whomever.
+    /// Sends bytes of a connection to the server, and collects all its answers.
     fn say(&mut self, connection: u32, bytes: &[u8]) {
         self.note_bytes(connection, '>', bytes);
         let bytes = server::Input::Bytes(ConnId(connection), bytes);
@@ -97,7 +99,7 @@ impl Conversation {
         self.serve();
     }
 
-    /// Takes what the server has to send.
+    /// Collects the bytes that the server sends.
     fn serve(&mut self) {
         let mut sent = Vec::new();
         while let Some(output) = self.server.poll_output() {
@@ -120,14 +122,14 @@ impl Conversation {
         self.in_flight.extend(sent);
     }
 
-    /// Something happens to the server itself.
+    /// Passes an input to the server, and delivers the results.
     fn serve_input(&mut self, input: server::Input<'_>) {
         self.server.handle(self.now, input);
         self.serve();
         self.deliver();
     }
 
-    /// Something happens to an agent, and all that follows from it.
+    /// Passes an input to an agent, and delivers the results.
     fn handle(&mut self, number: u32, input: Input<'_>) {
         self.step(number, input);
         self.deliver();
@@ -169,7 +171,7 @@ impl Conversation {
         );
     }
 
-    /// Lets time pass; machines are called when they want to be.
+    /// Advances the time, and calls each machine at its deadline.
     fn pass(&mut self, time: Duration) {
         let end = self.now.mono + time;
         loop {
@@ -245,7 +247,7 @@ fn a_run_from_its_first_join_to_its_end_has_the_recorded_bytes() {
     assert_eq!(talk.text, RECORDED);
 }
 
-/// What an agent learns, in words of this test.
+/// Describes an output of an agent for the record.
 fn outcome(output: &Output) -> String {
     match output {
         Output::Joined(joined) => {

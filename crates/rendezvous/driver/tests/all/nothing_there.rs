@@ -1,5 +1,6 @@
-//! What `c10d` says when there is no store at the endpoint: one sentence with what was found, where,
-//! for how long it was tried, and what to do.
+//! Errors of `c10d` if there is no store at the endpoint.
+//!
+//! Each is one sentence: the finding, the endpoint, the time of the attempts, and advice.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -15,10 +16,10 @@ use tempfile::TempDir;
 
 use crate::support::{member, node};
 
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What a node says that looks for a store at a port of this machine, for a second.
+/// Returns the error of a node that finds no store at a local port for 1 s.
 fn said(port: u16, config: &str) -> String {
     said_at("localhost", port, config)
 }
@@ -39,11 +40,11 @@ fn said_at(host: &str, port: u16, config: &str) -> String {
     text
 }
 
-/// The port of somebody who answers every connection in the same way.
+/// Returns the port of a listener that treats every connection in the same way.
 fn somebody(answer: impl Fn(TcpStream) + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // It ends with the process.
+    // The thread ends with the process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             answer(stream.unwrap());
@@ -83,7 +84,7 @@ fn something_else_is_there() {
         (http, "HTTP/1.1 400"),
         (silent, "said nothing"),
     ] {
-        // Whether or not this node would host the store: the port is taken.
+        // The result is the same for a node that would host the store: the port is taken.
         for config in ["is_host=0", "join_timeout=5"] {
             has(
                 &said(port, config),
@@ -100,7 +101,7 @@ fn the_port_of_the_one_that_must_host_is_taken() {
     has(&text, &["has to host", "in use", "is_host=0"]);
 }
 
-/// The error of a node that joins a run in this file.
+/// Returns the error of a node that joins a run in this file.
 fn error_of_file(path: &Path) -> RendezvousError {
     let endpoint = path.display().to_string();
     let mut node = node("c10d", &endpoint, "run", (1, 1), "store_type=file");
@@ -128,7 +129,7 @@ fn a_file_that_cannot_be_opened() {
 
 #[test]
 fn a_state_that_is_none() {
-    // No base64; base64 of no pickle.
+    // The first is no base64. The second is base64, but no pickle.
     for state in [&b"a"[..], b"YQ=="] {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("state");

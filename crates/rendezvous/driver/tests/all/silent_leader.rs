@@ -1,4 +1,4 @@
-//! A round is complete, and the node with rank 0 does not say where the workers meet.
+//! A complete round whose rank 0 publishes no endpoint for the workers.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -14,10 +14,10 @@ use crate::support::{member, node, server};
 
 const KEY: &str = "torch.rendezvous.run";
 
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A store, and in it a node of which only the state is there.
+/// Store with a fake node, which exists only in the state.
 struct Leader {
     server: TcpStoreServer,
     store: TcpStore,
@@ -32,7 +32,7 @@ impl Leader {
             server,
             store,
             me: NodeDesc {
-                // Before every other node.
+                // Sorts before every other node.
                 addr: "0.0.0.0".to_owned(),
                 pid: 1,
                 local_id: 0,
@@ -40,14 +40,14 @@ impl Leader {
         }
     }
 
-    /// A real node beside it, in rounds of two.
+    /// Creates a real node beside the fake one, in rounds of two nodes.
     fn node(&self, config: &str) -> Box<dyn RendezvousBackend> {
         let config = format!("is_host=0,join_timeout=15,{config}");
         let endpoint = format!("127.0.0.1:{}", self.server.port());
         node("c10d", &endpoint, "run", (2, 2), &config)
     }
 
-    /// Changes the state once it is as it should be.
+    /// Changes the state once `when` accepts it.
     fn change(&self, when: impl Fn(&RendezvousState) -> bool, to: impl Fn(&mut RendezvousState)) {
         let end = Instant::now() + LONG;
         while Instant::now() < end {
@@ -66,7 +66,7 @@ impl Leader {
         panic!("the state did not come to be as expected");
     }
 
-    /// Completes the round as soon as the real node is in it.
+    /// Completes the round once the real node is in it.
     fn complete(&self) {
         self.change(
             |state| !state.complete && state.participants.len() == 1,
@@ -80,7 +80,7 @@ impl Leader {
         );
     }
 
-    /// Leaves it.
+    /// Removes the fake node from the complete round.
     fn leave(&self) {
         self.change(
             |state| state.complete,
@@ -120,7 +120,7 @@ fn it_is_waited_for_and_then_named() {
 fn the_wait_for_it_can_be_interrupted() {
     let leader = Leader::new();
     let mut node = leader.node("read_timeout=30");
-    // The connection, without which there is nothing to interrupt.
+    // Connects, because without a connection there is nothing to interrupt.
     node.is_closed().unwrap();
     let interrupt = node.interrupter().unwrap();
     thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn the_wait_for_it_can_be_interrupted() {
         assert!(matches!(error, RendezvousError::Interrupted), "{error}");
         assert!(started.elapsed() < LONG);
     });
-    // It has left the round that it was in.
+    // The node has left its round.
     leader.change(|state| state.participants.keys().eq([&leader.me]), |_| {});
 }
 

@@ -1,4 +1,4 @@
-//! Init-method URLs: what they yield, who hosts the store, and every text of torchelastic.
+//! Init-method URLs: results, host of the store, and all texts of torchelastic.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -16,7 +16,7 @@ use rdzv_testing::free_port;
 
 use crate::support::server;
 
-/// An environment of its own for each member, so that tests run side by side.
+/// Separate environment for each member, so that tests can run in parallel.
 fn options(variables: &[(&str, &str)]) -> UrlOptions {
     UrlOptions {
         timeout: Duration::from_secs(30),
@@ -37,7 +37,7 @@ fn refused(url: &str, variables: &[(&str, &str)]) -> String {
     join(url, variables).unwrap_err().to_string()
 }
 
-/// Two members meet; each sees what the other wrote.
+/// Checks that two members share a store: each reads what the other wrote.
 fn assert_meet(first: impl FnOnce() -> Joined + Send, second: impl FnOnce() -> Joined + Send) {
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(first);
@@ -123,7 +123,7 @@ fn with_an_agents_store_nobody_hosts_and_nobody_waits() {
     };
     let first = join("env://", &variables("0")).unwrap();
     assert_eq!(first.store.num_keys().unwrap(), 1, "init/ counts the one");
-    // Rank and world size of the query win.
+    // Rank and world size in the query override the environment.
     let second = join("env://?rank=1&world_size=3", &variables("0")).unwrap();
     assert_eq!((second.rank, second.world_size), (Rank(1), 3));
     first.store.set("k", b"v").unwrap();
@@ -174,7 +174,7 @@ fn a_rendezvous_is_had_once() {
     }
 }
 
-/// Each URL is refused with its text behind the beginning that is PyTorch's.
+/// Checks that each URL is refused with its text after PyTorch's prefix.
 fn assert_wrong(urls: &[(&str, &str)]) {
     for (url, text) in urls {
         let (scheme, _) = url.split_once(':').unwrap();
@@ -191,7 +191,7 @@ fn what_is_missing_in_a_tcp_url_is_named_in_order() {
         ("tcp://h", "port number missing"),
         ("tcp://h:1", "rank parameter missing"),
         ("tcp://h:1?rank=0", "world size parameter missing"),
-        // Both parameters have to be there before either is read as a number.
+        // Both parameters must be present before either is read as a number.
         ("tcp://h:1?rank=x", "world size parameter missing"),
     ]);
     let number = refused("tcp://h:1?rank=x&world_size=1", &[]);
@@ -279,7 +279,7 @@ fn what_is_missing_in_the_environment_is_named_in_order() {
     );
 }
 
-/// Workers of one URL, each with the rank that it asks for. Returns what became of each.
+/// Runs workers of one URL with the given ranks, and returns all results.
 fn native(url: &str, ranks: &[Option<u32>]) -> Vec<Result<Joined, String>> {
     thread::scope(|scope| {
         let workers: Vec<_> = ranks
@@ -315,7 +315,7 @@ fn the_workers_of_a_native_url_get_ranks_and_a_store() {
         assert!((&*one.store as &dyn std::any::Any).is::<TcpStore>());
     }
     drop(joined);
-    // The next start of the same job finds nothing of the first.
+    // The next start of the same job finds no keys of the first.
     let joined = native(&url, &[Some(2), Some(0), Some(1)]);
     let joined: Vec<Joined> = joined.into_iter().map(Result::unwrap).collect();
     for one in &joined {
@@ -338,7 +338,7 @@ fn the_workers_of_a_native_url_may_say_their_ranks() {
 fn a_rank_of_a_native_url_that_two_workers_give_is_refused() {
     let url = format!("rdzv://127.0.0.1:{}", free_port());
     let joined = native(&url, &[Some(2), Some(0), Some(2)]);
-    // Also the one that has a rank of its own: its group will never be complete.
+    // All workers fail, even the one with a unique rank: its group will never be complete.
     for one in joined {
         let error = one.unwrap_err();
         assert!(error.contains("two workers have rank 2"), "{error}");
@@ -390,7 +390,7 @@ fn schemes_are_registered_once() {
     );
 }
 
-/// A handler of one's own that gets keywords and yields rounds.
+/// User-defined handler that receives keywords and supports several rounds.
 struct Rounds;
 
 impl UrlHandler for Rounds {
@@ -427,7 +427,7 @@ fn a_handler_of_ones_own_gets_keywords_and_may_yield_rounds() {
     assert_eq!(sizes, [3, 2]);
 }
 
-/// Groups that find out themselves who is there open the store only.
+/// Groups that find their members themselves only open the store.
 #[test]
 fn a_store_is_opened_without_waiting_for_anybody() {
     let folder = tempfile::tempdir().unwrap();
@@ -438,7 +438,7 @@ fn a_store_is_opened_without_waiting_for_anybody() {
     let env = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)];
     let registry = Registry::with_defaults();
     for (url, variables) in [(&*file, &[][..]), (&tcp, &[]), ("env://", &env)] {
-        // Rank 0 hosts the store, if somebody has to; nobody knows how many will come.
+        // Rank 0 hosts the store if necessary. No worker knows the number of workers.
         let first = registry
             .open(url, Some(0), None, &options(variables))
             .unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a round.
+//! Changes to a round after its completion.
 
 use std::thread;
 
@@ -18,7 +18,7 @@ behaviours!(
     a_failure_is_heard_before_the_closing_that_follows_it,
 );
 
-/// Rounds of two or three nodes, and a lost node is missed after six seconds.
+/// Options that detect a lost node after 6 s, and end the last call early.
 const QUICK: &str = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6";
 
 fn a_late_node_is_let_in(place: &dyn Place) {
@@ -38,7 +38,7 @@ fn a_late_node_is_let_in(place: &dyn Place) {
     });
 }
 
-/// Like [`form`], as a part of more nodes.
+/// Joins all nodes like [`form`], as a part of a larger round.
 fn form_with(nodes: &mut [Node], world_size: u32) -> Vec<RendezvousInfo> {
     let infos = join_all(nodes);
     let infos: Vec<_> = infos.into_iter().map(Result::unwrap).collect();
@@ -61,7 +61,7 @@ fn a_node_that_leaves_is_missed(place: &dyn Place) {
 }
 
 fn a_lost_node_is_missed(place: &dyn Place) {
-    // The first hosts the store where a node does, so it is another one that is lost.
+    // The first node may host the store, so another node is lost.
     let mut three = nodes(place, 3, (2, 3), QUICK);
     three[0].backend.is_closed().unwrap();
     let first = form(&mut three);
@@ -118,7 +118,7 @@ fn a_failure_for_good_is_announced_to_the_others(place: &dyn Place) {
     assert!(three[1].heard().is_empty());
 }
 
-/// Whoever hears of the closing first would end without knowing why.
+/// A node that receives the closing first would end without knowing the reason.
 fn a_failure_is_heard_before_the_closing_that_follows_it(place: &dyn Place) {
     let mut three = nodes(place, 3, (3, 3), "");
     form(&mut three);

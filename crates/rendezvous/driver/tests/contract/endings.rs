@@ -1,4 +1,4 @@
-//! How a rendezvous ends, for everybody or for one node.
+//! End of a rendezvous, for all nodes or for one node.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -60,9 +60,9 @@ fn a_surplus_node_ends_quietly_with_the_job(place: &dyn Place) {
     let mut surplus = Node::new(place, (1, 1), "join_timeout=4");
     thread::scope(|scope| {
         let surplus = scope.spawn(|| surplus.join().unwrap_err());
-        // Longer than it would wait if it were needed.
+        // Longer than the node would wait if the round needed it.
         let heard = first.hears_within(Duration::from_secs(6));
-        assert!(heard.is_none(), "it disturbs nobody: {heard:?}");
+        assert!(heard.is_none(), "it disturbs no other node: {heard:?}");
         assert!(!surplus.is_finished());
         assert_eq!(first.backend.num_nodes_waiting().unwrap(), 0);
         first.backend.set_closed().unwrap();

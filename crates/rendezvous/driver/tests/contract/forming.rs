@@ -1,4 +1,4 @@
-//! How rounds come about.
+//! Formation of rounds.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! One contract, run against every dynamic rendezvous: what agents may rely on.
+//! Contract of every dynamic rendezvous: the guarantees for agents.
 //!
-//! To have a backend of one's own tested, add it to `places.rs` and to the macro below. Those that
-//! need a server's program are ignored by a plain `cargo test`; `cargo xtask test` runs them all.
+//! To test another backend, add it to `places.rs` and to the macro below. A plain `cargo test`
+//! ignores the backends that need a server's program; `cargo xtask test` runs them all.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -17,10 +17,10 @@ mod server;
 #[path = "../support/mod.rs"]
 mod support;
 
-/// Runs every behaviour that is named against every backend.
+/// Runs every listed behaviour against every backend.
 macro_rules! behaviours {
     ($($behaviour:ident),* $(,)?) => {
-        /// A store of somebody else, without anything of ours in it.
+        /// A store server of another program, without a rendezvous of rdzv.
         mod c10d_over_plain_store { $(#[test] fn $behaviour() {
             super::$behaviour(&crate::places::PlainStore::default());
         })* }

@@ -1,4 +1,4 @@
-//! Nodes that join together and hear of changes.
+//! Nodes that join together and receive changes.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -10,10 +10,12 @@ use rdzv_rendezvous::{Change, Interrupter, RendezvousBackend, RendezvousError, R
 use crate::places::Place;
 use crate::support::member;
 
-/// Far longer than anything here takes; only a defect makes a test wait for it.
+/// Far longer than any step of these tests.
+///
+/// Only a defect makes a test wait for it.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// A node, and what it was told.
+/// Node with the changes that it has received.
 pub(crate) struct Node {
     pub(crate) backend: Box<dyn RendezvousBackend>,
     changes: Receiver<Change>,
@@ -24,7 +26,7 @@ impl Node {
         let mut backend = place.node(nodes, config);
         let (sender, changes) = channel();
         backend.set_observer(Box::new(move |change| {
-            // A node whose test is over.
+            // The send fails once the test is over.
             let _ = sender.send(change);
         }));
         Self { backend, changes }
@@ -38,19 +40,19 @@ impl Node {
         self.backend.interrupter().unwrap()
     }
 
-    /// Waits for a change that the closure makes something of.
+    /// Waits for a change that `take` accepts, and returns its result.
     pub(crate) fn hears<T>(&self, mut take: impl FnMut(Change) -> Option<T>) -> T {
         let end = Instant::now() + LONG;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let change = self.changes.recv_timeout(left).expect("a change is told");
+            let change = self.changes.recv_timeout(left).expect("no change arrived");
             if let Some(taken) = take(change) {
                 return taken;
             }
         }
     }
 
-    /// Waits until that round is said not to hold any more, and returns the reason.
+    /// Waits for the end of the round `ended`, and returns the reason.
     pub(crate) fn hears_end_of(&self, ended: u64) -> String {
         self.hears(|change| match change {
             Change::Membership { round, reason } if round == ended => Some(reason),
@@ -58,25 +60,25 @@ impl Node {
         })
     }
 
-    /// The first change that is told in that time.
+    /// Returns the first change that arrives within this time.
     pub(crate) fn hears_within(&self, time: Duration) -> Option<Change> {
         self.changes.recv_timeout(time).ok()
     }
 
-    /// What has been told so far.
+    /// Returns all changes that have arrived and are not yet read.
     pub(crate) fn heard(&self) -> Vec<Change> {
         self.changes.try_iter().collect()
     }
 }
 
-/// So many nodes at a place.
+/// Creates `count` nodes of one backend.
 pub(crate) fn nodes(place: &dyn Place, count: usize, nodes: (u32, u32), config: &str) -> Vec<Node> {
     (0..count)
         .map(|_| Node::new(place, nodes, config))
         .collect()
 }
 
-/// All of them join at the same time; returns the results in their order.
+/// Joins all nodes at the same time; returns the results in the same order.
 pub(crate) fn join_all<'a>(
     nodes: impl IntoIterator<Item = &'a mut Node>,
 ) -> Vec<Result<RendezvousInfo, RendezvousError>> {
@@ -89,7 +91,7 @@ pub(crate) fn join_all<'a>(
     })
 }
 
-/// All of them join, and agree on everything; returns the results in the order of their ranks.
+/// Joins all nodes, checks that they agree, and returns the results by rank.
 pub(crate) fn form<'a>(nodes: impl IntoIterator<Item = &'a mut Node>) -> Vec<RendezvousInfo> {
     let infos: Vec<RendezvousInfo> = join_all(nodes).into_iter().map(Result::unwrap).collect();
     agree(&infos);
@@ -98,7 +100,7 @@ pub(crate) fn form<'a>(nodes: impl IntoIterator<Item = &'a mut Node>) -> Vec<Ren
     infos
 }
 
-/// One round, one master, and the ranks from 0 without a gap.
+/// Checks for one round, one master, and the ranks from 0 without a gap.
 pub(crate) fn agree(infos: &[RendezvousInfo]) {
     let mut ranks: Vec<GroupRank> = infos.iter().map(|info| info.rank).collect();
     ranks.sort();

@@ -1,4 +1,4 @@
-//! Where nodes meet: one for every backend.
+//! Backends under test: one [`Place`] for each.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use tempfile::TempDir;
 use crate::server::Server;
 use crate::support;
 
-/// What a run is called, or how its name begins.
+/// Name of a run, or its prefix.
 const RUN: &str = "run";
 
-/// A place for one run.
+/// Backend for one run.
 pub(crate) trait Place: Sync {
-    /// A node that has not joined yet. `nodes` are the fewest and the most; `config` is as for
-    /// `--rdzv-conf`.
+    /// Creates a node that has not joined yet.
+    ///
+    /// `nodes` are the minimum and the maximum; `config` is as for `--rdzv-conf`.
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend>;
 }
 
@@ -50,7 +51,7 @@ impl Place for File {
     }
 }
 
-/// The first node hosts the store, at this port; the others find it.
+/// The first node hosts the store at this port; the others find it.
 pub(crate) struct Hosted(u16);
 
 impl Default for Hosted {
@@ -66,7 +67,7 @@ impl Place for Hosted {
     }
 }
 
-/// A run of its own in a server that all tests share.
+/// A separate run in a server that all tests share.
 pub(crate) struct Etcd {
     server: Arc<Server>,
     run_id: String,

@@ -1,4 +1,4 @@
-//! The life of a node.
+//! Lifetime of a node's lease.
 
 use std::time::{Duration, Instant};
 
@@ -62,5 +62,5 @@ fn a_living_node_is_not_gone_and_nobody_is_notified_of_his_own_end() {
     let twins = Notices::of(&mut twin);
     drop(one);
     assert_eq!(twins.gone(), [node(1)]);
-    assert!(own.0.recv().is_err(), "it was told nothing");
+    assert!(own.0.recv().is_err(), "the node received a notice");
 }

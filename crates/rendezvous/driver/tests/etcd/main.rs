@@ -1,6 +1,6 @@
 //! Rendezvous over a real etcd server.
 //!
-//! These tests need the server's program, so a plain `cargo test` ignores them; `cargo xtask test`
+//! These tests need the server's program, so a plain `cargo test` ignores them. `cargo xtask test`
 //! provides it and runs them all.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
@@ -11,7 +11,7 @@ mod server;
 mod state;
 mod stores;
 
-// The contract of stores is one text, for all of them.
+// All stores share one contract in the same files.
 #[path = "../../../../store/driver/tests/contract/basics.rs"]
 mod store_basics;
 #[path = "../../../../store/driver/tests/contract/queues.rs"]
@@ -36,13 +36,15 @@ use rdzv_rendezvous_proto::NodeDesc;
 use server::Server;
 use stores::behaviours;
 
-/// Far longer than anything here takes; only a defect makes a test wait for it.
+/// Far longer than any step of these tests.
+///
+/// Only a defect makes a test wait for it.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A wait that is meant to end without success.
+/// Duration of a wait that should end without success.
 const SHORT: Duration = Duration::from_millis(60);
 
-/// A name that no other test uses.
+/// Returns a name that no other test uses.
 fn new_run() -> RunId {
     RunId::new(format!("run {:016x}", fastrand::u64(..)))
 }
@@ -59,7 +61,7 @@ fn node(number: i64) -> NodeDesc {
     }
 }
 
-/// What an observer is told.
+/// Notices that an observer receives.
 struct Notices(Receiver<Notice>);
 
 impl Notices {
@@ -71,12 +73,12 @@ impl Notices {
         });
         assert!(state.watch(observer).unwrap());
         let notices = Self(notices);
-        // It begins by saying that it has begun.
+        // The first notice reports that the watch has started.
         notices.changed();
         notices
     }
 
-    /// Waits for a change; nothing else may come before it.
+    /// Waits for a change; no other notice may come before it.
     fn changed(&self) {
         match self.0.recv_timeout(LONG).unwrap() {
             Notice::Changed => {}
@@ -84,7 +86,7 @@ impl Notices {
         }
     }
 
-    /// Waits for the end of nodes, whatever changes come before.
+    /// Waits for the end of nodes, and skips changes before it.
     fn gone(&self) -> Vec<NodeDesc> {
         let end = Instant::now() + LONG;
         loop {
@@ -97,7 +99,7 @@ impl Notices {
         }
     }
 
-    /// Sees that nothing comes for a while.
+    /// Checks that no notice comes for a while.
     fn silence(&self, duration: Duration) {
         match self.0.recv_timeout(duration) {
             Err(RecvTimeoutError::Timeout) => {}

@@ -1,4 +1,4 @@
-//! The server is away for a moment, or for too long, or has lost its memory.
+//! Outages of the server: short ones, long ones, and the loss of its data.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn a_crash_and_restart_in_the_middle_loses_nothing() {
 
     server.crash();
     thread::scope(|scope| {
-        // Requests that begin while it is away are answered when it is back.
+        // Requests that begin during the outage are answered after it.
         let reading = scope.spawn(|| other.get().unwrap());
         let adding = scope.spawn(|| store.add("counter", 1).unwrap());
         let waiting = scope.spawn(|| store.wait(&["later"], Some(LONG)).unwrap());
@@ -45,7 +45,7 @@ fn a_crash_and_restart_in_the_middle_loses_nothing() {
     notices.changed();
     assert_eq!(other.get().unwrap().unwrap().0, "after");
 
-    // The leases have lived through it, and still end with their nodes.
+    // The leases have survived the outage, and still end with their nodes.
     drop(one);
     assert_eq!(notices.gone(), [node(1)]);
 }
@@ -113,7 +113,7 @@ fn a_server_away_for_too_long_is_named() {
         error.contains("keys/key") && error.contains(&place),
         "{error}"
     );
-    // The end of the watch is a reason to look at the state; then the server is given up.
+    // The end of the watch causes a read of the state; after that, the server counts as lost.
     notices.changed();
     match notices.0.recv_timeout(LONG).unwrap() {
         Notice::Lost(error) => assert!(error.to_string().contains(&place), "{error}"),
@@ -141,7 +141,7 @@ fn a_server_without_its_memory_is_noticed() {
     server.go_on();
     assert_eq!(notices.gone(), [node(1)], "its key is not there");
     assert_eq!(other.get().unwrap(), None);
-    // The old token is worth nothing, a new beginning is possible.
+    // The old token is invalid, and a new state is possible.
     let lost = one.set(b"x", token.as_ref()).unwrap();
     assert_eq!((lost.won, lost.now), (false, None));
     assert!(one.set(b"new", None).unwrap().won);

@@ -1,4 +1,4 @@
-//! A real etcd server of one's own: a free address, a temporary folder, nothing left behind.
+//! Real etcd server for tests, with a free address and a temporary folder.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::PathBuf;
@@ -11,34 +11,36 @@ use rdzv_rendezvous::etcd::EtcdOptions;
 use rdzv_testing::{DEADLINE, Process};
 use tempfile::TempDir;
 
-/// Names the server's program.
+/// Variable that names the server's program.
 const VARIABLE: &str = "RDZV_ETCD";
 
-/// Runs the server until its input ends, so that it does not outlive this process however that
-/// ends, then kills it without a warning.
+/// Shell script that runs the server until the input of the shell ends.
+///
+/// It then kills the server without a warning. The server thus ends with this process, however that
+/// ends.
 const UNTIL_INPUT_ENDS: &str = r#""$0" "$@" </dev/null & read -r _; kill -9 $!; wait"#;
 
-/// Address of the server that a setup script of nextest has started for all tests.
+/// Variable with the address of the server that a nextest script has started.
 const SHARED: &str = "RDZV_TEST_ETCD";
 
 /// An etcd server.
 pub(crate) struct Server {
-    /// `None` for the server of the setup script.
+    /// Data folder; `None` for the server of the setup script.
     data: Option<TempDir>,
     address: SocketAddrV4,
-    /// `true` if it serves the v2 API, too.
+    /// `true` if the server also serves the v2 API.
     v2: bool,
-    /// The shell that runs it.
+    /// Shell that runs the server.
     running: Mutex<Option<Process>>,
 }
 
 impl Server {
-    /// Starts one.
+    /// Starts a server.
     pub(crate) fn start() -> Self {
         Self::new(false)
     }
 
-    /// Starts one that serves the v2 API, too.
+    /// Starts a server that also serves the v2 API.
     pub(crate) fn with_v2() -> Self {
         Self::new(true)
     }
@@ -54,7 +56,7 @@ impl Server {
         server
     }
 
-    /// One that any number of tests use at the same time.
+    /// Returns a server that several tests can use at the same time.
     pub(crate) fn shared() -> Arc<Self> {
         static STARTED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
         if let Ok(address) = std::env::var(SHARED) {
@@ -73,12 +75,12 @@ impl Server {
         })
     }
 
-    /// How to reach it.
+    /// Returns the options for a client.
     pub(crate) fn options(&self) -> EtcdOptions {
         EtcdOptions::new(self.endpoint())
     }
 
-    /// Where it is.
+    /// Returns the endpoint of the server.
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint {
             host: self.address.ip().to_string(),
@@ -86,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Ends it as a crash does (SIGKILL).
+    /// Kills the server as a crash does (SIGKILL).
     pub(crate) fn crash(&self) {
         if let Some(mut shell) = self.running.lock().unwrap().take() {
             shell.close_stdin();
@@ -94,7 +96,7 @@ impl Server {
         }
     }
 
-    /// Loses all that it has stored. It must not be running.
+    /// Deletes all data of the server, which must not be running.
     pub(crate) fn forget(&self) {
         std::fs::remove_dir_all(self.data_folder()).unwrap();
     }
@@ -104,7 +106,7 @@ impl Server {
         data.path().join("data")
     }
 
-    /// Starts it again, with the data it had, at the same address; returns when it serves.
+    /// Restarts the server with its data at the same address, until it serves.
     pub(crate) fn go_on(&self) {
         let program = std::env::var(VARIABLE).unwrap_or_else(|_| {
             panic!("{VARIABLE} must name an etcd server's program; `cargo xtask test` provides one")
@@ -149,8 +151,9 @@ impl Drop for Server {
     }
 }
 
-/// An address of this host that nobody else takes while the server is down for a moment: each
-/// server has a loopback address of its own.
+/// Returns a local address that stays free while the server is down.
+///
+/// Each server has a separate loopback address.
 fn free_address() -> SocketAddrV4 {
     static COUNT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();

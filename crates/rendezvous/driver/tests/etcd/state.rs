@@ -1,4 +1,4 @@
-//! Reading, comparing and setting, being told.
+//! Reads, compare-and-set writes, and notices.
 
 use std::net::IpAddr;
 use std::sync::Barrier;
@@ -113,7 +113,7 @@ fn a_watch_ends_with_the_state_and_a_new_one_replaces_the_old() {
     let (mut writer, mut reader) = (open(&server, &run), open(&server, &run));
     let old = Notices::of(&mut reader);
     let new = Notices::of(&mut reader);
-    assert!(old.0.recv().is_err(), "its observer is gone");
+    assert!(old.0.recv().is_err(), "the old observer must not exist");
     writer.notify().unwrap();
     new.changed();
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! The stores of this crate, for the contract that every store is held to.
+//! Stores of this crate, for the contract of all stores.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use rdzv_store::Store;
 
 use crate::server::Server;
 
-/// One shared store, of which any number of members can get handles of their own.
+/// Shared store from which any number of members can get separate handles.
 pub(crate) trait Shared: Default + Sync {
-    /// Whether `queue_*` work.
+    /// `true` if `queue_*` work.
     const HAS_QUEUES: bool;
-    /// Whether it appends, and reads and writes several keys at once.
+    /// `true` if the store appends, and reads and writes several keys in one call.
     const IS_EXTENDED: bool;
-    /// Whether `delete_key` says what it found.
+    /// `true` if `delete_key` reports whether the key existed.
     const DELETE_TELLS: bool;
 
-    /// A handle for one more member.
+    /// Returns a handle for one more member.
     fn member(&self) -> Box<dyn Store>;
 }
 
@@ -44,7 +44,7 @@ impl Shared for Etcd {
     }
 }
 
-/// Runs every behaviour that is named against it.
+/// Runs every listed behaviour against the etcd store.
 macro_rules! behaviours {
     ($module:ident: $($behaviour:ident),* $(,)?) => {
         mod etcd { $(

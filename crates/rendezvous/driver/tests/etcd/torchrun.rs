@@ -1,4 +1,4 @@
-//! The backend `etcd-v2`, and agents of torchrun that use etcd's v2 API.
+//! Backend `etcd-v2`, and agents of torchrun that use etcd's v2 API.
 
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::RendezvousError;
@@ -6,7 +6,7 @@ use rdzv_rendezvous::RendezvousError;
 use crate::server::Server;
 use crate::{new_run, support};
 
-/// Joins a run alone.
+/// Joins a run as its only node.
 fn join(server: &Server, run: &RunId) -> Result<(), RendezvousError> {
     let endpoint = server.endpoint().to_string();
     let config = "last_call_timeout=1";

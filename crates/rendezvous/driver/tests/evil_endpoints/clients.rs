@@ -1,4 +1,4 @@
-//! Our clients, each with one call that needs an answer.
+//! Clients of rdzv, each with one call that needs an answer.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use rdzv_store::{Store, TcpStore, TcpStoreOptions};
 
 use crate::support;
 
-/// Time for a client to find its server.
+/// Time limit for a client to find its server.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The bound of replies of [`Client::Get`] and [`Client::List`].
+/// Maximum size of the replies to [`Client::Get`] and [`Client::List`].
 pub(crate) const MAX_REPLY: usize = 1 << 20;
 
-/// One of our clients.
+/// Client of rdzv.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// A store's, which reads a value.
+    /// Store client that reads a value.
     Get,
-    /// A store's, which lists all keys.
+    /// Store client that lists all keys.
     List,
-    /// An agent with the backend `c10d`.
+    /// Agent with the backend `c10d`.
     C10d,
-    /// An agent with the backend `etcd`.
+    /// Agent with the backend `etcd`.
     Etcd,
 }
 
 impl Client {
-    /// Its sentence about the endpoint.
+    /// Returns the error of the client about the endpoint.
     pub(crate) fn complaint(self, port: u16) -> String {
         match self {
             Self::Get => at_store(port, |store| store.get("key").map(drop)),

@@ -1,4 +1,4 @@
-//! Endpoints for an agent's c10d rendezvous: a coordinator, and a store of PyTorch.
+//! Endpoints for an agent's c10d rendezvous: a coordinator and a PyTorch store.
 
 use std::io::Read;
 
@@ -38,7 +38,7 @@ pub(crate) const ROWS: &[Row] = &[
         &["more than 4096 changes"],
     ),
     c10d("reset after the handshake", reset_after_probe, &["reset"]),
-    // A store of PyTorch.
+    // A PyTorch store.
     c10d(
         "a state without end",
         endless_state,
@@ -48,7 +48,7 @@ pub(crate) const ROWS: &[Row] = &[
     c10d("half a state", half_a_state, &["lost"]),
 ];
 
-/// Serves the connection of a store as one that never answers; the other one is for `evil`.
+/// Serves the store connection without answers; `evil` gets the other one.
 fn coordinator(mut peer: Peer, evil: impl FnOnce(Peer)) {
     match peer.greet(true) {
         Some(Purpose::Rendezvous) if peer.read(1).is_some() => evil(peer),
@@ -106,10 +106,10 @@ fn reset_after_probe(peer: Peer) {
     coordinator(peer, Peer::reset);
 }
 
-/// Takes the request for the state.
+/// Reads the request for the state.
 fn asked_for_state(peer: &mut Peer) -> Option<()> {
     peer.greet(false)?;
-    // Another connection waits for changes of it.
+    // Another connection waits for changes of the state.
     (peer.read(1)? == [Opcode::CompareSet as u8]).then_some(())
 }
 
@@ -124,7 +124,7 @@ fn bad_state(mut peer: Peer) {
     if peer.greet(false).is_none() {
         return;
     }
-    // A request comes in one piece.
+    // A request arrives in one piece.
     let mut request = [0; 4096];
     while let Ok(1..) = peer.stream.read(&mut request) {
         if request[0] == Opcode::CompareSet as u8 {
@@ -138,7 +138,7 @@ fn half_a_state(mut peer: Peer) {
     if asked_for_state(&mut peer).is_some() {
         peer.send(100_u64.to_le_bytes());
         peer.send([b'?'; 50]);
-        // The client may be writing; the end must not overtake what was sent.
+        // The client may be writing; the end must not overtake the data.
         let _ = peer.stream.shutdown(std::net::Shutdown::Write);
         peer.hold();
     }

@@ -1,5 +1,7 @@
-//! Evil endpoints: every client of ours ends with one sentence that names the endpoint and what it
-//! did, within its limits of time, and takes no more of it than the bound on a reply.
+//! Evil endpoints: every client must end with one sentence about the endpoint.
+//!
+//! The sentence names the endpoint and what it did. The client ends within its time limits, and
+//! reads no more than the maximum size of a reply.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -25,13 +27,13 @@ use table::{Row, rows};
 /// Far longer than any client waits.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Bytes that are on the way when a client hangs up: the buffers of both kernels.
+/// Bytes in the buffers of both kernels when a client disconnects.
 const ON_THE_WAY: usize = 16 << 20;
 
-/// A few replies of the greatest size at a time.
+/// Maximum memory of this process: a few replies of the greatest size.
 const MOST_MEMORY: usize = 8 * MAX_REPLY_BYTES;
 
-/// A client's breach of its row.
+/// Returns the violation of a row by its client, if there is one.
 fn fault(row: &Row) -> Option<String> {
     let (port, taken) = peer::listen(row.endpoint);
     let (answer, answered) = mpsc::channel();
@@ -85,7 +87,7 @@ fn endure(clients: &[Client]) {
     assert!(peak <= MOST_MEMORY, "{peak}");
 }
 
-/// The most memory that this process has ever used: our clients and the endpoints, in parallel.
+/// Returns the peak memory of this process: clients and endpoints in parallel.
 fn peak_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

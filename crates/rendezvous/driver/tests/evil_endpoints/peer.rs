@@ -1,4 +1,4 @@
-//! A listener that treats every connection in one evil way, and counts what it gets rid of.
+//! Listener that treats every connection in one evil way, and counts its bytes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,26 +9,27 @@ use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 
-/// A client that takes more than this of an endless stream takes everything.
+/// Number of bytes of an endless stream after which the client has no limit.
 const ENDLESS: usize = 512 << 20;
 
-/// One connection, seen from the endpoint.
+/// Connection, seen from the endpoint.
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     sent: usize,
-    /// The most that one connection has taken.
+    /// Maximum number of bytes that one connection has accepted.
     most: Arc<AtomicUsize>,
 }
 
-/// The purpose of a connection at a store.
+/// Purpose of a connection to a store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Store,
     Rendezvous,
 }
 
-/// Listens on a port of its own until the process ends; returns it and the most bytes that one
-/// connection has taken.
+/// Listens on a free port until the process ends.
+///
+/// Returns the port, and the maximum number of bytes that one connection has accepted.
 pub(crate) fn listen(serve: fn(Peer)) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -48,7 +49,7 @@ pub(crate) fn listen(serve: fn(Peer)) -> (u16, Arc<AtomicUsize>) {
 }
 
 impl Peer {
-    /// Sends; false if the client has hung up.
+    /// Sends bytes; `false` if the client has disconnected.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         let mut bytes = bytes.as_ref();
         while !bytes.is_empty() {
@@ -62,13 +63,13 @@ impl Peer {
         true
     }
 
-    /// Sends the same for as long as the client takes it.
+    /// Sends the same bytes while the client accepts them.
     pub(crate) fn flood(&mut self, bytes: &[u8]) {
         let copies = bytes.repeat((64 << 10) / bytes.len() + 1);
         while self.sent < ENDLESS && self.send(&copies) {}
     }
 
-    /// Sends a byte at a time.
+    /// Sends one byte at a time.
     pub(crate) fn drip(&mut self, bytes: &[u8], pause: Duration) {
         for byte in bytes {
             if !self.send([*byte]) {
@@ -78,13 +79,13 @@ impl Peer {
         }
     }
 
-    /// Says nothing more until the client has hung up.
+    /// Sends nothing more until the client disconnects.
     pub(crate) fn hold(mut self) {
         let mut rest = [0; 4096];
         while let Ok(1..) = self.stream.read(&mut rest) {}
     }
 
-    /// Ends the connection without order.
+    /// Resets the connection.
     pub(crate) fn reset(self) {
         let socket = socket2::SockRef::from(&self.stream);
         let _ = socket.set_linger(Some(Duration::ZERO));
@@ -96,7 +97,7 @@ impl Peer {
         Some(bytes)
     }
 
-    /// Answers the preamble as a store does; `hosts`: one that runs the rendezvous.
+    /// Answers the preamble as a store does; `hosts` adds a rendezvous.
     pub(crate) fn greet(&mut self, hosts: bool) -> Option<Purpose> {
         let preamble = self.read(10)?;
         let nonce: [u8; 4] = preamble[6..].try_into().unwrap();
@@ -108,7 +109,7 @@ impl Peer {
         Some(Purpose::Store)
     }
 
-    /// Greets, and takes the wait that comes before the value of `key` is asked for.
+    /// Greets, and answers the wait that comes before the read of `key`.
     pub(crate) fn release(&mut self) -> Option<()> {
         self.greet(false)?;
         self.read(1 + 8 + 8 + "/key".len())?;
@@ -117,7 +118,7 @@ impl Peer {
         Some(())
     }
 
-    /// Takes the head and the body of a request of HTTP.
+    /// Reads the head and the body of an HTTP request.
     pub(crate) fn http_request(&mut self) -> Option<()> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -132,7 +133,7 @@ impl Peer {
         Some(())
     }
 
-    /// Answers a request of HTTP with a body that lasts as long as the connection.
+    /// Answers an HTTP request with a body that lasts as long as the connection.
     pub(crate) fn http_answer(&mut self, status: &str, headers: &str) -> Option<()> {
         self.http_request()?;
         let head = format!("HTTP/1.1 {status}\r\n{headers}connection: close\r\n\r\n");

@@ -10,7 +10,7 @@ pub(crate) const ROWS: &[Row] = &[
     get("silent", Peer::hold, &["said nothing", "address and port"]),
     get("accepts and closes", hang_up, &["closed the connection"]),
     get("resets", Peer::reset, &["talk to", "check the address"]),
-    get("HTTP at once", http_at_once, &["an HTTP server", "400"]),
+    get("immediate HTTP", http_at_once, &["an HTTP server", "400"]),
     get(
         "HTTP after a whole request",
         http_in_turn,
@@ -24,7 +24,7 @@ pub(crate) const ROWS: &[Row] = &[
     get("endless banner", endless, &["it answered"]),
     get("another nonce", another_nonce, &["it answered"]),
     get("half a nonce", half_a_nonce, &["2 of 4 bytes"]),
-    // After a good handshake.
+    // After a correct handshake.
     get(
         "endless value",
         endless_value,
@@ -158,7 +158,7 @@ fn reset_in_value(mut peer: Peer) {
     }
 }
 
-/// Takes the request for all keys.
+/// Reads the request for all keys.
 fn listed(peer: &mut Peer) -> Option<()> {
     peer.greet(false)?;
     peer.read(1)?;

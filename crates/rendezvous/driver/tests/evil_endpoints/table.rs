@@ -1,4 +1,4 @@
-//! The table: an endpoint, the client that meets it, and what the client says.
+//! Table of endpoints, each with a client and the expected error.
 
 use rdzv_store_proto::limits::MAX_REPLY_BYTES;
 
@@ -10,11 +10,11 @@ use crate::{coordinator, store};
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) client: Client,
-    /// The events of each connection.
+    /// Closure that serves each connection.
     pub(crate) endpoint: fn(Peer),
-    /// Parts of what the client says; the address is one of them in every row.
+    /// Expected parts of the client's error, in addition to the address.
     pub(crate) says: Says,
-    /// Most bytes that the client may take.
+    /// Maximum number of bytes that the client may read.
     pub(crate) most: usize,
 }
 
@@ -52,7 +52,7 @@ const fn row(client: Client, name: &'static str, endpoint: fn(Peer), says: Says)
 
 pub(crate) const GARBAGE: &[u8] = &[0xa5; 4096];
 
-/// Every row there is.
+/// Returns all rows.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
     [store::ROWS, coordinator::ROWS, crate::etcd::ROWS]
         .into_iter()

@@ -1,4 +1,4 @@
-//! A host and its agents.
+//! Host of a rendezvous, and its agents.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -15,7 +15,7 @@ use rdzv_store::{ServerOptions, StorePolicy, TcpStore, TcpStoreOptions, TcpStore
 
 use crate::support;
 
-/// Longer than anything takes that works.
+/// Longer than any step that works.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn host() -> TcpStoreServer {
@@ -38,7 +38,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// The agent of that number, which is also its place in the order of the nodes.
+    /// Creates the agent with this number, which also orders it among the nodes.
     pub(crate) fn new(address: SocketAddr, number: i64, settings: Settings) -> Self {
         Self::with(Self::options(address, number, settings))
     }
@@ -77,7 +77,7 @@ impl Agent {
         self.native.join(&member())
     }
 
-    /// Joins in a thread of its own.
+    /// Joins in a separate thread.
     pub(crate) fn joining(mut self) -> JoinHandle<(Self, Result<RendezvousInfo, RendezvousError>)> {
         std::thread::spawn(move || {
             let info = self.join();
@@ -104,7 +104,7 @@ pub(crate) fn settings(min: u32, max: u32) -> Settings {
     }
 }
 
-/// All of them join at once; in the order in which they were given.
+/// Joins all agents at the same time; returns the results in the same order.
 pub(crate) fn join_all(agents: Vec<Agent>) -> Vec<(Agent, RendezvousInfo)> {
     let joining: Vec<_> = agents.into_iter().map(Agent::joining).collect();
     joining

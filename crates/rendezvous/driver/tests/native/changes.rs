@@ -1,4 +1,4 @@
-//! What becomes of a round: agents come, go, fail, and end the run.
+//! Changes to a round: agents join, leave, fail, and end the run.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ fn the_others_go_on_at_once_without_a_lost_agent_and_take_it_back() {
         joined = join_all(agents(joined));
         assert!(before.elapsed() < Duration::from_secs(5), "turn {turn}");
         assert_eq!(joined[1].1.world_size, 2);
-        // Whoever stays host keeps its port.
+        // An agent that stays host keeps its port.
         assert_eq!(joined[1].1.master_port, port);
 
         let back = Agent::new(server.local_addr(), 2, settings(1, 3)).joining();
@@ -78,7 +78,7 @@ fn a_surplus_agent_waits_and_takes_the_place_of_a_lost_one() {
     let server = host();
     let mut joined = round(&server, 2, 2, 2);
     let surplus = Agent::new(server.local_addr(), 9, settings(2, 2)).joining();
-    // Nobody is bothered by it, which only time could show; its turn comes with the loss.
+    // The surplus agent disturbs no member, which only time could show. It joins after the loss.
     drop(joined.pop());
     let (_, reason) = membership(&joined[0].0);
     assert!(reason.contains("127.0.0.1_1"), "{reason}");

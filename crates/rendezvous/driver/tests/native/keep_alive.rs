@@ -1,4 +1,6 @@
-//! Connections of agents: a host that is gone is noticed sooner than the host of a worker.
+//! Keep-alive of agents' connections.
+//!
+//! A lost host of an agent is noticed sooner than the host of a worker.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -11,12 +13,12 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 
 use crate::agents::{Agent, connect, host, settings};
 
-/// The sockets that the server, a thread of this process, has accepted.
+/// Returns the sockets that the server, a thread of this process, has accepted.
 fn accepted(server: SocketAddr) -> Vec<TcpStream> {
     let myself = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let numbers = std::fs::read_dir("/proc/self/fd").unwrap();
     let numbers = numbers.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    // A descriptor may be closed by another thread meanwhile.
+    // Another thread may close a descriptor at the same time.
     let copies = numbers.filter_map(|number: i32| {
         let copy: OwnedFd = pidfd_getfd(&myself, number, PidfdGetfdFlags::empty()).ok()?;
         Some(TcpStream::from(copy))
@@ -28,7 +30,10 @@ fn accepted(server: SocketAddr) -> Vec<TcpStream> {
     copies.filter(is_accepted).collect()
 }
 
-/// Idle time, interval and attempts of the probes, and how long sent bytes may stay unacknowledged.
+/// Returns the keep-alive settings and the TCP user timeout of a socket.
+///
+/// The settings are the idle time, the interval and the number of probes. The timeout is the time
+/// for which sent bytes may stay unacknowledged.
 fn settings_of(stream: &TcpStream) -> (Duration, Duration, u32, u32) {
     assert!(socket_keepalive(stream).unwrap());
     (

@@ -1,4 +1,6 @@
-//! Native rendezvous over real sockets: a store server that hosts, and agents in one process.
+//! Native rendezvous over real sockets: a hosting store server, and agents.
+//!
+//! All are in one process.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 

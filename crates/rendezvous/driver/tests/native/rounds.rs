@@ -1,4 +1,4 @@
-//! How rounds come about, and what is in them.
+//! Formation of rounds, and their contents.
 
 use std::sync::mpsc;
 use std::time::Instant;
@@ -27,8 +27,8 @@ fn two_hundred_agents_get_their_ranks_their_master_and_their_workers_ranks() {
         let assignment = Assignment::from((2 * rank, 400, 2 * rank, 400));
         assert_eq!(info.assignment, Some(assignment));
     }
-    // Greeting, join, one word about the workers' store and a look whether the store is another
-    // run's; nothing that grows with the others.
+    // Greeting, join, endpoint of the workers' store, and a check for the store of another
+    // run. The number of requests must not grow with the number of agents.
     let requests = server.stats().requests;
     assert!(requests <= 200 * 5, "{requests} requests");
 }
@@ -51,7 +51,7 @@ fn a_torchrun_reader_sees_the_state_and_the_workers_store() {
 #[test]
 fn a_different_number_of_nodes_is_named() {
     let server = host();
-    // Either may come first; the other one is refused.
+    // Either agent may come first; the other one is refused.
     let (sender, ends) = mpsc::channel();
     let mut joining = Vec::new();
     for (number, most) in [(0, 2), (1, 3)] {

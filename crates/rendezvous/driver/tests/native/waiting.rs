@@ -1,4 +1,4 @@
-//! Calls that block delay no lease, and programs with a runtime can call the crate.
+//! Calls that block delay no lease. Programs with a runtime can call the crate.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -24,14 +24,14 @@ const BLOCKED: Duration = Duration::from_secs(10);
 /// Lease of the workers of a node.
 const FENCE: Duration = Duration::from_secs(3);
 
-/// Fewest new leases while a call blocks.
+/// Minimum number of new leases while a call blocks.
 ///
-/// An agent asks four times in the time of a lease.
+/// An agent sends four requests during a lease.
 const LEASES: usize = 8;
 
 /// Starts a coordinator of one node, and returns its address.
 ///
-/// It backs each lease and invites the agent to be a voter.
+/// It grants each lease and invites the agent to become a voter.
 fn coordinator() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -43,14 +43,14 @@ fn coordinator() -> SocketAddr {
     address
 }
 
-/// Serves a connection until its other end closes it.
+/// Serves a connection until the peer closes it.
 fn serve(mut stream: TcpStream) -> io::Result<()> {
     let address = stream.local_addr()?.to_string();
     let mut preamble = [0; 10];
     stream.read_exact(&mut preamble)?;
     let nonce = &preamble[6..];
     if nonce != PROBE.to_le_bytes() {
-        // The connection of a store, which is not used.
+        // This is the store connection, which stays unused.
         stream.write_all(nonce)?;
         return io::copy(&mut stream, &mut io::sink()).map(drop);
     }
@@ -101,14 +101,14 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Blocks as a silent name server does; reports the begin and the end.
+/// Blocks as a silent name server does; reports the start and the end.
 fn block(blocked: &mpsc::Sender<bool>) {
     blocked.send(true).unwrap();
     thread::sleep(BLOCKED);
     let _nobody_waits_any_more = blocked.send(false);
 }
 
-/// A store whose answers take long.
+/// State whose answers take long.
 struct SlowState(mpsc::Sender<bool>);
 
 impl SharedState for SlowState {
@@ -194,7 +194,7 @@ fn a_resolver_and_a_store_that_block_delay_no_lease() {
     joining.join().unwrap().unwrap_err();
 }
 
-/// An agent of one node joins and ends.
+/// Lets an agent of one node join and end.
 fn meet() {
     let server = host();
     let mut agent = Agent::new(server.local_addr(), 0, settings(1, 1));
@@ -205,7 +205,7 @@ fn meet() {
 #[test]
 fn a_program_without_a_runtime_can_take_part() {
     meet();
-    // The runtime has ended with the first agent; another one starts.
+    // The runtime has ended with the first agent; a second runtime starts.
     meet();
 }
 

@@ -1,4 +1,4 @@
-//! Parts that several programs of tests begin with.
+//! Helpers that several test programs share.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -7,8 +7,9 @@ use rdzv_rendezvous::{
 };
 use rdzv_store::{ServerOptions, TcpStoreServer};
 
-/// A node that has not joined yet. `nodes` are the fewest and the most; `config` is as for
-/// `--rdzv-conf`.
+/// Creates a node that has not joined yet.
+///
+/// `nodes` are the minimum and the maximum; `config` is as for `--rdzv-conf`.
 pub(crate) fn node(
     backend: &str,
     endpoint: &str,
@@ -24,7 +25,7 @@ pub(crate) fn node(
         .unwrap()
 }
 
-/// An agent with one worker.
+/// Returns an agent with one worker.
 pub(crate) fn member() -> Member {
     Member {
         role: "default".to_owned(),
@@ -34,7 +35,7 @@ pub(crate) fn member() -> Member {
     }
 }
 
-/// A store server that runs no rendezvous.
+/// Starts a store server that runs no rendezvous.
 pub(crate) fn server() -> TcpStoreServer {
     TcpStoreServer::start(ServerOptions {
         host: Some("127.0.0.1".to_owned()),

@@ -1,9 +1,7 @@
 //! Immediate notices of the permanent failure of a member.
 //!
-//! A member that fails writes the reason below the prefix of the round.
-//!
-//! Every other member waits for this on a separate connection. Agents of torchelastic neither write
-//! nor read it.
+//! A member that fails writes the reason below the prefix of the round. Every other member waits
+//! for this on a separate connection. Agents of torchelastic neither write nor read it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -3,9 +3,8 @@
 //! An agent on the endpoint's machine answers there with the endpoint of the coordinator. A new
 //! node that knows only the endpoint thus finds the group.
 //!
-//! The redirect does not vote. Voters call the endpoint while no member has it.
-//!
-//! The redirect accepts these connections, and sends no answer.
+//! The redirect does not vote. Voters call the endpoint while no member has it. The redirect
+//! accepts these connections, and sends no answer.
 
 use std::io;
 use std::mem::take;
