@@ -66,7 +66,7 @@ class ProcessFailure:
             none.
 
     Attributes:
-        error_file_data (dict): content of the error file; without one, a dict that reports its
+        error_file_data (dict): content of the error file; otherwise a dict that reports its
             absence.
         message (str | dict): the error in one line, or torchelastic's object form with the
             traceback.

@@ -1,4 +1,6 @@
-"""For tests of programs with several ranks: a function in processes of its own, and the results by rank.
+"""Tests of programs with several ranks.
+
+A function runs in separate processes, and the results are returned by rank.
 
 With pytest, :func:`run_workers` is also the fixture ``rdzv_workers``, which needs no import.
 """
@@ -19,22 +21,24 @@ def run_workers(
     timeout: "float | timedelta | None" = 60.0,
     start: str = "pickle",
 ) -> "list[Any]":
-    """Runs a function in ``n`` processes on this host, which share a store of their own.
+    """Runs a function in ``n`` processes on this host, with a separate store.
 
     Args:
-        fn (callable | str): the function, or ``"module:function"``; its rank is :func:`rdzv.worker.rank`. It may be local, or a lambda.
+        fn (callable | str): the function, or ``"module:function"``; its rank is
+            :func:`rdzv.worker.rank`. It may be local, or a lambda.
         n (int): number of processes, at least 1.
         args (tuple): arguments, which are pickled.
-        timeout (float | timedelta | None): seconds that the whole may take. Default 60.
+        timeout (float | timedelta | None): time limit of the whole run in seconds. Default 60.
         start (str): ``"pickle"`` or ``"import"``, as in :func:`rdzv.launch`.
 
     Returns:
-        list: what the function returned, by rank. None where a process ended with 0 before it returned.
+        list: the return values of the function, by rank. None if a process ended with 0 before it
+            returned.
 
     Raises:
-        Exception: the exception of the first rank that failed, as it was raised there; a note has rank and traceback.
+        Exception: the exception of the first rank that failed; a note has rank and traceback.
         WorkerGroupFailed: a process ended in another way, or its exception cannot be pickled.
-        LaunchTimeout: the time was over. No process is left, in any case.
+        LaunchTimeout: the run exceeded its time limit. No process is left, in any case.
 
     Example:
         >>> from rdzv.testing import run_workers

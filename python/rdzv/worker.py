@@ -1,8 +1,9 @@
-"""Inside a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``: its ranks, the job's store, signs of life.
+"""Data and functions for workers: ranks, the job's store, heartbeats.
 
-Everything comes from the environment, so a program may ask at any time, without initialising anything.
-In a process that is no worker, the functions that need a rank, a size or the store raise a :class:`RuntimeError` that
-names the missing variable.
+They work inside a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``. All data comes from the
+environment, so a program may use them at any time, without initialisation. In a process that is no
+worker, functions that need a rank, a size or the store raise a :class:`RuntimeError` that names the
+missing variable.
 """
 
 import os
@@ -26,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rdzv import PrefixStore
 
-# With the process that they belong to.
+# Each with the id of its process.
 _store: "tuple[int, PrefixStore] | None" = None
 _pipe: "tuple[int, int] | None" = None
 
@@ -47,7 +48,7 @@ def _number(name: str) -> int:
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker.
+    """Returns True if this process is a worker.
 
     Returns:
         bool: True if ``RANK`` and ``WORLD_SIZE`` are set.
@@ -61,7 +62,7 @@ def is_worker() -> bool:
 
 
 def rank() -> int:
-    """The number of this worker among all workers of the job.
+    """Returns the number of this worker among all workers of the job.
 
     Returns:
         int: from 0 to ``world_size() - 1``.
@@ -75,7 +76,9 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """The number of this worker among those of its node. With ``--virtual-local-rank`` it is 0 for all.
+    """Returns the number of this worker among those of its node.
+
+    With ``--virtual-local-rank`` it is 0 for all workers.
 
     Returns:
         int: from 0 to ``local_world_size() - 1``.
@@ -89,7 +92,7 @@ def local_rank() -> int:
 
 
 def world_size() -> int:
-    """The number of workers of the job.
+    """Returns the number of workers of the job.
 
     Returns:
         int: at least 1.
@@ -103,7 +106,7 @@ def world_size() -> int:
 
 
 def local_world_size() -> int:
-    """The number of workers of this node.
+    """Returns the number of workers of this node.
 
     Returns:
         int: at least 1.
@@ -117,10 +120,10 @@ def local_world_size() -> int:
 
 
 def group_rank() -> int:
-    """The number of this node's agent in the round.
+    """Returns the number of this node's agent in the round.
 
     Returns:
-        int: from 0.
+        int: the number, from 0.
 
     Example:
         >>> import rdzv
@@ -131,10 +134,10 @@ def group_rank() -> int:
 
 
 def role_rank() -> int:
-    """The number of this worker among the workers of its role.
+    """Returns the number of this worker among the workers of its role.
 
     Returns:
-        int: from 0.
+        int: the number, from 0.
 
     Example:
         >>> import rdzv
@@ -145,7 +148,7 @@ def role_rank() -> int:
 
 
 def restart_count() -> int:
-    """The number of restarts that this node's agent has used.
+    """Returns the number of restarts by this node's agent until now.
 
     Returns:
         int: 0 in the first attempt.
@@ -159,10 +162,10 @@ def restart_count() -> int:
 
 
 def run_id() -> str:
-    """The name of the job, the same on all its nodes.
+    """Returns the name of the job, the same on all its nodes.
 
     Returns:
-        str: what ``--rdzv-id`` says, or a random UUID on a single node.
+        str: the value of ``--rdzv-id``, or a random UUID on a single node.
 
     Example:
         >>> import rdzv
@@ -173,11 +176,12 @@ def run_id() -> str:
 
 
 def store() -> "PrefixStore":
-    """The store that the workers of the job share: a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``.
+    """Returns the store that the workers of the job share.
 
-    There is one per process, connected by the first call, and after a fork the child gets one of its own. Its keys
-    lie below ``worker/``, apart from those of process groups. The store is empty at the beginning of every attempt. In a
-    job with a token or certificates the client has those.
+    It is a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``. There is one per process,
+    connected by the first call; after a fork the child makes a separate one. Its keys are below
+    ``worker/``, apart from those of process groups. The store is empty at the beginning of every
+    attempt. In a job with a token or certificates, the client uses them.
 
     Returns:
         PrefixStore: a store with a timeout of 300 s.
@@ -203,13 +207,14 @@ def store() -> "PrefixStore":
 
 
 def heartbeat(step: "int | None" = None) -> None:
-    """Tells the launcher that this worker is alive: one line to its pipe.
+    """Reports to the launcher that this worker is alive: one line to its pipe.
 
-    Does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). Then the limit of the
-    phase ``step`` runs from the first call on, and ``hang_action`` says what becomes of a worker that misses it.
+    Does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``).
+    With it, the limit of the phase ``step`` starts at the first call. ``hang_action`` specifies the
+    action for a worker that exceeds the limit.
 
     Args:
-        step (int | None): number of the training step, which messages about this worker show.
+        step (int | None): number of the training step, for messages about this worker.
 
     Raises:
         OSError: the pipe cannot be written.
@@ -228,10 +233,11 @@ def heartbeat(step: "int | None" = None) -> None:
 
 
 def report_error(exception: BaseException) -> None:
-    """Leaves an exception for the launcher, which shows it as the cause if this worker then fails.
+    """Stores an exception for the launcher, as the cause if this worker fails.
 
-    Writes the file that ``TORCHELASTIC_ERROR_FILE`` names, in the form of ``torch.distributed.elastic``; without that
-    variable it does nothing. Functions of :func:`rdzv.launch` and those with :func:`rdzv.elastic.record` need no call.
+    It writes the file that ``TORCHELASTIC_ERROR_FILE`` names, in the form of
+    ``torch.distributed.elastic``. Without that variable it does nothing. Functions of
+    :func:`rdzv.launch` and functions with :func:`rdzv.elastic.record` need no call.
 
     Args:
         exception (BaseException): the exception, with its traceback.

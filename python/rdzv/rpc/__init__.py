@@ -1,7 +1,8 @@
-"""Calls between workers: the names of ``torch.distributed.rpc``, for functions that were registered.
+"""Calls between workers, with the names of ``torch.distributed.rpc``.
 
-A worker offers functions with :func:`function`, and others call them by :func:`rpc_sync`, :func:`rpc_async` and
-:func:`remote`. Nothing that another worker sends can name other code, unless the options say so.
+A worker offers registered functions with :func:`function`, and other workers call them with
+:func:`rpc_sync`, :func:`rpc_async` and :func:`remote`. Data from another worker can name no other
+code, unless the options permit it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The agent of a process: its threads, the calls that come, and the calls that it makes."""
+"""Agent of a process: its threads, and its incoming and outgoing calls."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("rdzv.rpc")
 
-# Stands for the agent's own timeout. torch writes -1, which is accepted too.
+# Value for the agent's own timeout, as in torch.
 UNSET = -1.0
 
-# The call that this thread, task or callback works on.
+# Call that this thread, task or callback executes.
 _request: contextvars.ContextVar[RpcRequest | None] = contextvars.ContextVar("rdzv.rpc.request", default=None)
 
 NO_AGENT = "RPC has not been initialized. Call rdzv.rpc.init_rpc first."
 
 
 class WorkerInfo:
-    """A worker of the group.
+    """Worker of a group.
 
     Args:
-        name (str): its name.
-        id (int): its rank.
+        name (str): name of the worker.
+        id (int): rank of the worker.
 
     Example:
         >>> from rdzv import rpc
@@ -55,12 +55,12 @@ class WorkerInfo:
 
     @property
     def name(self) -> str:
-        """str: the name of the worker."""
+        """str: name of the worker."""
         return self._name
 
     @property
     def id(self) -> int:
-        """int: the rank of the worker."""
+        """int: rank of the worker."""
         return self._id
 
     def __eq__(self, other: object) -> bool:
@@ -77,28 +77,32 @@ class WorkerInfo:
 
 
 class RpcOptions:
-    """What can be chosen for the agent of a worker. Times are seconds.
+    """Options of the agent of a worker. Times are in seconds.
 
     Args:
-        num_worker_threads (int): functions that may run at a time. Default 16.
-        rpc_timeout (float): limit of a call that does not say so itself; ``math.inf`` for none. Default 60.
+        num_worker_threads (int): maximum number of functions that run at a time. Default 16.
+        rpc_timeout (float): default time limit of a call; ``math.inf`` for no limit. Default 60.
         init_method (str): URL of the store where the workers meet. Default ``env://``.
-        device_maps (dict | None): PyTorch's; there are no devices yet, so only empty ones are accepted.
+        device_maps (dict | None): as in PyTorch. Devices are not supported, so it must be empty.
         devices (list | None): the same.
-        functions (str): the policy of what others may call and send: ``"registered"``, ``"importable"`` (then with
-            ``packages``) or ``"any"``.
-        packages (list of str): packages whose functions and classes others may name.
-        token (str | bytes | None): secret of all workers, 16 bytes or more. Default: that of the job, if it has one.
-        tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM. Default: no TLS.
-        address (str | None): IP address of this host that the other workers reach. Default: loopback with a store on
-            this host.
-        message_limit (int | None): most bytes of a message, at least 64 KiB. Default 4 GiB. The same on all workers.
-        heartbeat_limit (float | None): how long nothing may be heard of another host. Default 5.
-        lease (float | None): how long a member of a dynamic group may be silent. Default 5. The same on all workers.
-        init_deadline (float | None): limit for forming or joining the group. Default 300.
+        functions (str): policy for the calls and values of other workers: ``"registered"``,
+            ``"importable"`` (then with ``packages``) or ``"any"``.
+        packages (list of str): packages whose functions and classes other workers may name.
+        token (str | bytes | None): secret of all workers, at least 16 bytes. Default: the secret of
+            the job, if it has one.
+        tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM. Default: no
+            TLS.
+        address (str | None): IP address of this host for the other workers. Default: loopback, if
+            the store is on this host.
+        message_limit (int | None): maximum number of bytes of a message, at least 64 KiB. Default 4
+            GiB. All workers need the same limit.
+        heartbeat_limit (float | None): maximum silence of another host. Default 5.
+        lease (float | None): maximum silence of a member of a dynamic group. Default 5. All workers
+            need the same lease.
+        init_deadline (float | None): time limit for forming or joining the group. Default 300.
 
     Raises:
-        TypeError: an option is not known, or of a wrong type.
+        TypeError: an option is unknown, or has a wrong type.
 
     Example:
         >>> from rdzv import rpc
@@ -149,7 +153,7 @@ class RpcOptions:
         self.init_deadline = init_deadline
 
     def _words(self) -> str:
-        """As the extension reads them."""
+        """Returns the options in the form of the extension module."""
         words: dict[str, object] = {
             "num_worker_threads": self.num_worker_threads,
             "rpc_timeout": None if math.isinf(self.rpc_timeout) else self.rpc_timeout,
@@ -168,14 +172,14 @@ class RpcOptions:
 
 
 class Agent(abc.ABC):
-    """An agent of any make, as an init handler of :mod:`rdzv.rpc.backend_registry` returns it."""
+    """Agent that an init handler of :mod:`rdzv.rpc.backend_registry` returns."""
 
     @abc.abstractmethod
     def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:
-        """A worker of the group.
+        """Returns a worker of the group.
 
         Args:
-            name_or_id (str | int | WorkerInfo | None): its name or rank. Default: the agent's own.
+            name_or_id (str | int | WorkerInfo | None): its name or rank. Default: this worker.
 
         Returns:
             WorkerInfo: name and rank.
@@ -183,7 +187,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def get_worker_infos(self) -> list[WorkerInfo]:
-        """All workers of the group.
+        """Returns all workers of the group.
 
         Returns:
             list[WorkerInfo]: names and ranks.
@@ -201,33 +205,33 @@ class Agent(abc.ABC):
             timeout (float): seconds; ``UNSET`` for the agent's own limit.
 
         Returns:
-            Future: of the result.
+            Future: the future of the result.
         """
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Begins to serve. ``init_rpc`` calls it once."""
+        """Starts to serve calls. ``init_rpc`` calls it once."""
 
     @abc.abstractmethod
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits until the calls of all workers are over.
+        """Waits until the calls of all workers have ended.
 
         Args:
-            shutdown (bool): whether the agent is to end afterwards.
-            timeout (float): seconds that this waits at most; 0 for no limit.
+            shutdown (bool): True to end the agent afterwards.
+            timeout (float): maximum time to wait in seconds; 0 for no limit.
         """
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Waits for what the agent has begun itself."""
+        """Waits for the calls that the agent itself has started."""
 
     @abc.abstractmethod
     def shutdown(self) -> None:
-        """Ends the agent at once; does nothing if it has ended."""
+        """Ends the agent immediately; does nothing if it has ended."""
 
     @abc.abstractmethod
     def get_metrics(self) -> dict[str, str]:
-        """Numbers of the agent.
+        """Returns the metrics of the agent.
 
         Returns:
             dict[str, str]: values by name.
@@ -235,7 +239,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def get_debug_info(self) -> dict[str, str]:
-        """What helps to find a fault.
+        """Returns information for debugging.
 
         Returns:
             dict[str, str]: values by name.
@@ -243,14 +247,14 @@ class Agent(abc.ABC):
 
 
 def _timeout(timeout: float | None) -> float | None:
-    """As the extension has it: None is the agent's own."""
+    """Returns a timeout in the form of the extension; None is the agent's own."""
     if timeout is None:
         raise ValueError("timeout is None: give seconds, math.inf for no limit, or leave it out")
     return None if timeout == UNSET else timeout
 
 
 class RdzvAgent(Agent):
-    """The agent that rdzv brings along."""
+    """Agent that is part of rdzv."""
 
     def __init__(
         self, name: str, rank: int | None, world_size: int | None, store: Store | None, options: RpcOptions
@@ -265,10 +269,10 @@ class RdzvAgent(Agent):
         self._me = WorkerInfo(*self._native.me)
 
     # Threads
-    # ------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        """One more thread for calls, if there may be one."""
+        """Starts one more thread for calls, unless the limit is reached."""
         with self._lock:
             if self._threads >= self.options.num_worker_threads:
                 return
@@ -278,8 +282,8 @@ class RdzvAgent(Agent):
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        # No frame of the extension is below this one, so that the end of the interpreter may stop
-        # it anywhere.
+        # No frame of the extension is below this one, so the end of the interpreter may stop it
+        # anywhere.
         native, serve = self._native, self._serve
         try:
             while (taken := native.next_request()) is not None:
@@ -293,13 +297,13 @@ class RdzvAgent(Agent):
             pass
 
     def _watch(self) -> None:
-        """Before a future is watched: there is a thread that tells of its end."""
+        """Ensures that a thread can report the end of a watched future."""
         if not self._done_threads:
             self._spawn_done()
 
     def _spawn_done(self) -> None:
         with self._lock:
-            # One that waits for another must not keep that from being told.
+            # A callback that waits for another future must not delay the report of that future.
             if self._done_threads >= max(self.options.num_worker_threads, 2):
                 return
             self._done_threads += 1
@@ -317,13 +321,13 @@ class RdzvAgent(Agent):
                 try:
                     settle()
                 except Exception:
-                    _logger.exception("the end of a call could not be told")
+                    _logger.exception("the callback for the end of a call failed")
                 del settle, taken
         except RuntimeError:
             pass
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop for functions that are coroutines, on a thread of its own."""
+        """Returns the event loop for coroutines, which has a separate thread."""
         with self._lock:
             if self._loop is None:
                 import asyncio
@@ -334,7 +338,7 @@ class RdzvAgent(Agent):
             return self._loop
 
     # Calls that come
-    # ------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def _serve(self, request: RpcRequest) -> None:
         before = _request.set(request)
@@ -382,8 +386,8 @@ class RdzvAgent(Agent):
 
     def _run(self, request: RpcRequest, entry: _functions.Entry, message: list[Any]) -> None:
         try:
-            # Nobody has the arguments any more when the caller has its answer: the next call's need
-            # memory.
+            # The arguments are dropped before the caller gets its answer, because the next call
+            # needs their memory.
             args, kwargs = message
             message.clear()
             result = entry.call(*args, **kwargs)
@@ -424,7 +428,7 @@ class RdzvAgent(Agent):
 
     def _answer(self, request: RpcRequest, result: object) -> None:
         if request.keeps:
-            # The value of another reference would be kept by two owners.
+            # Otherwise two owners would keep the value of a reference.
             request.keep(result)
             return
         try:
@@ -475,7 +479,7 @@ class RdzvAgent(Agent):
         references: list[RpcReference],
         timeout: float | None,
     ) -> tuple[Any, list[Any], list[RpcReference]]:
-        """Sends a message to a function of this name, and waits for the message of its result."""
+        """Sends a message to a function by name, and returns its result message."""
         return self._native.call_sync(self._to(to), name, body, parts, references, timeout, _request.get())
 
     def call_async(
@@ -512,14 +516,20 @@ class RdzvAgent(Agent):
         return self.call_async(to, *message, timeout)
 
     def start(self) -> None:
-        """Begins to serve. What has come meanwhile has waited: its functions find the agent of the process."""
+        """Starts to serve calls.
+
+        Earlier calls have waited, so that their functions find the agent of the process.
+        """
         self._spawn()
 
     def sync(self) -> None:
         pass
 
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits until nothing is in flight and the group may part; the agent has ended afterwards."""
+        """Waits until nothing is in flight and the group may end.
+
+        The agent has ended afterwards.
+        """
         try:
             self._native.shutdown(True, math.inf if timeout == 0 else timeout)
         finally:
@@ -529,7 +539,7 @@ class RdzvAgent(Agent):
         try:
             self._native.shutdown(False, None)
         except RuntimeError:
-            # It has ended already.
+            # The agent has already ended.
             pass
         self._end_loop()
 
@@ -552,7 +562,7 @@ class RdzvAgent(Agent):
 
 
 def _not_sent(func: Any, name: str | None, args: Any, kwargs: Any, error: Exception) -> Exception:
-    """Which argument cannot be sent, and why."""
+    """Returns the error that names the argument which cannot be sent."""
     if isinstance(error, ValueError):
         return type(error)(str(error))
     if name is None:
@@ -568,7 +578,7 @@ def _not_sent(func: Any, name: str | None, args: Any, kwargs: Any, error: Except
 
 
 def _path(items: list[tuple[str, Any]]) -> str:
-    """The path to the innermost part that cannot be pickled."""
+    """Returns the path to the innermost part that cannot be pickled."""
     for path, value in items:
         try:
             _values.dump(value)
@@ -605,14 +615,14 @@ def any_agent() -> Agent | None:
 
 
 def _after_fork() -> None:
-    # The agent is the parent's; the child may have one of its own.
+    # The parent owns the agent; the child may make another one.
     global _agent, _starting
     _left.append(_agent)
     _agent = None
     _starting = threading.Lock()
 
 
-# What a child has from its parent. It is not dropped.
+# Agents that a child has from its parent. They are not dropped.
 _left: list[Agent | None] = []
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""The functions of ``rdzv.rpc``."""
+"""Functions of ``rdzv.rpc``."""
 
 from __future__ import annotations
 
@@ -31,22 +31,27 @@ def init_rpc(
 ) -> None:
     """Makes this process a worker that calls others and is called.
 
-    With a world size this returns when all workers are there; without one, when this worker has joined the others.
+    With a world size, this returns when all workers have arrived. In a dynamic group, it returns
+    when this worker has joined the others.
 
     Args:
-        name (str): its name: 1 to 127 letters, digits, ``-``, ``_`` and ``:``. No other worker has it.
-        backend (BackendType | None): who makes the agent. Default: the one whose options these are, else ``RDZV``.
-        rank (int): its rank, which is its id. Default: that of the init method, ``RANK`` with ``env://``.
-        world_size (int | None): number of workers of a static group. Default and 0: a dynamic group, or what
-            ``WORLD_SIZE`` says, if this is a worker of ``rdzv run``.
-        rpc_backend_options (RpcOptions | None): what else can be chosen.
-        store (Store | None): where the workers meet. Default: the store that ``init_method`` names.
+        name (str): name of the worker: 1 to 127 letters, digits, ``-``, ``_`` and ``:``. It must be
+            unique.
+        backend (BackendType | None): backend that makes the agent. Default: the backend of the
+            options, or ``RDZV``.
+        rank (int): rank of the worker, which is its id. Default: the rank of the init method, for
+            example ``RANK`` with ``env://``.
+        world_size (int | None): number of workers of a static group. Default and 0: a dynamic
+            group, or ``WORLD_SIZE`` in a worker of ``rdzv run``.
+        rpc_backend_options (RpcOptions | None): options of the backend.
+        store (Store | None): store where the workers meet. Default: the store of ``init_method``.
 
     Raises:
-        TypeError: ``backend`` is no member of ``BackendType``, or the options are of no known type.
-        RuntimeError: this process has an agent already.
-        RpcError: the name is bad or taken, or the group could not be formed; nothing is left then.
-        Deadline: workers did not come; the text names them.
+        TypeError: ``backend`` is no member of ``BackendType``, or the options have an unknown type.
+        RuntimeError: this process already has an agent.
+        RpcError: the name is invalid or taken, or the group could not be formed. Nothing is left
+            then.
+        Deadline: workers did not arrive in time; the text names them.
 
     Example:
         >>> from rdzv import StoreServer, TCPStore, rpc
@@ -90,7 +95,7 @@ def _inferred(options: object) -> backend_registry.BackendType:
         try:
             default = backend_registry.construct_rpc_backend_options(backend)
         except Exception:
-            # A backend without default options is chosen by its name only.
+            # A backend without default options can be chosen only by its name.
             continue
         if isinstance(options, type(default)):
             if backend.name != "RDZV":
@@ -103,13 +108,14 @@ def shutdown(graceful: bool = True, timeout: float = 0) -> None:
     """Ends the agent of this process.
 
     Args:
-        graceful (bool): wait until the calls of this worker are over, and in a static group until all workers shut
-            down. False: end at once; calls on their way fail.
-        timeout (float): seconds that this waits at most; 0 for no limit.
+        graceful (bool): True to wait until the calls of this worker have ended. In a static group,
+            it also waits until all workers shut down. False: end immediately; calls in flight fail.
+        timeout (float): maximum time to wait in seconds; 0 for no limit.
 
     Raises:
-        Deadline: calls were not over, or workers had not come; the text names them. The agent has ended all the same.
-        RuntimeError: there is no agent.
+        Deadline: calls had not ended, or workers had not arrived; the text names them. The agent
+            has ended all the same.
+        RuntimeError: this process has no agent.
 
     Example:
         >>> from rdzv import rpc
@@ -138,7 +144,7 @@ def _anybody() -> Agent:
 
 
 def get_worker_info(name: str | int | WorkerInfo | None = None) -> WorkerInfo:
-    """A worker of the group.
+    """Returns a worker of the group.
 
     Args:
         name (str | int | None): its name or rank. Default: this worker.
@@ -147,7 +153,7 @@ def get_worker_info(name: str | int | WorkerInfo | None = None) -> WorkerInfo:
         WorkerInfo: name and rank.
 
     Raises:
-        RpcError: nobody has this name; the text has those that there are.
+        RpcError: no worker has this name; the text lists the workers.
 
     Example:
         >>> from rdzv import rpc
@@ -182,25 +188,25 @@ def rpc_sync(
 ) -> Any:
     """Calls a function on a worker, and waits for its result.
 
-    Arrays and tensors in arguments and results are not copied into the message: leave them unchanged until the result
-    is there.
+    Arrays and tensors in arguments and results are not copied into the message. Leave them
+    unchanged until the result has arrived.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
-        func (callable): the function, which the worker has under the same name.
-        args (tuple): its arguments.
-        kwargs (dict | None): its keyword arguments.
+        func (callable): the function; the worker must have it under the same name.
+        args (tuple): arguments of the function.
+        kwargs (dict | None): keyword arguments of the function.
         timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
 
     Returns:
-        object: what the function returns.
+        object: the return value of the function.
 
     Raises:
-        Exception: what the function raised, with the traceback of the callee as a note.
-        RemoteError: the same, where the exception cannot be raised here.
-        Deadline: the time was over.
+        Exception: the exception of the function, with the traceback of the callee as a note.
+        RemoteError: the same, if the exception cannot be raised here.
+        Deadline: the result did not arrive in time.
         PeerLost: the worker is lost.
-        RpcError: it has no such function, or refused the call; ``kind`` says why.
+        RpcError: the worker has no such function, or refused the call; ``kind`` has the reason.
         TypeError: an argument cannot be sent; nothing was sent.
 
     Example:
@@ -242,17 +248,17 @@ def rpc_async(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Calls a function on a worker, and goes on.
+    """Calls a function on a worker, without waiting for its result.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function.
-        args (tuple): its arguments.
-        kwargs (dict | None): its keyword arguments.
+        args (tuple): arguments of the function.
+        kwargs (dict | None): keyword arguments of the function.
         timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
 
     Returns:
-        Future: of the result; it can be awaited.
+        Future: the future of the result; it can be awaited.
 
     Raises:
         TypeError: an argument cannot be sent; nothing was sent.
@@ -296,17 +302,17 @@ def remote(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Has a worker call a function and keep the result.
+    """Calls a function on a worker, which keeps the result.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function, or a class.
-        args (tuple): its arguments.
-        kwargs (dict | None): its keyword arguments.
-        timeout (float): seconds until the worker has taken the call. Default: the agent's.
+        args (tuple): arguments of the function.
+        kwargs (dict | None): keyword arguments of the function.
+        timeout (float): seconds until the worker has accepted the call. Default: the agent's.
 
     Returns:
-        RRef: a reference to the result, at once. What goes wrong is told by it.
+        RRef: a reference to the result, immediately. The reference reports all failures.
 
     Raises:
         TypeError: an argument cannot be sent; nothing was sent.
@@ -344,15 +350,15 @@ async def call(
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function.
-        *args (object): its arguments.
+        *args (object): arguments of the function.
         timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
-        **kwargs (object): its keyword arguments.
+        **kwargs (object): keyword arguments of the function.
 
     Returns:
-        object: what the function returns.
+        object: the return value of the function.
 
     Raises:
-        Exception: as :func:`rpc_sync`.
+        Exception: the exceptions of :func:`rpc_sync`.
 
     Example:
         >>> import asyncio
@@ -369,22 +375,22 @@ async def call(
 
 
 def get_rpc_timeout() -> float:
-    """The limit of calls that do not say so themselves.
+    """Returns the default time limit of calls.
 
     Returns:
-        float: seconds; ``math.inf`` for none.
+        float: seconds; ``math.inf`` for no limit.
     """
     return _agent.current()._native.timeout
 
 
 def set_rpc_timeout(timeout: float) -> None:
-    """Changes it, for calls made from now on.
+    """Sets the default time limit of later calls.
 
     Args:
-        timeout (float): seconds; ``math.inf`` for none.
+        timeout (float): seconds; ``math.inf`` for no limit.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: the timeout is not positive.
 
     Example:
         >>> from rdzv import rpc
@@ -395,7 +401,7 @@ def set_rpc_timeout(timeout: float) -> None:
 
 
 def caller() -> WorkerInfo | None:
-    """The worker whose call this thread, task or callback works on.
+    """Returns the worker whose call this thread, task or callback executes.
 
     Returns:
         WorkerInfo | None: None outside of a call.
@@ -410,7 +416,9 @@ def caller() -> WorkerInfo | None:
 
 
 def is_cancelled() -> bool:
-    """Whether nobody waits for the result of the call that this thread works on: its time is over, or it was given up.
+    """Returns True if no worker waits for the result of the current call.
+
+    The call has then timed out, or was cancelled.
 
     Returns:
         bool: False outside of a call.

@@ -1,4 +1,4 @@
-"""Functions that others may call, by name."""
+"""Functions that other workers may call, by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """A function, and how it is run."""
+    """Function, and the way to run it."""
 
     __slots__ = ("call", "is_coroutine", "blocking", "is_raw")
 
@@ -25,12 +25,12 @@ class Entry:
         self.call = call
         self.blocking = blocking
         self.is_coroutine = inspect.iscoroutinefunction(call)
-        # It reads the message of the call, and writes that of its result, by itself.
+        # The function itself reads the message of the call, and writes the message of its result.
         self.is_raw = is_raw
 
 
 _entries: dict[str, Entry] = {}
-# By identity: not every callable can be hashed, and none of them goes away.
+# By identity: some callables cannot be hashed, and none of these is ever dropped.
 _names: dict[int, str] = {}
 _classes: set[tuple[str, str]] = set()
 
@@ -50,20 +50,22 @@ if TYPE_CHECKING:
 
 
 def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -> Any:
-    """Marks a function as one that other workers may call, or a class whose instances they may send and use.
+    """Registers a function for calls, or a class for its instances, by name.
 
     Args:
-        f (callable | type): a function, an ``async def``, or a class. Of a class the constructor may be called, and
-            through a reference all methods whose names do not begin with ``_``; its instances may be in arguments.
-        name (str | None): the name under which it is called. Default: module and qualified name.
-        blocking (bool): False for a function that never waits and is over at once: it runs on the thread of the event
-            loop. Default True.
+        f (callable | type): a function, an ``async def``, or a class. Other workers may call the
+            constructor of a class. Through a reference, they may call all methods whose names do
+            not begin with ``_``. Its instances may be in arguments.
+        name (str | None): name for calls. Default: module and qualified name.
+        blocking (bool): False for a short function that never waits: it runs on the thread of the
+            event loop. Default True.
 
     Returns:
         callable: the same function or class. Without ``f``: a decorator.
 
     Raises:
-        ValueError: the name is another function's, or it is a lambda or local function without a name.
+        ValueError: another function has the name, or the function is a lambda or local without a
+            name.
 
     Example:
         >>> from rdzv import rpc
@@ -83,7 +85,7 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
             raise ValueError(f"{f!r} cannot be found by its module: give it a name, as in @rpc.function(name=\"...\")")
         name = f"{module}:{qualname}"
     known = _entries.get(name)
-    # A module that is loaded again brings the same function anew.
+    # A module that is loaded again provides a new object of the same function.
     if known is not None and known.call is not f and getattr(known.call, "__qualname__", 0) != getattr(f, "__qualname__", 1):
         raise ValueError(f"the name {name} is that of {known.call!r} already")
     _entries[name] = Entry(f, blocking)
@@ -94,12 +96,12 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
 
 
 def raw(name: str, f: Callable[[Any, list[Any], list[Any]], tuple[bytes, list[Any], list[Any]]]) -> None:
-    """Has calls of this name answered by a function that reads and writes messages."""
+    """Registers a function that reads and writes messages itself."""
     _entries[name] = Entry(f, is_raw=True)
 
 
 def name_of(f: Any) -> str | None:
-    """The name under which a worker finds the function; None if there is none."""
+    """Returns the name by which a worker finds the function; None without a name."""
     name = _names.get(id(f))
     if name is not None and _entries[name].call is f:
         return name
@@ -109,12 +111,12 @@ def name_of(f: Any) -> str | None:
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    # A bound method, for example, is another object each time.
+    # A bound method, for example, is a new object each time.
     return f"{module}:{qualname}" if found is f else None
 
 
 def resolve(name: str) -> Entry:
-    """The function of this name, if it may be called."""
+    """Returns the function of this name, if it may be called."""
     entry = _entries.get(name)
     if entry is not None:
         return entry
@@ -146,7 +148,7 @@ def resolve(name: str) -> Entry:
 
 
 def method(value: object, name: str) -> Callable[..., Any]:
-    """A method of a value, if it may be called through a reference."""
+    """Returns a method of a value, if it may be called through a reference."""
     found: Any = getattr(value, name)
     if _values.policy.mode == "any":
         return found  # type: ignore[no-any-return]

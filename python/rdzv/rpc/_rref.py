@@ -1,4 +1,4 @@
-"""References to values that stay on the worker that has them."""
+"""References to values that stay on their worker."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ T = TypeVar("T")
 
 
 class RRef(Generic[T]):
-    """A reference to a value on some worker. It may be in the arguments and the result of any call; the value lives
-    until its last reference is dropped.
+    """Reference to a value on some worker.
+
+    It may be in the arguments and the result of any call. The value exists until its last reference
+    is dropped.
 
     Args:
         value (object): a value of this worker.
         type_hint (type | None): as in torch; not used.
 
     Raises:
-        RuntimeError: there is no agent.
+        RuntimeError: this process has no agent.
 
     Example:
         >>> from rdzv import StoreServer, TCPStore, rpc
@@ -51,7 +53,7 @@ class RRef(Generic[T]):
         return rref
 
     def is_owner(self) -> bool:
-        """Whether the value is on this worker.
+        """Returns True if the value is on this worker.
 
         Returns:
             bool: True on the owner.
@@ -59,23 +61,23 @@ class RRef(Generic[T]):
         return self._rdzv_reference.is_owner
 
     def owner(self) -> WorkerInfo:
-        """The worker that has the value.
+        """Returns the worker that has the value.
 
         Returns:
-            WorkerInfo: its name and rank.
+            WorkerInfo: name and rank of the worker.
         """
         return WorkerInfo(*self._rdzv_reference.owner)
 
     def owner_name(self) -> str:
-        """The name of the worker that has the value.
+        """Returns the name of the worker that has the value.
 
         Returns:
-            str: its name.
+            str: the name.
         """
         return self._rdzv_reference.owner[0]
 
     def confirmed_by_owner(self) -> bool:
-        """Whether the owner knows of this reference.
+        """Returns True if the owner knows this reference.
 
         Returns:
             bool: always True on the owner itself.
@@ -83,7 +85,7 @@ class RRef(Generic[T]):
         return self._rdzv_reference.confirmed_by_owner
 
     def to_here(self, timeout: float = UNSET) -> T:
-        """A copy of the value; on the owner the value itself. Waits until there is one.
+        """Waits for the value, and returns a copy; on the owner the value itself.
 
         Args:
             timeout (float): seconds. Default: the agent's.
@@ -92,8 +94,8 @@ class RRef(Generic[T]):
             object: the value.
 
         Raises:
-            Exception: what the function failed with that should have made it.
-            Deadline: the time was over.
+            Exception: the exception of the function that should have made the value.
+            Deadline: the value did not arrive in time.
             PeerLost: the owner is lost.
         """
         limit = _agent._timeout(timeout)
@@ -110,7 +112,7 @@ class RRef(Generic[T]):
         return _agent.current()._native.timeout if limit is None else limit
 
     def local_value(self) -> T:
-        """The value itself, on its owner. Waits until there is one.
+        """Waits for the value, and returns it on its owner.
 
         Returns:
             object: the value.
@@ -121,13 +123,13 @@ class RRef(Generic[T]):
         return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
 
     def rpc_sync(self, timeout: float = UNSET) -> Any:
-        """A proxy whose methods are called on the owner, and waited for.
+        """Returns a proxy whose methods run on the owner, and return results.
 
         Args:
-            timeout (float): seconds of each call. Default: the agent's.
+            timeout (float): time limit of each call in seconds. Default: the agent's.
 
         Returns:
-            object: has the methods of the value.
+            object: a proxy with the methods of the value.
 
         Example:
             >>> from rdzv import rpc
@@ -137,13 +139,13 @@ class RRef(Generic[T]):
         return _Proxy(self, _agent.RdzvAgent.call_sync, timeout)
 
     def rpc_async(self, timeout: float = UNSET) -> Any:
-        """A proxy whose methods are called on the owner, and give futures.
+        """Returns a proxy whose methods run on the owner, and return futures.
 
         Args:
-            timeout (float): seconds of each call. Default: the agent's.
+            timeout (float): time limit of each call in seconds. Default: the agent's.
 
         Returns:
-            object: has the methods of the value.
+            object: a proxy with the methods of the value.
 
         Example:
             >>> from rdzv import rpc
@@ -153,13 +155,13 @@ class RRef(Generic[T]):
         return _Proxy(self, _agent.RdzvAgent.call_async, timeout)
 
     def remote(self, timeout: float = UNSET) -> Any:
-        """A proxy whose methods are called on the owner, and give references to what they return.
+        """Returns a proxy whose methods run on the owner, and return references.
 
         Args:
-            timeout (float): seconds until the owner has taken each call. Default: the agent's.
+            timeout (float): seconds until the owner has accepted each call. Default: the agent's.
 
         Returns:
-            object: has the methods of the value.
+            object: a proxy with the methods of the value.
 
         Example:
             >>> from rdzv import rpc
@@ -180,7 +182,7 @@ _values.reference_class = RRef
 
 
 def remote(agent: _agent.RdzvAgent, *call: Any) -> RRef[Any]:
-    """Reference to the result of a call, which the callee keeps."""
+    """Returns a reference to the result of a call, which the callee keeps."""
     return RRef._of(agent.call_remote(*call))
 
 

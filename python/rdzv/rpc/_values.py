@@ -1,4 +1,7 @@
-"""Values as messages: a pickle of protocol 5, with arrays and tensors beside it, and the policy of reading one."""
+"""Values as messages, and the policy for reading them.
+
+A value is a pickle of protocol 5, with arrays and tensors beside it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 
     from rdzv._rdzv import RpcReference
 
-# A function of `_functions`, which sets it: this module is below that one.
+# Function of `_functions`, which sets it, because this module is below that one.
 _is_registered_class: Callable[[str, str], bool] | None = None
 
-# Names that every policy admits, beside the builtin types that need none.
+# Names that every policy admits, besides builtin types that need no name.
 _ADMITTED = {
     "builtins": {"complex", "frozenset", "range", "set", "slice"},
     "collections": {"OrderedDict", "deque"},
@@ -40,7 +43,7 @@ _ADMITTED = {
 
 
 class Policy:
-    """Which classes a pickle may name, and which functions may be called.
+    """Classes that a pickle may name, and functions that may be called.
 
     ``mode`` is ``"registered"``, ``"importable"`` (then with ``packages``) or ``"any"``.
     """
@@ -52,13 +55,13 @@ class Policy:
         self.packages = tuple(packages)
 
     def covers(self, module: object) -> bool:
-        """Whether a module is in one of the packages."""
+        """Returns True if a module is in one of the packages."""
         if not isinstance(module, str):
             return False
         return any(module == package or module.startswith(package + ".") for package in self.packages)
 
     def admits(self, module: str, name: str) -> bool:
-        """Whether a pickle may name this class."""
+        """Returns True if a pickle may name this class."""
         if name in _ADMITTED.get(module, ()):
             return True
         if module == "builtins":
@@ -76,13 +79,13 @@ class Policy:
         return False
 
 
-# A tensor with gaps keeps its strides if it takes at most so many times the memory of its elements.
+# Maximum memory of a tensor with gaps, as a multiple of its elements, for it to keep its strides.
 _MOST_GAPS = 16
 
-# That of the current agent.
+# Policy of the current agent.
 policy = Policy()
 
-# The class of references that are read. `_rref` sets it, and `rdzv.torch.rpc` while its agent runs.
+# Class of received references. `_rref` sets it, and `rdzv.torch.rpc` while its agent runs.
 reference_class: Any = None
 
 # References of the message that this thread reads.
@@ -101,7 +104,7 @@ class _Pickler(pickle.Pickler):
             return _reference, (len(self._references) - 1,)
         if "torch" in sys.modules:
             torch = sys.modules["torch"]
-            # While torch is being imported it may lack it.
+            # While torch is being imported, this attribute may be missing.
             tensor = getattr(torch, "Tensor", None)
             if tensor is not None and isinstance(obj, tensor):
                 return _reduced_tensor(torch, obj)
@@ -115,12 +118,12 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-# Most functions return it.
+# Most functions return None.
 _NONE = pickle.dumps(None, 5)
 
 
 def dump(obj: object) -> tuple[bytes, list[Any], list[RpcReference]]:
-    """The pickle of an object, the memory beside it, and the references in it."""
+    """Returns the pickle of an object, the memory beside it, and its references."""
     if obj is None:
         return _NONE, [], []
     file = io.BytesIO()
@@ -131,7 +134,7 @@ def dump(obj: object) -> tuple[bytes, list[Any], list[RpcReference]]:
 
 
 def load(body: Any, parts: list[Any], references: list[RpcReference]) -> Any:
-    """The object, if the policy admits all that the pickle names."""
+    """Reads an object, if the policy admits all names in the pickle."""
     if body == _NONE:
         return None
     if policy.mode != "any":
@@ -149,7 +152,7 @@ def load(body: Any, parts: list[Any], references: list[RpcReference]) -> Any:
 
 
 def load_plain(body: bytes) -> Any:
-    """An object of builtin types only."""
+    """Reads an object of builtin types only."""
     if pickle_globals(body, 0):
         raise pickle.UnpicklingError("the value names a class")
     return pickle.loads(body)
@@ -194,7 +197,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         if dense.is_contiguous():
             detached = dense
         else:
-            # There are gaps, which are not sent, and made again unless they are large.
+            # Gaps are not sent. The receiver makes them again unless they are large.
             strides = strides if _reach(tensor.shape, strides) <= _MOST_GAPS * tensor.numel() else None
             detached = detached.contiguous()
     memory = pickle.PickleBuffer(TensorMemory(detached))
@@ -223,8 +226,8 @@ def _tensor(
     if not count:
         tensor = torch.empty(shape, dtype=kind)
     else:
-        # A leased block is read-only, which torch has no word for: it would warn and then write to
-        # it.
+        # A leased block is read-only. torch does not support read-only memory: it would warn and
+        # then write to it.
         if view.readonly:
             view = memoryview(bytearray(view))
         tensor = torch.frombuffer(view, dtype=kind)
@@ -233,7 +236,7 @@ def _tensor(
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Number of elements from the first to the last of a tensor."""
+    """Returns the number of elements from the first to the last of a tensor."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
 
 

@@ -1,7 +1,7 @@
-"""Makers of agents, by name, with the signatures of ``torch.distributed.rpc.backend_registry``.
+"""Backends by name, as in ``torch.distributed.rpc.backend_registry``.
 
-``BackendType`` is one class for the life of the process, so a member that somebody has stays one when others are
-registered. It is not an ``enum.Enum``, which cannot grow.
+``BackendType`` is one class for the life of the process. So existing members stay members when
+other backends are registered. It is not an ``enum.Enum``, which cannot grow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else:
     from types import MappingProxyType
 
     BackendValue = namedtuple("BackendValue", ["construct_rpc_backend_options_handler", "init_backend_handler"])
-    BackendValue.__doc__ = """The two functions of a backend.
+    BackendValue.__doc__ = """Functions of a backend.
 
     Args:
         construct_rpc_backend_options_handler (callable): makes options.
@@ -51,7 +51,7 @@ _members: dict[str, BackendType] = {}
 
 
 class _Members(type):
-    """Has the backends as attributes, and can be iterated, the latest first."""
+    """Metaclass with the backends as attributes, and in iterations, latest first."""
 
     def __getattr__(cls, name: str) -> BackendType:
         member = _members.get(name)
@@ -80,7 +80,9 @@ class _Members(type):
 
 
 class BackendType(metaclass=_Members):
-    """The backends: ``BackendType.RDZV``, ``BackendType["RDZV"]``, iteration, ``len``, ``in``.
+    """Backends: ``BackendType.RDZV``, ``BackendType["RDZV"]``, iteration.
+
+    ``len`` and ``in`` work too.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType
@@ -98,12 +100,12 @@ class BackendType(metaclass=_Members):
 
     @property
     def name(self) -> str:
-        """str: the name under which it was registered."""
+        """str: name under which it was registered."""
         return self._name
 
     @property
     def value(self) -> BackendValue:
-        """BackendValue: its two functions."""
+        """BackendValue: functions of the backend."""
         return self._value
 
     _name: str
@@ -125,7 +127,7 @@ def is_member(value: object) -> bool:
 
 
 def backend_registered(backend_name: str) -> bool:
-    """Whether there is a backend of this name.
+    """Returns True if a backend has this name.
 
     Args:
         backend_name (str): the name, compared exactly.
@@ -146,13 +148,14 @@ def register_backend(
     construct_rpc_backend_options_handler: Callable[..., Any],
     init_backend_handler: Callable[..., Any],
 ) -> BackendType:
-    """Registers a maker of agents.
+    """Registers a backend, which makes agents.
 
     Args:
-        backend_name (str): its name.
-        construct_rpc_backend_options_handler (callable): ``(rpc_timeout, init_method, **kwargs)``, returns options.
-        init_backend_handler (callable): called with the keywords ``store``, ``name``, ``rank``, ``world_size`` and
-            ``rpc_backend_options``; returns a :class:`rdzv.rpc.Agent`.
+        backend_name (str): name of the backend.
+        construct_rpc_backend_options_handler (callable): function ``(rpc_timeout, init_method,
+            **kwargs)`` that returns options.
+        init_backend_handler (callable): function that returns a :class:`rdzv.rpc.Agent`. It gets
+            the keywords ``store``, ``name``, ``rank``, ``world_size`` and ``rpc_backend_options``.
 
     Returns:
         BackendType: the new member.
@@ -183,15 +186,15 @@ def construct_rpc_backend_options(
 
     Args:
         backend (BackendType): the backend.
-        rpc_timeout (float): seconds that a call may take. Default 60.
+        rpc_timeout (float): time limit of calls in seconds. Default 60.
         init_method (str): URL of the store. Default ``env://``.
-        **kwargs (object): what the backend knows beside these.
+        **kwargs (object): further options of the backend.
 
     Returns:
         object: the options.
 
     Raises:
-        TypeError: the backend does not know a keyword.
+        TypeError: the backend does not support a keyword.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType, construct_rpc_backend_options
@@ -202,15 +205,15 @@ def construct_rpc_backend_options(
 
 
 def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
-    """Has a backend make an agent.
+    """Makes an agent with a backend.
 
     Args:
         backend (BackendType): the backend.
-        *args (object): passed on.
-        **kwargs (object): passed on.
+        *args (object): passed to the backend.
+        **kwargs (object): passed to the backend.
 
     Returns:
-        Agent: what the backend returns.
+        Agent: the agent that the backend returns.
 
     Example:
         >>> from rdzv.rpc.backend_registry import init_backend, register_backend
@@ -222,7 +225,7 @@ def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
 
 
 def check_agent(agent: object) -> None:
-    """Refuses what an init handler has returned, if it is no agent."""
+    """Refuses the result of an init handler if it is no agent."""
     if isinstance(agent, Agent):
         return
     missing = [name for name in sorted(Agent.__abstractmethods__) if not callable(getattr(agent, name, None))]

@@ -1,4 +1,4 @@
-"""Decorators of functions that are called."""
+"""Decorators of functions for calls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["async_execution"]
 
 
 def async_execution(fn: Callable[P, Future[R]]) -> Callable[P, R]:
-    """Marks a function that returns a :class:`rdzv.rpc.Future`: its caller gets what that comes to.
+    """Marks a function that returns a :class:`rdzv.rpc.Future`.
 
-    No thread waits meanwhile. Put it below ``@rpc.function``, and below ``@staticmethod`` or ``@classmethod``.
+    The caller gets the result of that future, and no thread waits for it. Put this below
+    ``@rpc.function``, and below ``@staticmethod`` or ``@classmethod``.
 
     Args:
         fn (callable): a function that returns a future.

@@ -1,4 +1,7 @@
-"""rdzv for PyTorch. Importing it makes ``rdzv://`` a scheme of ``torch.distributed.init_process_group``."""
+"""PyTorch support of rdzv.
+
+Importing it makes ``rdzv://`` a scheme of ``torch.distributed.init_process_group``.
+"""
 
 try:
     import torch as _torch  # noqa: F401

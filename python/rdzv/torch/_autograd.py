@@ -1,8 +1,9 @@
-"""Contexts of distributed autograd, and the tensors that calls carry in them, for :mod:`rdzv.torch.rpc`.
+"""Contexts of distributed autograd, and their tensors in calls.
 
-A *context* exists on all workers that took part in its calls. A *message* is the tensors that need gradients in one call or
-one answer. Its sender keeps the edges of the graph where their gradients go on (`Sent`); its receiver gets tensors whose
-`grad_fn` ends the graph there (`Received`). `_backward` carries the gradients.
+The module belongs to :mod:`rdzv.torch.rpc`. A *context* exists on all workers of its calls. A
+*message* has the tensors of one call or one answer that need gradients. Its sender keeps the edges
+of the graph where their gradients continue (`Sent`). Its receiver gets tensors whose `grad_fn` ends
+the graph there (`Received`). `_backward` carries the gradients.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
     from rdzv.rpc._agent import RdzvAgent
 
-# The rank of a worker is above these bits, its own numbers below them, as in torch.
+# Number of bits for the numbers of a worker; its rank is above them, as in torch.
 _BITS = 48
-# Contexts that have ended are remembered, for calls that are late.
+# Number of ended contexts that are remembered, for late calls.
 _REMEMBERED = 4096
 
-# The mark of a message: context, number of the message (0 without tensors that need gradients), and
-# which tensors.
+# Mark of a message: context, number of the message, and indices of the tensors. The number is 0
+# without tensors that need gradients.
 Mark = tuple[int, int, list[int]]
 
 _agent: RdzvAgent | None = None
@@ -42,7 +43,7 @@ _local = threading.local()
 
 
 class _Touch(torch.autograd.Function):
-    """Has the node of a tensor that was not computed made, in any layout."""
+    """Creates the node of a tensor that was not computed, in any layout."""
 
     @staticmethod
     def forward(_: Any, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
@@ -56,12 +57,12 @@ def _edge(tensor: torch.Tensor) -> GradientEdge:
         return GradientEdge(*_Touch.apply(tensor).grad_fn.next_functions[0])
 
 
-# The type of these nodes.
+# Type of these nodes.
 _LEAF: type = type(_edge(torch.empty(0, requires_grad=True)).node)
 
 
 def start(agent: RdzvAgent) -> None:
-    """Before the agent serves calls."""
+    """Prepares this module, before the agent serves calls."""
     global _agent, _numbers
     stop()
     _agent, _numbers = agent, itertools.count(1)
@@ -86,7 +87,7 @@ def _next_number() -> int:
 
 
 def _call(worker: int, function: Any, *args: Any) -> Future[Any]:
-    # The loss of a worker is noticed; how long its part of a pass takes is not known.
+    # The loss of a worker is detected, but the duration of its part of a pass is unknown.
     assert _agent is not None
     return _agent.call_async(worker, function, args, None, math.inf)
 
@@ -94,17 +95,17 @@ def _call(worker: int, function: Any, *args: Any) -> Future[Any]:
 def _failure(value: Callable[[], object]) -> BaseException | None:
     try:
         value()
-    except BaseException as error:  # noqa: BLE001, it is told on
+    except BaseException as error:  # noqa: BLE001, it is passed on
         return error
     return None
 
 
 # Messages
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 class Sent:
-    """Where the gradients of a message go on, on the worker that sent it."""
+    """Edges where the gradients of a message continue, on its sender."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self.edges = [_edge(tensor) for tensor in tensors]
@@ -115,7 +116,7 @@ class Sent:
 
 
 class Received:
-    """A message, on the worker that received it."""
+    """Message, on the worker that received it."""
 
     def __init__(self, number: int, tensors: list[torch.Tensor]) -> None:
         self.number = number
@@ -135,12 +136,12 @@ def _forward(node: Any, _: torch.Tensor, received: Received) -> tuple[torch.Tens
 
 def _backward(*_: Any) -> Any:
     raise RuntimeError(
-        "the gradient of a tensor that came by rpc goes on to its sender only by "
+        "the gradient of a tensor that came by rpc continues to its sender only by "
         "torch.distributed.autograd.backward(context_id, roots)"
     )
 
 
-# The name of torch's own node.
+# Name of torch's own node.
 _Recv: Any = type(
     "torch::distributed::autograd::RecvRpc",
     (torch.autograd.Function,),
@@ -149,17 +150,17 @@ _Recv: Any = type(
 
 
 class Context:
-    """A worker's part of a context. The methods are those of torch's ``DistAutogradContext``."""
+    """Part of a context on one worker, with methods of ``DistAutogradContext``."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.lock = threading.Lock()
         self.sent: dict[int, Sent] = {}
         self.received: dict[int, Any] = {}
-        # Those that this worker sent something to.
+        # Workers to which this worker has sent messages.
         self.workers: set[int] = set()
         self.gradients: dict[torch.Tensor, torch.Tensor] = {}
-        # Backward passes by number: of `_backward`.
+        # Backward passes of `_backward`, by number.
         self.passes: dict[int, Any] = {}
 
     def _context_id(self) -> int:
@@ -178,7 +179,10 @@ class Context:
             return set(self.workers)
 
     def send(self, worker: int, tensors: list[Any]) -> Mark:
-        """Before tensors are sent. The context goes along without any, since the answer may have some."""
+        """Records tensors before they are sent.
+
+        The mark names the context even without tensors, since the answer may have some.
+        """
         which: list[int] = []
         if torch.is_grad_enabled():
             which = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
@@ -190,11 +194,14 @@ class Context:
         return self.number, number, which
 
     def reply(self, worker: int, tensors: list[Any]) -> Mark | None:
-        """The same for an answer, unless the context has ended meanwhile."""
+        """Records tensors of an answer, unless the context has ended."""
         return self.send(worker, tensors) if _contexts.get(self.number) is self else None
 
     def receive(self, number: int, which: list[int], tensors: list[Any]) -> list[Any]:
-        """The tensors of a message, of which those that need gradients have theirs carried to the sender."""
+        """Returns the tensors of a message.
+
+        Gradients of those that need them are carried to the sender.
+        """
         received = Received(number, [tensors[index] for index in which])
         with torch.enable_grad():
             attached = _Recv.apply(torch.empty(0, requires_grad=True), received)
@@ -218,7 +225,7 @@ class Context:
 
 
 def received(mark: Mark | None, tensors: list[Any]) -> list[Any]:
-    """The tensors of a message, with the mark that came with it."""
+    """Returns the tensors of a message, with the mark that came with it."""
     if mark is None or not mark[1]:
         return tensors
     context = joined(mark)
@@ -226,7 +233,7 @@ def received(mark: Mark | None, tensors: list[Any]) -> list[Any]:
 
 
 def joined(mark: Mark | None) -> Context | None:
-    """The context of a message; None if it has ended."""
+    """Returns the context of a message; None if it has ended."""
     if mark is None:
         return None
     number = mark[0]
@@ -240,7 +247,7 @@ def joined(mark: Mark | None) -> Context | None:
 
 
 class inside:  # noqa: N801, as torch's context managers
-    """Runs what belongs to a call in the context that the call was made in."""
+    """Context manager that enters the context of a call, or none."""
 
     def __init__(self, context: Context | None) -> None:
         self.context = context
@@ -257,7 +264,7 @@ class inside:  # noqa: N801, as torch's context managers
 
 
 def current() -> Context | None:
-    """The context of this thread."""
+    """Returns the context of this thread."""
     return getattr(_local, "context", None)
 
 
@@ -309,10 +316,10 @@ def _end(context_id: int) -> None:
         return
     for worker in context._known_worker_ids():
         try:
-            # Nobody waits for it, and a failure of it harms nobody.
+            # No code waits for this call, and a failure does no harm.
             _call(worker, _end_here, context_id).add_done_callback(lambda done: _failure(done.value))
         except RuntimeError:
-            # It is gone, and the context with it.
+            # The worker has ended, and so has its context.
             pass
 
 

@@ -1,12 +1,14 @@
 """Backward passes of distributed autograd, through the messages of contexts.
 
-A pass follows the messages in reverse, twice. First the worker that has the roots asks for the messages that they depend on,
-one after the other. Then the gradients of these go from worker to worker; those of a message of the caller are the
-answer. A worker computes the gradient of a message once, when all gradients that it depends on have come, so that each
-operation sees its whole gradient. Messages that the roots do not depend on are not waited for.
+A pass follows the messages in reverse, twice. First the worker with the roots asks other workers
+for the messages that the roots depend on, in order. Then the gradients of these messages go from
+worker to worker. The gradients of messages of the caller are the answer. A worker computes the
+gradient of a message once, when all gradients that it depends on have arrived. So each operation
+gets its whole gradient. The pass does not wait for messages that the roots do not depend on.
 
-torch's own engine runs between two messages (`torch.autograd.grad`). It runs again through operations that are shared by
-tensors of which one depends on the other by way of another worker.
+torch's own engine runs between two messages (`torch.autograd.grad`). Two tensors can share
+operations while one depends on the other through another worker. Then the engine runs through these
+operations again.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from rdzv.torch._autograd import Context, Received
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Of the tensors of a message; None for one that the roots do not depend on. And those of messages,
-# by number.
+# Gradients of the tensors of a message, with None for a tensor that the roots do not depend on; and
+# gradients of messages, by number.
 Gradients = list["torch.Tensor | None"]
 Delivery = list[tuple[int, Gradients]]
 
@@ -36,12 +38,15 @@ _passes = 0
 
 
 class Source:
-    """Tensors that gradients of a pass begin at: its roots, or those of a message that this worker sent."""
+    """Tensors at which gradients of a pass start.
+
+    They are the roots, or the tensors of a message that this worker sent.
+    """
 
     def __init__(self, edges: list[GradientEdge]) -> None:
         self.edges = edges
         self.gradients: list[torch.Tensor | None] | None = None
-        # The nodes that these tensors were computed from, by kind.
+        # Nodes from which these tensors were computed, by kind.
         self.operations: set[Any] = set()
         self.leaves: set[Any] = set()
         self.messages: set[Any] = set()
@@ -56,7 +61,7 @@ class Source:
                 continue
             if type(node) is _autograd._LEAF:
                 self.leaves.add(node)
-                # A hook has to see the whole gradient, as an operation has.
+                # A hook needs the whole gradient, like an operation.
                 if node.variable._backward_hooks:
                     self.operations.add(node)
                 continue
@@ -65,7 +70,7 @@ class Source:
 
 
 class Part:
-    """Sources whose operations overlap, so that their gradients have to be summed on the way."""
+    """Sources whose operations overlap, so their gradients must be summed."""
 
     def __init__(self, sources: list[Source]) -> None:
         self.sources = sources
@@ -80,7 +85,7 @@ class Part:
                 self.leaves.setdefault(node, []).append(source)
 
     def take(self) -> tuple[list[Any], list[Any]] | None:
-        """Messages and leaves whose gradients can be computed now."""
+        """Takes messages and leaves whose gradients can be computed now."""
         messages, leaves = _ready(self.messages), _ready(self.leaves)
         if not messages and not (self.is_whole and leaves):
             return None
@@ -104,7 +109,7 @@ def _ready(wanted: dict[Any, list[Source]]) -> list[Any]:
 
 
 class Pass:
-    """A worker's part of one call of ``backward``."""
+    """Part of one call of ``backward`` on one worker."""
 
     def __init__(self, context: Context, number: int, retain_graph: bool) -> None:
         self.context = context
@@ -114,11 +119,14 @@ class Pass:
         self.sources: dict[int, Source] = {}
         self.found: set[int] = set()
         self.parts: list[Part] | None = None
-        # Memory that gradients of leaves are in: a leaf has its own.
+        # Addresses of memory that has gradients of leaves: each leaf needs separate memory.
         self.used: set[int] = set()
 
     def explore(self, sources: dict[int, list[GradientEdge]]) -> dict[int, list[int]]:
-        """Adds sources. Returns the messages that they depend on, by the workers that sent them."""
+        """Adds sources, and returns the messages that they depend on.
+
+        The messages are grouped by the workers that sent them.
+        """
         ahead: dict[int, list[int]] = {}
         for number, edges in sources.items():
             source = Source(edges)
@@ -132,12 +140,15 @@ class Pass:
         return ahead
 
     def sent(self, messages: list[int]) -> dict[int, list[GradientEdge]]:
-        """Messages of this worker, as sources."""
+        """Returns messages of this worker as sources."""
         with self.context.lock:
             return {message: self.context.sent[message].edges for message in messages}
 
     def deliver(self, number: int, gradients: Gradients) -> list[tuple[Received, Gradients]]:
-        """Takes the gradients of a source, and computes those of the messages that it was the last one for."""
+        """Takes the gradients of a source.
+
+        Then it computes the gradients of messages that waited only for this source.
+        """
         source = self.sources[number]
         with self.lock:
             if self.parts is None:
@@ -147,7 +158,7 @@ class Pass:
         found = []
         while True:
             with self.lock:
-                # The thread that runs the part takes what has come meanwhile.
+                # The thread that runs the part takes what has arrived in the meantime.
                 taken = None if part.is_running else part.take()
                 if taken is None:
                     break
@@ -189,7 +200,7 @@ class Pass:
         return of_messages
 
     def _apart(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The gradients of leaves, each in memory of its own."""
+        """Returns the gradients of leaves, each in separate memory."""
         addresses = [_address(gradient) for _, gradient in found]
         times = collections.Counter(addresses)
         with self.lock:
@@ -214,7 +225,7 @@ def _is_expanded(gradient: torch.Tensor) -> bool:
 
 
 def _parts(sources: list[Source]) -> list[Part]:
-    """The sources, by what they share."""
+    """Groups the sources by common nodes."""
     groups: list[tuple[set[Any], list[Source]]] = []
     for source in sources:
         nodes, members = source.operations | source.messages, [source]
@@ -259,19 +270,19 @@ def _explored(at: Pass, ahead: dict[int, list[int]]) -> None:
 
 
 class _Carrier:
-    """Carries gradients on, from those that came to a worker until nothing is left to be done with them."""
+    """Carrier of gradients, from a worker until no work is left."""
 
     def __init__(self, at: Pass, caller: int) -> None:
         self.at = at
         self.caller = caller
-        # Those of messages of the caller.
+        # Gradients of messages of the caller.
         self.answer: Delivery = []
         self.end: Future[Delivery] = Future()
         self.lock = threading.Lock()
         self.calls = 0
 
     def carry(self, ready: Delivery) -> list[Future[Delivery]]:
-        """Computes what can be computed here, and calls the workers that go on with it."""
+        """Computes gradients here, and calls the workers that continue."""
         me, ahead = _autograd._me(), list(ready)
         elsewhere: dict[int, Delivery] = {}
         while ahead:
@@ -293,7 +304,7 @@ class _Carrier:
         return [_autograd._call(to, _deliver, number, self.at.number, me, own) for to, own in elsewhere.items()]
 
     def start(self, ready: Delivery) -> Future[Delivery]:
-        """The same to the end, without a thread that waits for it."""
+        """Carries gradients to the end, without a waiting thread."""
         calls = self.carry(ready)
         self.calls = len(calls)
         if not calls:
@@ -325,7 +336,7 @@ def _deliver(context_id: int, number: int, caller: int, ready: Delivery) -> Futu
 
 _deliver._rdzv_async_execution = True  # type: ignore[attr-defined]
 
-# In place of the number of a message for the roots, and of a caller where there is none.
+# Number of the roots instead of a message, and number of the caller if there is none.
 _ROOTS = 0
 _NOBODY = -1
 

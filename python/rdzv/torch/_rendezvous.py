@@ -12,7 +12,7 @@ from rdzv.torch._store import store as store_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The store of a rendezvous may be hosted by this process, for as long as this object is there.
+# This process may host the store of a rendezvous, for the lifetime of this object.
 _met: list[rdzv.Store] = []
 
 

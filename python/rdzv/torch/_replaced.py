@@ -1,4 +1,7 @@
-"""The names of torch's that :mod:`rdzv.torch.rpc` replaces, and its check of the torch that is installed."""
+"""Names of torch that :mod:`rdzv.torch.rpc` replaces.
+
+The module also checks that the installed torch has them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# By module. All of them are looked up when they are used, but for the types and what a program has
+# Names by module. All of them are looked up at their use, except types and names that a program has
 # imported by name before.
 _API = (
     "_cleanup_python_rpc_handler",
@@ -54,7 +57,7 @@ _AUTOGRAD = (
     "backward",
     "get_gradients",
 )
-# Its reducer gets no gradients from a distributed backward pass.
+# The reducer gets no gradients from a distributed backward pass.
 _PARALLEL = ("_pre_forward",)
 _NEEDED = (
     (autograd, "torch.distributed.autograd", _AUTOGRAD),
@@ -115,12 +118,15 @@ original: dict[tuple[Any, str], Any] = {
     for name in names
 }
 
-# These ask for themselves which agent is there.
+# These functions check themselves which agent is in use.
 _ALWAYS = {"_invoke_rpc", "_is_current_rpc_agent_set", "_set_and_start_rpc_agent", "PyRRef", "RRef"}
 
 
 def install(ours: dict[str, Any], is_in_use: Callable[[], bool]) -> None:
-    """Has each name lead to the one of `ours` while an agent of rdzv is in use, else to torch's own."""
+    """Redirects each name to `ours` while an agent of rdzv is in use.
+
+    Otherwise the name leads to torch's own object.
+    """
     for (module, name), torchs in original.items():
         if name == "BackendType":
             continue

@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 import rdzv
 
-# torch's C++ code holds a Python store by its C++ half only, and calls of it fail once the Python
-# half is collected. So those that were handed out stay until the interpreter ends.
+# torch's C++ code keeps only the C++ half of a Python store, and calls fail once the Python half is
+# collected. So these stores are kept until the interpreter ends.
 _HANDED_OUT: list[PyStore] = []
 
-# The longest time that torch's clock takes.
+# Maximum timeout that torch's clock accepts.
 _LONGEST = timedelta(days=365 * 100)
 
 
@@ -22,15 +22,16 @@ def store(x: rdzv.Store) -> dist.Store:
     """Returns a store of torch for a store of rdzv.
 
     Args:
-        x (rdzv.Store): a ``TCPStore``, or a ``PrefixStore`` over one: the result is torch's own client of the
-            same server, in C++, with a connection of its own. Any other store: a ``PyStore``.
+        x (rdzv.Store): a ``TCPStore``, or a ``PrefixStore`` over one: the result is torch's own
+            client of the same server, in C++, with a separate connection. For any other store the
+            result is a ``PyStore``.
 
     Returns:
-        torch.distributed.Store: it can be given to ``init_process_group(store=...)``.
+        torch.distributed.Store: a store for ``init_process_group(store=...)``.
 
     Raises:
         TypeError: ``x`` is no store of rdzv.
-        torch.distributed.DistNetworkError: the server is not reached within the store's timeout.
+        torch.distributed.DistNetworkError: the server cannot be reached within the store's timeout.
 
     Example:
         >>> import rdzv.torch
@@ -54,13 +55,13 @@ def store(x: rdzv.Store) -> dist.Store:
 
 
 class PyStore(dist.Store):
-    """A store of rdzv behind torch's interface for stores written in Python.
+    """Store of rdzv behind torch's interface for stores in Python.
 
-    Each call takes the interpreter's lock, also those that come from threads of torch; where there is a TCP
-    server, ``rdzv.torch.store`` gives torch's own client instead.
+    Each call takes the interpreter's lock, even calls from threads of torch. With a TCP server,
+    ``rdzv.torch.store`` returns torch's own client instead.
 
     Args:
-        inner (rdzv.Store): the store that is called.
+        inner (rdzv.Store): store that is called.
 
     Raises:
         TypeError: ``inner`` is no store of rdzv.
@@ -77,12 +78,12 @@ class PyStore(dist.Store):
             raise TypeError(f"inner must be a store of rdzv, not {type(inner).__name__}")
         super().__init__()
         self._inner = inner
-        # torch changes this property from C++, and expects each wait to obey it.
+        # torch changes this property from C++, and expects each wait to use it.
         self.set_timeout(min(inner.timeout, _LONGEST))
         _HANDED_OUT.append(self)
 
     def _within(self, timeout: timedelta | None = None) -> float:
-        """Seconds that a wait may take; torch's 0 looks once."""
+        """Returns the seconds of a wait; torch's 0 polls once."""
         seconds = (self.timeout if timeout is None else timeout).total_seconds()
         return max(seconds, 1e-6) if seconds < _LONGEST.total_seconds() else math.inf
 
@@ -91,34 +92,46 @@ class PyStore(dist.Store):
         self._inner.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Returns the value of a key; waits up to the property ``timeout``. Args: key (str)."""
+        """Waits for a key up to ``timeout``, and returns its value.
+
+        Args: key (str).
+        """
         return self._inner.get(key, timeout=self._within())
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the number under a key, and returns the sum. Args: key (str), amount (int)."""
+        """Adds to the number under a key, and returns the sum.
+
+        Args: key (str), amount (int).
+        """
         return self._inner.add(key, amount)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Stores ``desired`` if the key holds ``expected``. Args: key (str), expected, desired (bytes | str)."""
+        """Stores ``desired`` if the key has ``expected``.
+
+        Args: key (str), expected, desired (bytes | str).
+        """
         return self._inner.compare_set(key, expected, desired)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Tells whether all keys are there. Args: keys (list[str])."""
+        """Returns True if all keys exist. Args: keys (list[str])."""
         return self._inner.check(list(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Waits until all keys are there. Args: keys (list[str]), timeout (timedelta | None)."""
+        """Waits until all keys exist.
+
+        Args: keys (list[str]), timeout (timedelta | None).
+        """
         self._inner.wait(list(keys), self._within(timeout))
 
     def delete_key(self, key: str) -> bool:
-        """Removes a key; tells whether it was there. Args: key (str)."""
+        """Removes a key; returns True if it existed. Args: key (str)."""
         return self._inner.delete_key(key)
 
     def num_keys(self) -> int:
         """Returns the number of keys."""
         return self._inner.num_keys()
 
-    # The names that torch's C++ code looks up.
+    # Names that torch's C++ code uses.
     deleteKey = delete_key
     getNumKeys = num_keys
 
@@ -131,28 +144,43 @@ class PyStore(dist.Store):
         self._inner.append(key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Returns the values of several keys; waits for all of them. Args: keys (list[str])."""
+        """Waits for several keys, and returns their values. Args: keys (list[str])."""
         self._inner.wait(list(keys), self._within())
         return self._inner.multi_get(list(keys))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Stores several values. Args: keys (list[str]), values (list[bytes | str])."""
+        """Stores several values.
+
+        Args: keys (list[str]), values (list[bytes | str]).
+        """
         self._inner.multi_set(list(keys), list(values))
 
     def has_extended_api(self) -> bool:
-        """Tells whether ``append``, ``multi_get`` and ``multi_set`` are single operations."""
+        """Returns True if the store has the extended operations.
+
+        Then ``append``, ``multi_get`` and ``multi_set`` are single operations.
+        """
         return self._inner.has_extended_api()
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        """Adds to the end of a queue. Python callers only. Args: key (str), value (bytes | str)."""
+        """Adds to the end of a queue. Python callers only.
+
+        Args: key (str), value (bytes | str).
+        """
         self._inner.queue_push(key, value)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Takes the first item of a queue. Python callers only. Args: key (str), block (bool)."""
+        """Takes the first item of a queue. Python callers only.
+
+        Args: key (str), block (bool).
+        """
         return self._inner.queue_pop(key, block)
 
     def queue_len(self, key: str) -> int:
-        """Returns the number of items in a queue. Python callers only. Args: key (str)."""
+        """Returns the number of items in a queue. Python callers only.
+
+        Args: key (str).
+        """
         return self._inner.queue_len(key)
 
     def clone(self) -> PyStore:

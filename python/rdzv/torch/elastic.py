@@ -1,6 +1,6 @@
-"""``torchrun --rdzv-backend rdzv``: stock torchrun meets over the native rendezvous.
+"""``torchrun --rdzv-backend rdzv``: torchrun uses the native rendezvous.
 
-The entry point ``torchrun.handlers`` names :func:`handler`; a program imports nothing.
+The entry point ``torchrun.handlers`` names :func:`handler`, so a program imports nothing.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ _CLASSES = {
 
 
 class RdzvRendezvousHandler(RendezvousHandler):
-    """A rendezvous handler of torch's over the native backend ``c10d`` of rdzv.
+    """Rendezvous handler of torch over the native backend ``c10d`` of rdzv.
 
     Args:
-        params (RendezvousParameters): torch's, as ``torchrun`` makes them: endpoint, run, numbers of nodes, and options of
-            ``--rdzv-conf``, which are those of ``rdzv run``. A job token and certificates are those that the variables
-            RDZV_JOB_TOKEN_FILE, RDZV_TLS_CERT, RDZV_TLS_KEY and RDZV_TLS_CA name.
+        params (RendezvousParameters): torch's parameters from ``torchrun``: endpoint, run, numbers
+            of nodes, and the options of ``--rdzv-conf``. These are the options of ``rdzv run``. A
+            job token and certificates come from the variables RDZV_JOB_TOKEN_FILE, RDZV_TLS_CERT,
+            RDZV_TLS_KEY and RDZV_TLS_CA.
 
     Raises:
-        ValueError: an option cannot be what it is.
+        ValueError: an option has an invalid value.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
         self._run_id, self._backend = params.run_id, params.backend
         config = {key: str(value) for key, value in params.config.items() if value is not None}
-        # Of the static rendezvous, which torchrun says to every backend.
+        # Options of the static rendezvous, which torchrun passes to every backend.
         for name in ("rank", "timeout"):
             config.pop(name, None)
         self._native = Rendezvous(
@@ -82,7 +83,7 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         _, rank, world_size, host, port = self._run(self._native.join)
-        # The store of the round, which agents of `rdzv run` in it use in the same way.
+        # Agents of `rdzv run` in the round use its store in the same way.
         store = PyStore(self._native.store())
         return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(host, port))
 
@@ -106,10 +107,10 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """The entry point: gives torchrun the maker of handlers.
+    """Returns the class of handlers: the entry point of torchrun.
 
     Returns:
-        callable: makes an :class:`RdzvRendezvousHandler` of torch's parameters.
+        callable: a function that makes an :class:`RdzvRendezvousHandler` from torch's parameters.
 
     Example:
         >>> from rdzv.torch.elastic import RdzvRendezvousHandler, handler
