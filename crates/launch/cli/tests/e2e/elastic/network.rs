@@ -105,7 +105,7 @@ fn a_node_that_hears_nothing_any_more_is_back_when_it_does() {
     first.run("ip route add blackhole 10.9.0.2/32");
     near.stdout.await_text("rank 0/1", 1);
     // The far agent has stopped its workers, and waits for the network.
-    far.stderr.await_text("hold this node for lost", 1);
+    far.stderr.await_text("treat this node as lost", 1);
     first.run("ip route del blackhole 10.9.0.2/32");
     near.stdout.await_text("rank 0/2", 2);
     far.stdout.await_text("rank 1/2", 2);
@@ -169,7 +169,7 @@ fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it
     near.stdout.await_text("/1 at", 1);
     let missed = cut.elapsed();
     far.stderr
-        .await_text("no coordinator at the rdzv store at 10.9.0.1", 1);
+        .await_text("no coordinator at", 1);
     let said = cut.elapsed();
     // By heartbeats alone, it would take 10 to 15 s.
     assert!(missed < Duration::from_secs(9), "{missed:?}");
