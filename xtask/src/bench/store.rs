@@ -1,7 +1,8 @@
 //! `cargo xtask bench store`: the TCP store server against PyTorch's server.
 //!
-//! PyTorch's server is the one with libuv. Both servers run all the time. The same native load generator (the test program `load`) and
-//! PyTorch's client send requests to them in turn, at a numeric address.
+//! PyTorch's server is the one with libuv. Both servers run all the time. The same native load
+//! generator (the test program `load`) and PyTorch's client send requests to them in turn, at a
+//! numeric address.
 //!
 //! | quantity | what |
 //! |---|---|

@@ -1,4 +1,4 @@
-"""PyTorch's store server, which prints its address and exits when stdin closes."""
+"""PyTorch's store server, which prints its address and exits at end of input."""
 
 import sys
 

@@ -3,8 +3,8 @@
 //! - Recovery of two nodes: two launchers on loopback, with two workers each, use the c10d backend.
 //!   The time runs from the kill of one worker to the first instruction of the last of the four new
 //!   workers.
-//! - Idle processor time: eight workers with labelled output do nothing. The figure is the processor
-//!   time of all processes of the launcher during a period without any event.
+//! - Idle processor time: eight workers with labelled output do nothing. The figure is the
+//!   processor time of all processes of the launcher during a period without any event.
 //! - Idle memory: proportional set size of the same processes at the end of this period.
 //! - Console: eight workers write long logs at the same time. The labelled output goes into a pipe,
 //!   which is read without pauses. The time runs from the first byte written to the last byte read.
