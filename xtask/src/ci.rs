@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what must hold before anything is merged, cheapest first.
+//! `cargo xtask ci`: all checks that a change must pass, cheapest first.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,9 @@ use std::thread;
 use crate::command::{cargo, lowest_priority, root, step};
 use crate::{budget, etcd, install, site, test, tidy};
 
-/// Title, program and arguments of each check that needs neither a build nor a network. The
-/// programs are those of [`crate::setup`].
+/// Title, program and arguments of each check without build and network.
+///
+/// [`crate::setup`] installs the programs.
 #[rustfmt::skip]
 const CHECKS: [(&str, &str, &str); 6] = [
     ("spelling", "typos", "."),
@@ -23,8 +24,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
     check()?;
     tidy::run(&[])?;
-    // PyTorch's packages take minutes to arrive. They do so while everything is compiled; an error
-    // shows up again when the tests ask for them.
+    // The download of PyTorch's packages takes minutes, so it runs during the compilation. An error
+    // appears again when the tests request these packages.
     let arrival = thread::spawn(|| {
         let _ = install::python();
         let _ = etcd::server();
@@ -37,9 +38,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     test::suites(&linted, document)
 }
 
-/// `cargo xtask check`: lints that take seconds.
+/// Runs `cargo xtask check`: the lints that take only seconds.
 pub(crate) fn check() -> anyhow::Result<()> {
-    // `cargo deny` reads the dependencies offline.
+    // `cargo deny` reads the dependencies offline, so they must be on this machine.
     step(
         "fetch of the dependencies",
         cargo().args(["fetch", "--quiet", "--locked"]),
@@ -52,7 +53,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     site::check()
 }
 
-/// Builds the documentation.
+/// Builds the documentation of the crates; a warning is an error.
 fn document() -> anyhow::Result<()> {
     let mut command = cargo();
     command
@@ -62,8 +63,10 @@ fn document() -> anyhow::Result<()> {
     step("documentation", &mut lowest_priority(&command))
 }
 
-/// Lets Clippy compile the workspace, with its lints, and warnings denied. `cargo clippy` sets these
-/// variables too, but it only checks: everything would be compiled a second time for the tests.
+/// Returns variables that make Clippy compile the workspace and deny warnings.
+///
+/// `cargo clippy` sets the same variables, but it only checks the code. The tests would then need a
+/// second compilation.
 fn linted() -> Vec<(&'static str, String)> {
     let beside_cargo = std::env::var_os("CARGO")
         .map(|cargo| Path::new(&cargo).with_file_name("clippy-driver"))

@@ -1,8 +1,9 @@
-//! The etcd server that the tests of the etcd backends run against.
+//! Program of the etcd server for the tests of the etcd backends.
 //!
-//! It is taken out of Debian's package `etcd-server` into the cache folder (see
-//! [`crate::install`]), without being installed: that needs no root, and no service is started.
-//! Whoever has a server already, or no `apt-get`, names its program in `RDZV_ETCD`.
+//! The first use extracts Debian's package `etcd-server` into the cache folder (see
+//! [`crate::install`]). The package is not installed, so this needs no root and starts no service.
+//! On a machine that has an etcd server, or no `apt-get`, set `RDZV_ETCD` to the path of the
+//! program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use anyhow::{Context, ensure};
 use crate::command::{output, step};
 use crate::install::{cache_folder, make_once};
 
-/// Names the server's program, for us and for the tests.
+/// Environment variable with the path of the server program.
 pub(crate) const VARIABLE: &str = "RDZV_ETCD";
 
 const PACKAGE: &str = "etcd-server";
@@ -21,13 +22,13 @@ const PACKAGE: &str = "etcd-server";
 const BY_HAND: &str = "the tests need an etcd server (3.4 or 3.5): install one and set RDZV_ETCD \
                        to the path of its program `etcd`";
 
-/// The path of a server's program; fetched on first use.
+/// Returns the path of the server program, and downloads it on first use.
 pub(crate) fn server() -> anyhow::Result<PathBuf> {
     if let Some(given) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         let program = std::path::absolute(given).context("failed to resolve RDZV_ETCD")?;
         ensure!(
             program.is_file(),
-            "RDZV_ETCD names {}, which is no file",
+            "RDZV_ETCD is set to {}, which is not a file",
             program.display()
         );
         return Ok(program);
@@ -38,11 +39,11 @@ pub(crate) fn server() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Makes `folder`, with the files of the package in it.
+/// Creates `folder` with the files of the package.
 fn fetch(folder: &Path) -> anyhow::Result<()> {
     println!("\n==> fetching etcd (once)\n    {}", folder.display());
     let work = folder.with_extension("part");
-    // What an aborted run has left.
+    // Removes the remains of an aborted run.
     let _ = fs::remove_dir_all(&work);
     let (lists, files) = (work.join("lists"), work.join("files"));
     for made in [&lists.join("partial"), &files] {
@@ -59,14 +60,16 @@ fn fetch(folder: &Path) -> anyhow::Result<()> {
     )?;
     let version = output(Command::new(files.join("usr/bin/etcd")).arg("--version"))?;
     println!("    {}", version.lines().next().unwrap_or_default());
-    // A rename, so that the folder is complete whenever it is there.
+    // Renames the folder at the end, so that an existing folder is always complete.
     fs::rename(&files, folder).with_context(|| format!("failed to create {}", folder.display()))?;
     let _ = fs::remove_dir_all(&work);
     Ok(())
 }
 
-/// Downloads the package into `work`; if the machine does not know it, after reading package lists
-/// of our own into `lists`, which needs no root either.
+/// Downloads the package into `work`.
+///
+/// If the machine has no package lists for it, downloads separate lists into `lists` first. This
+/// does not need root either.
 fn download(work: &Path, lists: &Path) -> anyhow::Result<()> {
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");

@@ -1,8 +1,9 @@
-//! Installing into the cache folder, which every clone shares.
+//! Installation into the cache folder, which all clones share.
 //!
-//! The cache folder is `$RDZV_CACHE`, or else `$XDG_CACHE_HOME/rdzv`, or else `~/.cache/rdzv`. An
-//! environment's folder is named after the hash of its requirements. A marker, written last, says
-//! that the folder is complete; a lock keeps two runs from making it at the same time.
+//! The cache folder is `$RDZV_CACHE` if that is set, then `$XDG_CACHE_HOME/rdzv`, then
+//! `~/.cache/rdzv`. The name of an environment's folder contains the hash of its requirements. The
+//! last step of an installation writes a marker file, so that an incomplete folder is detected. A
+//! lock prevents two runs from creating the folder at the same time.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,14 +15,18 @@ use anyhow::{Context, ensure};
 
 use crate::command::{output, root, step, succeeds};
 
-/// File that is written when everything in an environment is installed.
+/// Marker file of an environment that is completely installed.
 const MARKER: &str = ".compiled";
 
-/// Requirements with hashes, beside the `.in` files from which `cargo xtask setup --lock` makes them.
+/// Requirements of the tools, with hashes.
+///
+/// `cargo xtask setup --lock` generates this file from the `.in` file beside it.
 pub(crate) const TOOLS: &str = "xtask/tools.txt";
+
+/// Requirements of the Python environment, generated in the same way.
 pub(crate) const PYTHON: &str = "python/requirements.txt";
 
-/// Returns the path of a tool in `xtask/tools.in`; installs all of them on first use.
+/// Returns the path of a tool. Installs all of `xtask/tools.in` on first use.
 pub(crate) fn tool(name: &str) -> anyhow::Result<PathBuf> {
     let folder = environment("tools", TOOLS, |folder| {
         if !succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {
@@ -39,7 +44,9 @@ pub(crate) fn tool(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin").join(name))
 }
 
-/// Returns the interpreter of the Python environment, with PyTorch; makes it on first use.
+/// Returns the interpreter of the environment with PyTorch.
+///
+/// The first use creates the environment.
 pub(crate) fn python() -> anyhow::Result<PathBuf> {
     let uv = tool("uv")?;
     let version = "import sys; assert sys.version_info >= (3, 11), sys.version";
@@ -48,7 +55,7 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
     let folder = environment("python", PYTHON, |folder| {
         let uv = |arguments: &str| {
             let mut command = Command::new(&uv);
-            // Installed files are links into uv's cache, so both lie in one folder.
+            // Installed files are links into uv's cache, so both need the same file system.
             command.env("UV_CACHE_DIR", folder.with_file_name("uv"));
             command
                 .env("UV_HTTP_TIMEOUT", "180")
@@ -58,7 +65,7 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
         };
         let mut venv = uv("venv --quiet --python python3");
         step("make the environment", venv.arg(folder))?;
-        // Without bytecode, the first import compiles, and may not be allowed to write.
+        // Without bytecode, the first import would compile, perhaps without write permission.
         let install = "pip install --quiet --compile-bytecode --require-hashes -r";
         step(
             "install PyTorch and the tools of Python",
@@ -73,7 +80,7 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin").join("python"))
 }
 
-/// Returns the folder of an environment, which `make` fills unless it is complete.
+/// Returns the folder of an environment. Calls `make` if it is not complete.
 fn environment(
     name: &str,
     requirements: &str,
@@ -100,7 +107,7 @@ fn environment(
     Ok(folder)
 }
 
-/// Makes a folder of the cache, unless it has the file `last`, which `make` creates last.
+/// Calls `make` unless `folder` has the file `last`, which `make` creates last.
 pub(crate) fn make_once(
     folder: &Path,
     last: &Path,
@@ -119,7 +126,7 @@ pub(crate) fn make_once(
     if last.is_file() { Ok(()) } else { make() }
 }
 
-/// Installs packages of Debian, through sudo unless the user is root.
+/// Installs Debian packages, with sudo unless the user is root.
 pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let apt = |arguments: &[&str]| {
@@ -138,19 +145,19 @@ pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
         .with_context(|| format!("install these packages yourself: {}", packages.join(" ")))
 }
 
-/// Returns `PATH` with a folder before all others.
+/// Returns `PATH` with `folder` as its first folder.
 pub(crate) fn path_with(folder: &Path) -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{}:{path}", folder.display())
 }
 
-/// `true` if a program of this name is on `PATH`.
+/// `true` if `PATH` has a program with this name.
 pub(crate) fn has(program: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
 
-/// Returns the folder that holds everything that takes long to fetch.
+/// Returns the cache folder, which holds all large downloads.
 pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
     let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let below = |base: &OsStr, rest: &str| Path::new(base).join(rest);
@@ -159,7 +166,7 @@ pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
     let folder = folder.or_else(|| Some(below(&from("HOME")?, ".cache/rdzv")));
     ensure!(
         folder.is_some(),
-        "no folder for what the tests need: set RDZV_CACHE"
+        "no cache folder for the downloads of the tests: set RDZV_CACHE"
     );
     std::path::absolute(folder.unwrap_or_default()).context("cannot resolve the cache folder")
 }

@@ -1,7 +1,8 @@
-//! `cargo xtask lines`: the size of each crate, of this checkout or another one.
+//! `cargo xtask lines`: size of each crate in this or another checkout.
 //!
-//! Tests are what only tests compile: code under `#[cfg(test)]`, the folders `tests`, `examples`
-//! and `benches`, and packages for tests. A file's size counts comments and blanks, but no tests.
+//! The column "tests" counts code that only tests compile: code under `#[cfg(test)]`, the folders
+//! `tests`, `examples` and `benches`, and packages for tests. The size of a file includes comments
+//! and blank lines, but not tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::tidy::tokens::{Token, Tokens, lines, restricted};
 
 #[derive(Debug, Default)]
 struct Size {
-    /// Lines of each file that is no test.
+    /// Number of lines of each shipped file.
     files: Vec<usize>,
     code: usize,
     tests: usize,
@@ -58,7 +59,7 @@ fn is_in(path: &str, folder: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Whether the package in `folder` is there for tests only.
+/// `true` if only tests use the package in `folder`.
 fn is_for_tests(folder: &str) -> bool {
     folder
         .split('/')
@@ -112,7 +113,7 @@ impl Size {
         self.restricted += other.restricted;
     }
 
-    /// The row of the table; the files come out in order of size.
+    /// Formats the row of the table. Sorts the files by size.
     fn row(&mut self, name: &str) -> String {
         self.files.sort_unstable();
         let (median, largest) = match &self.files[..] {

@@ -1,4 +1,4 @@
-//! `cargo xtask`: everything a developer runs here that is not plain cargo.
+//! `cargo xtask`: all tasks of a developer that are not plain cargo commands.
 
 mod bench;
 mod budget;
@@ -22,29 +22,29 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   setup                  install the tools and the Python environment that the other tasks use, into the cache
-  setup --lock           pin the newest versions of their requirements first
-  test                   build, then run every test: of Rust, with PyTorch, of the Python package
-  test -k WORDS [...]    run pytest alone, with these arguments
-  test --upstream        PyTorch's own suites for torch.distributed: collectives beside gloo, RPC
+  setup --lock           pin the newest versions of their requirements before the installation
+  test                   build, then run all tests: Rust, interoperability with PyTorch, Python package
+  test -k WORDS [...]    run only pytest, with these arguments
+  test --upstream        run PyTorch's test suites of torch.distributed: collectives (also with gloo), RPC
   etcd                   print the path of the etcd server that tests use (RDZV_ETCD)
-  ci                     fmt, check, tidy, build with clippy, test, doc
-  check                  spelling, lints of Python and workflows, dependencies: seconds
-  budget                 system calls of a launch, instructions of a store request, against their limits
-  docs                   build the site: documents, docstrings, documentation of the crates
-  tidy                   the house rules that a compiler cannot check
-  tidy --cycles FOLDER   the module cycles of one crate (--words FOLDER: its words)
-  lines [CHECKOUT]       size, modules and cycles of each crate
-  bench agent [...]      recovery, idling and console output, against torchrun
-  bench collective [...] operations of process groups, against gloo
-  bench launch [...]     starting, restarting and log throughput, against torchrun
-  bench rendezvous [...] agents that find one another, against PyTorch's; reattach: after the death of a coordinator
-  bench rpc [...]        calls between workers, beside torch.distributed.rpc
-  bench store [...]      the TCP store server, against PyTorch's
-  flags                  write python/rdzv/_flags.py: the flags of `rdzv run`, for Python's `launch`
-  fuzz [seconds]         run each fuzz target for that long (default 60)
-  python [...]           build the Python package and run its tests alone; arguments go to pytest
-  wheel [...]            build the Python package: --dev (unoptimized), --zig (for any glibc from 2.17 on),
-                         --target TRIPLE (with --zig), --out FOLDER (default target/wheel)
+  ci                     run fmt, check, tidy, build with clippy, budget, test, doc
+  check                  check spelling, Python, workflows and dependencies within seconds
+  budget                 check the system calls of a launch and the instructions of a store request
+  docs                   build the site from documents, docstrings and rustdoc
+  tidy                   check the house rules that a compiler cannot check (--lower: lower the limits of style)
+  tidy --cycles FOLDER   list the module cycles of one crate (--words FOLDER: its matches of the style table)
+  lines [CHECKOUT]       print size, modules and cycles of each crate
+  bench agent [...]      measure recovery, idle cost and console output, against torchrun
+  bench collective [...] measure operations of process groups, against gloo
+  bench launch [...]     measure start, restart and log throughput, against torchrun
+  bench rendezvous [...] measure the rendezvous, against PyTorch's (reattach: after the loss of a coordinator)
+  bench rpc [...]        measure calls between workers, against torch.distributed.rpc
+  bench store [...]      measure the TCP store server, against PyTorch's
+  flags                  write python/rdzv/_flags.py with the flags of `rdzv run`, for Python's `launch`
+  fuzz [SECONDS]         run each fuzz target for this time (default 60)
+  python [...]           build the Python package and run only its tests; arguments are passed to pytest
+  wheel [...]            build the Python package: --zig (for glibc 2.17 or newer), --target TRIPLE (with --zig),
+                         --out FOLDER (default target/wheel)
 ";
 
 fn main() -> ExitCode {
@@ -84,6 +84,6 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
             print!("{USAGE}");
             Ok(())
         }
-        other => anyhow::bail!("there is no task '{other}'\n\n{USAGE}"),
+        other => anyhow::bail!("unknown task '{other}'\n\n{USAGE}"),
     }
 }

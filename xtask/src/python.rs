@@ -1,9 +1,9 @@
-//! The tests of the Python package, installed into an environment.
+//! Tests of the Python package, installed into an environment.
 //!
-//! The environment finds PyTorch and the tools in the one of the cache, through a file of paths,
-//! and has nothing of its own but the package: from the files that the workspace's build has made,
-//! or from a wheel of the release profile. A wheel of the development profile would compile all
-//! dependencies again, which have fewer features without the rest of the workspace.
+//! The environment contains only the package. A `.pth` file refers to the environment in the cache,
+//! which has PyTorch and the tools. The package comes from the build of the workspace, or from a
+//! wheel of the release profile. A wheel of the development profile would compile all dependencies
+//! again, because they have fewer features without the rest of the workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,13 @@ use std::process::Command;
 use crate::command::{cargo, lowest_priority, output, root, step, step_aside, target_folder};
 use crate::{install, wheel};
 
-/// Arguments of pytest: three files at a time, beside the tests of Rust.
+/// Arguments that make pytest run three files at a time.
 pub(crate) const IN_PARALLEL: [&str; 4] = ["-n", "3", "--dist", "loadfile"];
 
-/// `cargo xtask python`: the tests of the Python package alone. After `--release`, with a wheel of that profile: for tests that are
-/// made long. The other arguments go to pytest: files from `python/tests` on, or `-k` with words.
+/// Runs `cargo xtask python`: only the tests of the Python package.
+///
+/// With `--release` as the first argument, tests a wheel of the release profile, for long tests.
+/// The other arguments are passed to pytest: files relative to `python/tests`, or `-k` with words.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let (python, arguments) = match arguments {
         [first, rest @ ..] if first == "--release" => (environment(&wheel::release()?)?, rest),
@@ -31,7 +33,9 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     )
 }
 
-/// `cargo xtask flags`: writes the flags that Python's `launch` takes, from the table of the launcher.
+/// Runs `cargo xtask flags`: writes the flags that Python's `launch` accepts.
+///
+/// Their source is the table of the launcher.
 pub(crate) fn flags() -> anyhow::Result<()> {
     build()?;
     let python = root().join("python");
@@ -45,8 +49,9 @@ pub(crate) fn flags() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `cargo xtask test --upstream`: PyTorch's own suites for `torch.distributed`, all of them: collectives with rdzv and with
-/// gloo, and RPC.
+/// Runs `cargo xtask test --upstream`: test suites of `torch.distributed`.
+///
+/// These are PyTorch's suites of collectives, with rdzv and with gloo, and of RPC.
 pub(crate) fn upstream() -> anyhow::Result<()> {
     build()?;
     let python = installed()?;
@@ -57,12 +62,12 @@ pub(crate) fn upstream() -> anyhow::Result<()> {
             .arg(tests.join(folder).join("check.py"))
             .env_remove("PYTHONPATH")
             .env_remove("VIRTUAL_ENV");
-        step(&format!("PyTorch's own tests of {suite}"), &mut command)?;
+        step(&format!("PyTorch's tests of {suite}"), &mut command)?;
     }
     Ok(())
 }
 
-/// Modules of the package that users import.
+/// Modules of the package for users.
 const MODULES: [&str; 12] = [
     "rdzv",
     "rdzv.elastic",
@@ -78,7 +83,7 @@ const MODULES: [&str; 12] = [
     "rdzv.worker",
 ];
 
-/// Writes pages with the docstrings of the package into a folder.
+/// Writes pages with the docstrings of the package into `folder`.
 pub(crate) fn document(folder: &Path) -> anyhow::Result<()> {
     build()?;
     let packages = output(Command::new(install::tool("python")?).args(["-c", SITE]))?;
@@ -90,25 +95,25 @@ pub(crate) fn document(folder: &Path) -> anyhow::Result<()> {
     step("docstrings", &mut pdoc)
 }
 
-/// pytest in the folder of the tests.
+/// Returns the command of pytest in the folder of the tests.
 fn pytest(python: &Path) -> Command {
     let mut command = Command::new(python);
     command
         .current_dir(root().join("python").join("tests"))
         .args(["-m", "pytest"]);
-    // The developer's own Python is no part of it.
+    // The tests must not use the Python environment of the developer.
     command.env_remove("PYTHONPATH").env_remove("VIRTUAL_ENV");
-    // The processes of xdist have to collect the same tests, of sets too.
+    // The processes of xdist must collect the same tests in the same order, even from sets.
     command.env("PYTHONHASHSEED", "0");
     command
 }
 
-/// Folders of tests that compute and bound no time.
+/// Folders of tests that compute, and that have no time limits.
 const UNHURRIED: [&str; 3] = ["docs", "typed", "upstream"];
 
-/// Runs the tests of the package in parallel, in an environment of [`installed`].
+/// Runs the tests of the package in parallel, with the Python of [`installed`].
 ///
-/// Without arguments, all but those of [`test_unhurried`].
+/// Without arguments, runs all tests except those of [`test_unhurried`].
 pub(crate) fn test(python: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let mut pytest = pytest(python);
     pytest.args(IN_PARALLEL).args(arguments);
@@ -118,15 +123,15 @@ pub(crate) fn test(python: &Path, arguments: &[String]) -> anyhow::Result<()> {
     step_aside("tests of the Python package", &mut pytest)
 }
 
-/// Runs the tests that compute and bound no time, with the lowest priority.
+/// Runs the tests without time limits, with the lowest priority.
 pub(crate) fn test_unhurried(python: &Path) -> anyhow::Result<()> {
     let mut pytest = pytest(python);
     pytest.args(UNHURRIED);
-    let title = "tests of the Python package that bound no time";
+    let title = "tests of the Python package without time limits";
     step_aside(title, &mut lowest_priority(&pytest))
 }
 
-/// Builds the launcher and the extension as parts of the workspace.
+/// Builds the workspace, with the launcher and the extension.
 fn build() -> anyhow::Result<()> {
     let parts = ["build", "--workspace", "--lib", "--bins", "--locked"];
     step("build of the package", cargo().args(parts))
@@ -134,7 +139,7 @@ fn build() -> anyhow::Result<()> {
 
 /// Returns the interpreter of an environment with the package.
 ///
-/// [`build`](crate::test::build) has compiled it.
+/// The package must be compiled already, by [`build`](crate::test::build).
 pub(crate) fn installed() -> anyhow::Result<PathBuf> {
     let (python, site) = empty()?;
     let built = target_folder()?.join("debug");
@@ -145,7 +150,7 @@ pub(crate) fn installed() -> anyhow::Result<PathBuf> {
     step("copy the package", &mut copy)?;
     fs::copy(built.join("lib_rdzv.so"), package.join("_rdzv.abi3.so"))?;
     fs::copy(built.join("rdzv"), python.with_file_name("rdzv"))?;
-    // Entry points, name and version.
+    // Writes the entry points, the name and the version.
     let tools = install::python()?;
     let folder = tools.parent().unwrap_or(Path::new(""));
     let mut metadata = Command::new(&tools);
@@ -159,7 +164,7 @@ pub(crate) fn installed() -> anyhow::Result<PathBuf> {
     Ok(python)
 }
 
-/// Returns the interpreter of an environment with `wheel`.
+/// Returns the interpreter of an environment in which `wheel` is installed.
 pub(crate) fn environment(wheel: &Path) -> anyhow::Result<PathBuf> {
     let (python, _) = empty()?;
     let mut install = Command::new(install::tool("uv")?);
@@ -169,7 +174,7 @@ pub(crate) fn environment(wheel: &Path) -> anyhow::Result<PathBuf> {
     Ok(python)
 }
 
-/// Returns the interpreter of a new environment, and its folder of packages.
+/// Returns the interpreter of a new environment, and its package folder.
 ///
 /// PyTorch and the tools come from the environment of the cache.
 fn empty() -> anyhow::Result<(PathBuf, PathBuf)> {
@@ -188,7 +193,7 @@ fn empty() -> anyhow::Result<(PathBuf, PathBuf)> {
     Ok((python, site))
 }
 
-/// Part of an installer: name, entry points, and the list of files.
+/// Part of an installer, which writes the metadata and the list of files.
 const METADATA: &str = "\
 import pathlib, sys, build_backend
 site = pathlib.Path(sys.argv[1])
@@ -197,4 +202,5 @@ files = [*site.glob('rdzv/**/*'), *info.glob('**/*')]
 lines = [f'{file.relative_to(site)},,\\n' for file in files if file.is_file()]
 (info / 'RECORD').write_text(''.join(lines))";
 
+/// Program that prints the `site-packages` folder.
 const SITE: &str = "import sysconfig; print(sysconfig.get_path('purelib'))";

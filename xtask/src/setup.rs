@@ -1,10 +1,10 @@
-//! `cargo xtask setup`: installs what tests, benchmarks and checks need.
+//! `cargo xtask setup`: installs all needs of tests, benchmarks and checks.
 //!
 //! | what | from | installed by |
 //! |---|---|---|
 //! | tools (nextest, uv, ruff, …) | `xtask/tools.txt` | pip |
 //! | one Python environment, with PyTorch | `python/requirements.txt` | uv |
-//! | an etcd server, Slurm, valgrind | packages of Debian | apt-get |
+//! | an etcd server, Slurm, valgrind | Debian packages | apt-get |
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ use crate::command::{root, step};
 use crate::install::{PYTHON, TOOLS, python, tool};
 use crate::{etcd, slurm};
 
-/// Installs everything. With `--lock`, pins the newest versions of the requirements first.
+/// Installs everything. `--lock` pins the newest versions first.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     match arguments {
         [] => {}
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// uv, which pins the requirements in `file` with their hashes, for every platform.
+/// Returns the uv command that pins `file` with hashes, for every platform.
 fn pin(file: &str) -> anyhow::Result<Command> {
     let compile = "pip compile --quiet --upgrade --universal --generate-hashes \
                    --no-emit-index-url --no-header --python-version 3.11";

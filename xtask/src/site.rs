@@ -1,5 +1,6 @@
-//! `cargo xtask docs`: one static site from the documents, the docstrings and the documentation of
-//! the crates. The site opens from its folder, has a search, and requests nothing from elsewhere.
+//! `cargo xtask docs`: static site with documents, docstrings and rustdoc.
+//!
+//! The site opens without a server, has a search, and loads nothing from other hosts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use regex::Regex;
 use crate::command::{cargo, output, root, step, target_folder};
 use crate::{install, python};
 
-/// Files of the repository that are pages, or that pages link to.
+/// Files of the repository that are pages, and files to which pages link.
 const SOURCES: [&str; 6] = [
     "*.md",
     "docs/*.svg",
@@ -26,7 +27,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let site = documents()?;
     python::document(&site.join("python"))?;
     let crates = target_folder()?.join("doc");
-    // Other runs have left pages of private items there.
+    // Earlier runs, such as `cargo xtask ci`, left pages of private items there.
     if crates.exists() {
         fs::remove_dir_all(&crates)?;
     }
@@ -36,13 +37,13 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let mut copy = Command::new("cp");
     copy.arg("-r").arg(crates).arg(site.join("rust"));
     step("copy of the documentation", &mut copy)?;
-    // pdoc links to members of a base class of PyTorch, which has no page.
+    // pdoc links to members of a base class from PyTorch, which has no page.
     check_links(&site, &["#PyStore."])?;
     println!("\nthe site: {}", site.join("index.html").display());
     Ok(())
 }
 
-/// Builds the pages of the documents alone and checks their links.
+/// Builds only the pages of the documents and checks their links.
 pub(crate) fn check() -> anyhow::Result<()> {
     check_links(&documents()?, &["../../python/", "../../rust/"])
 }
@@ -69,12 +70,12 @@ fn documents() -> anyhow::Result<PathBuf> {
         zensical.current_dir(&work).args(["build", "--strict"]),
     )?;
 
-    // For a server, with links from its root.
+    // This page is for a server: its links begin at the root of the site.
     fs::remove_file(built.join("404.html"))?;
     Ok(built)
 }
 
-/// Fails if a link is dead, unless it begins with one of `absent`.
+/// Fails if a link is dead, except for links that begin with one of `absent`.
 fn check_links(site: &Path, absent: &[&str]) -> anyhow::Result<()> {
     let mut dead = dead_links(site)?;
     dead.retain(|(_, address)| !absent.iter().any(|start| address.starts_with(start)));
@@ -82,8 +83,10 @@ fn check_links(site: &Path, absent: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the links in the pages below `site`, except those of rustdoc, whose file or anchor does
-/// not exist, and what a page loads from another host.
+/// Returns the dead links in the pages below `site`, except those of rustdoc.
+///
+/// A link is dead if its file or anchor does not exist. A resource that a page loads from another
+/// host counts as dead too.
 fn dead_links(site: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
     let link = Regex::new(r#"<(\w+)[^>]*?\s(?:href|src)="([^"]*)""#)?;
     let mut dead = Vec::new();
@@ -106,7 +109,7 @@ fn dead_links(site: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
             } else {
                 !file.exists()
             };
-            // pdoc's script has a template of a link.
+            // The script of pdoc contains a template of a link.
             if is_dead && !address.starts_with("data:") && address != "${url}" {
                 dead.push((page.clone(), address.to_owned()));
             }
@@ -115,12 +118,12 @@ fn dead_links(site: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
     Ok(dead)
 }
 
-/// `true` if a page has an element with this `id`, or none is named.
+/// `true` if the anchor is empty, or the page has an element with this `id`.
 fn has_anchor(page: &str, anchor: &str) -> bool {
     anchor.is_empty() || page.contains(&format!("id=\"{anchor}\""))
 }
 
-/// Returns the HTML files below a folder, except for the documentation of the crates.
+/// Returns the HTML files below `folder`, except those of rustdoc.
 fn pages(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut pages = Vec::new();
     for entry in fs::read_dir(folder)? {

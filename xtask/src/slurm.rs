@@ -1,4 +1,6 @@
-//! The Slurm that `interop/slurm` runs: the packages of Debian, and whether this machine can have nodes.
+//! Preparation of this machine for `interop/slurm`, which runs a real Slurm.
+//!
+//! Installs the Debian packages, and checks that the machine can create nodes.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -9,15 +11,17 @@ use anyhow::{Context, ensure};
 use crate::command::{output, step};
 use crate::install::{apt_install, has};
 
-/// Names the way in which Slurm follows the processes of a job, for the tests.
+/// Environment variable with the Slurm `ProctrackType` values to test.
 pub(crate) const PROCTRACK: &str = "RDZV_SLURM_PROCTRACK";
 
 const PACKAGES: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "munge"];
 
-/// Programs that a node is made with, beside them.
+/// Further programs that create a node.
 const TOOLS: [&str; 5] = ["ip", "nsenter", "unshare", "setpriv", "hostname"];
 
-/// The ways of following processes that can be tested here. Why there is none, or only one, is printed.
+/// Returns the `ProctrackType` values that this machine can test.
+///
+/// Prints the reason for each skipped value.
 pub(crate) fn proctracks() -> Vec<&'static str> {
     let skipped =
         |what: &str, reason: &anyhow::Error| println!("    {what} are skipped: {reason:#}");
@@ -34,10 +38,10 @@ pub(crate) fn proctracks() -> Vec<&'static str> {
     }
 }
 
-/// Installs what is missing, and tries to make a node.
+/// Installs missing packages, and tries to create a node.
 fn prepare() -> anyhow::Result<()> {
     let user = output(Command::new("id").arg("-u"))?;
-    ensure!(user.trim() == "0", "nodes are made by root only");
+    ensure!(user.trim() == "0", "only root can create nodes");
     if !["slurmctld", "slurmd", "scontrol", "munged"]
         .into_iter()
         .all(has)
@@ -45,21 +49,21 @@ fn prepare() -> anyhow::Result<()> {
         apt_install(&PACKAGES).context("Slurm is not installed")?;
     }
     for tool in TOOLS {
-        ensure!(has(tool), "there is no program `{tool}`");
+        ensure!(has(tool), "PATH has no program `{tool}`");
     }
     let kinds = "--net --uts --mount --pid --fork --kill-child";
     let make = "mount --make-rprivate / && mount -t proc proc /proc && ip link set lo up && \
                 ip link add type veth";
     let mut node = Command::new("unshare");
     node.args(kinds.split(' ')).args(["sh", "-c", make]);
-    step("make a node and take it away", &mut node).context("no namespaces can be made")
+    step("create and remove a node", &mut node).context("cannot create namespaces")
 }
 
-/// Whether there is a freezer of control groups (version 1) that this process may use.
+/// Fails unless this process can use the freezer of control groups (version 1).
 fn freezer() -> anyhow::Result<()> {
     let tasks = Path::new("/sys/fs/cgroup/freezer/tasks");
     let opened = OpenOptions::new().append(true).open(tasks);
     opened
         .map(drop)
-        .with_context(|| format!("{} cannot be written", tasks.display()))
+        .with_context(|| format!("cannot write {}", tasks.display()))
 }

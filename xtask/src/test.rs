@@ -1,9 +1,10 @@
-//! `cargo xtask test`: every test there is, with one command, on a machine that has cargo and Python.
+//! `cargo xtask test`: runs all tests, on a machine with cargo and Python.
 //!
-//! nextest runs the tests of Rust, pytest those of `interop/` (PyTorch against the binaries just
-//! built), of the Python package ([`crate::python`]) and of the manifests in `examples/kubernetes`.
-//! Tests that need an etcd server, or gigabytes of memory, are ignored by a plain `cargo test`, and
-//! run here. PyTorch or etcd missing is a failure, never a skip.
+//! nextest runs the tests of Rust. pytest runs the tests of `interop/` (PyTorch against the new
+//! binaries), of the Python package ([`crate::python`]) and of the manifests in
+//! `examples/kubernetes`. Tests that need an etcd server, or gigabytes of memory, run here, but a
+//! plain `cargo test` ignores them. The task fails without PyTorch or etcd; it never skips their
+//! tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +16,7 @@ use crate::command::{Variables, builder, cargo, root, step, step_aside, target_f
 use crate::python::IN_PARALLEL;
 use crate::{install, python, slurm};
 
-/// Programs that the interop suite starts, by the variables that name them.
+/// Programs for the interop suite, and the variables that contain their paths.
 const PROGRAMS: [(&str, &str); 5] = [
     ("RDZV_STORE_CLIENT", "store_client"),
     ("RDZV_STATE_CODEC", "state_codec"),
@@ -24,17 +25,18 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("RDZV_PLACEMENT", "placement"),
 ];
 
-/// Files of the build folder that the interop suite needs beside them.
+/// Further build outputs for the interop suite, with their variables.
 const BESIDE: [(&str, &str); 2] = [
     ("RDZV_BINARY", "rdzv"),
     ("RDZV_DLPACK_BORDER", "libdlpack_border.so"),
 ];
 
-/// Folder of the tests with a real Slurm.
+/// Folder of the tests that run a real Slurm.
 const SLURM: &str = "interop/slurm";
 
-/// Runs all tests; with arguments, runs pytest alone and passes them on, for example `-k queue`. `--upstream` alone
-/// runs PyTorch's own suites.
+/// Runs all tests, or only pytest with the given arguments, such as `-k queue`.
+///
+/// The single argument `--upstream` runs PyTorch's suites instead.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     if arguments == ["--upstream"] {
         return python::upstream();
@@ -47,10 +49,11 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     python::test(&python::installed()?, arguments)
 }
 
-/// Runs every suite, of programs that [`build`] compiled with the same `variables`, and names all that failed.
+/// Runs every suite, and reports all suites that failed.
 ///
-/// Tests of Rust bound more times. Beside them run `aside` and tests of Python that bound no time, with
-/// the lowest priority.
+/// [`build`] must have compiled the programs with the same `variables`. The tests of Rust have many
+/// time limits, so only `aside` and the Python tests without time limits run in parallel with them,
+/// at the lowest priority.
 pub(crate) fn suites(
     variables: &Variables,
     aside: impl FnOnce() -> anyhow::Result<()> + Send,
@@ -88,14 +91,14 @@ pub(crate) fn suites(
     bail!("{}", failures.join("\n"))
 }
 
-/// The result of a thread; its panic goes on here.
+/// Returns the result of a thread, and propagates its panic.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread
         .join()
         .unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
-/// Compiles every program that tests start, and every test.
+/// Compiles all tests, and all programs that they start.
 pub(crate) fn build(variables: &Variables) -> anyhow::Result<()> {
     let parts = [
         ("build", &["build", "--lib", "--bins", "--examples"][..]),
@@ -109,7 +112,7 @@ pub(crate) fn build(variables: &Variables) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the tests of Rust.
+/// Runs all tests of Rust, including the ignored ones.
 fn rust(variables: &Variables) -> anyhow::Result<()> {
     let mut nextest = cargo_tool("nextest")?;
     nextest
@@ -128,7 +131,7 @@ fn examples(variables: &Variables) -> anyhow::Result<()> {
     step_aside("examples of the documentation", &mut command)
 }
 
-/// Checks the manifests of Kubernetes, and what the `rdzv` that [`build`] compiled makes of them.
+/// Checks the manifests of Kubernetes with the `rdzv` that [`build`] compiled.
 fn manifests() -> anyhow::Result<()> {
     let mut pytest = Command::new(install::python()?);
     pytest
@@ -166,7 +169,9 @@ fn interop(arguments: &[String]) -> anyhow::Result<()> {
     step_aside("tests with PyTorch", &mut pytest)
 }
 
-/// Lets the binary of all test programs link its names, and returns the paths of `names`.
+/// Returns the paths of the test programs `names`.
+///
+/// All of them are links to one binary, which creates the links itself.
 pub(crate) fn programs(all: &Path, names: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     step("names of the test programs", &mut Command::new(all))?;
     let folder = all.with_file_name("programs");
@@ -178,7 +183,7 @@ pub(crate) fn programs(all: &Path, names: &[&str]) -> anyhow::Result<Vec<PathBuf
     paths.collect()
 }
 
-/// Returns a subcommand of cargo that [`crate::setup`] installed, started as cargo would start it.
+/// Returns the command of a cargo subcommand, as cargo itself would start it.
 pub(crate) fn cargo_tool(name: &str) -> anyhow::Result<Command> {
     let mut tool = builder(install::tool(&format!("cargo-{name}"))?);
     tool.arg(name);

@@ -1,7 +1,7 @@
-//! `cargo xtask wheel`: the Python package, with the launcher in it.
+//! `cargo xtask wheel`: builds the Python package, which contains the launcher.
 //!
-//! The build backend of the package itself does it (`python/build/build_backend.py`), so that this
-//! wheel is the one that `pip install .` makes.
+//! It calls the build backend of the package (`python/build/build_backend.py`), so that this wheel
+//! is the same as the wheel of `pip install .`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,24 +12,26 @@ use anyhow::{Context, bail, ensure};
 use crate::command::{Variables, builder, root, step, target_folder};
 use crate::install;
 
-/// The newest glibc that a wheel for others may need: PyTorch needs it too.
+/// Newest glibc that a portable wheel may need; PyTorch needs this version too.
 const GLIBC_ACCEPTED: &str = "2.28";
 
-/// The glibc that such a wheel is linked for, and its name as a platform.
+/// Version of glibc for which a portable wheel is linked.
 const GLIBC: &str = "2.17";
+
+/// Platform tag of a portable wheel.
 const MANYLINUX: &str = "manylinux_2_17";
 
-/// Which wheel is built, and where it is put.
+/// Command-line options: kind and folder of the wheel.
 #[derive(Debug, Default)]
 struct Options {
-    /// For machines with an older glibc, with zig as the linker.
+    /// `true` for a portable wheel, linked by zig for machines with an older glibc.
     zig: bool,
-    /// The Rust target, with `zig`.
+    /// Rust target of a portable wheel; `None` for the target of this machine.
     target: Option<String>,
     out: Option<PathBuf>,
 }
 
-/// Builds a wheel as the arguments say.
+/// Parses the arguments, builds the wheel and prints its path.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let options = options(arguments)?;
     let out = match &options.out {
@@ -57,7 +59,7 @@ fn options(arguments: &[String]) -> anyhow::Result<Options> {
             "--zig" => options.zig = true,
             "--target" => options.target = Some(value()?.clone()),
             "--out" => options.out = Some(PathBuf::from(value()?)),
-            other => bail!("wheel: there is no argument '{other}'"),
+            other => bail!("wheel: unknown argument '{other}'"),
         }
     }
     ensure!(
@@ -67,12 +69,12 @@ fn options(arguments: &[String]) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// A wheel of the release profile for this machine.
+/// Builds a wheel of the release profile for this machine.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
     build(&target_folder()?.join("wheel"), "", &[])
 }
 
-/// A release that runs wherever glibc is [`GLIBC`] or newer.
+/// Builds a release wheel for machines with glibc [`GLIBC`] or newer.
 fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let target = target.unwrap_or(&host);
@@ -100,7 +102,9 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Has the build backend put a wheel into `out`, which holds nothing else afterwards.
+/// Runs the build backend, and returns its wheel.
+///
+/// Deletes all other wheels in `out` before.
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
     let python = install::python()?;
     let tools = python.parent().context("the tools have a folder")?;
@@ -119,11 +123,11 @@ fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<P
     step("build of the wheel", &mut command)?;
     match &wheels(out)?[..] {
         [wheel] => Ok(wheel.clone()),
-        _ => bail!("the build backend has left no wheel in {}", out.display()),
+        _ => bail!("the build backend created no wheel in {}", out.display()),
     }
 }
 
-/// The wheels in a folder.
+/// Returns the paths of the wheels in a folder.
 fn wheels(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = folder.read_dir()?;
     let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
@@ -132,7 +136,7 @@ fn wheels(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The program of pip, without an environment of its own.
+/// Program that calls the build backend as pip does, without an environment.
 const BUILD: &str = "\
 import sys, build_backend
 build_backend.build_wheel(sys.argv[1], {'build-args': sys.argv[2]})";

@@ -1,15 +1,15 @@
-//! What every benchmark is told on the command line.
+//! Command-line arguments that all benchmarks accept.
 
 use anyhow::{Context, bail, ensure};
 
-/// How often to measure: `--runs N`, or `default`.
+/// Parses the number of runs: `--runs N`, or `default` without arguments.
 pub(super) fn runs(benchmark: &str, arguments: &[String], default: usize) -> anyhow::Result<usize> {
     let runs = match arguments {
         [] => default,
         [flag, number] if flag == "--runs" => number
             .parse()
-            .with_context(|| format!("'{number}' is no number of runs"))?,
-        _ => bail!("bench {benchmark} takes `--runs N` only"),
+            .with_context(|| format!("'{number}' is not a number of runs"))?,
+        _ => bail!("bench {benchmark} accepts only `--runs N`"),
     };
     ensure!(runs > 0, "at least one run is needed");
     Ok(runs)

@@ -1,9 +1,9 @@
-//! `cargo xtask bench collective`: `all_reduce` of our process group beside gloo's, and a message to another rank and
-//! back, on loopback.
+//! `cargo xtask bench collective`: process groups of rdzv and gloo on loopback.
 //!
-//! Every rank is a process; both sides find one another through the same kind of store (`rdzv
-//! store`), a group of its own for each measurement. The figure of a run is the median time of one
-//! `all_reduce`, or of a message there and back, at rank 0.
+//! It measures `all_reduce`, and a message to another rank and back. Every rank is a process. The
+//! ranks of both sides find each other through the same `rdzv store`, with a new group for each
+//! measurement. The figure of a run is the median time of one `all_reduce`, or of one message and
+//! its return, at rank 0.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::install;
 
 const PEER: &str = include_str!("collective_peer.py");
 
-/// World size, name of the figure, name.
+/// World size, key of the figure in the output, and name in the table.
 const CASES: [(u32, &str, &str); 9] = [
     (2, "4", "2 ranks, 4 B"),
     (2, "65536", "2 ranks, 64 KiB"),
@@ -31,7 +31,7 @@ const CASES: [(u32, &str, &str); 9] = [
     (2, "message 16777216", "message, 16 MiB"),
 ];
 
-/// What two of the three sizes have to reach for each world size.
+/// Minimum advantage at two of the three sizes, for each world size.
 const FASTER: f64 = 1.5;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {
@@ -64,12 +64,12 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     }
     let title = format!("bench collective, all_reduce and messages of f32, {runs} runs");
     let mut met = table::print(&title, "gloo", &cases);
-    // Of messages only that they are not slower.
+    // Messages only must not be slower, so this loop checks the reductions alone.
     for of_world in cases[..6].chunks(3) {
         let faster = of_world.iter().filter(|case| case.advantage() >= FASTER);
         met &= faster.count() >= 2;
     }
-    println!("\nasked for: never slower, and {FASTER} times faster at two of three sizes");
+    println!("\ntarget: never slower, and {FASTER} times faster at two of three sizes");
     ensure!(met, "a target was missed");
     Ok(())
 }
@@ -92,7 +92,7 @@ fn group(
         Peer::start(command().args(words))
     });
     let mut ranks = ranks.collect::<anyhow::Result<Vec<Peer>>>()?;
-    let figures = ranks[0].answer().context("rank 0 said no figures")?;
+    let figures = ranks[0].answer().context("rank 0 printed no figures")?;
     for (rank, peer) in ranks.into_iter().enumerate() {
         let status = peer.end()?;
         ensure!(status.success(), "rank {rank} failed ({status})");

@@ -1,4 +1,4 @@
-//! Workers that write as fast as they can, and a console that shows all of it.
+//! Workers that write without pauses, and a console that shows all their lines.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,25 +10,26 @@ use anyhow::ensure;
 use super::launcher::{Launcher, Running, labelled};
 use super::worker::{self, LINE};
 
-/// Size of one read of the console.
+/// Maximum number of bytes in one read of the console.
 const READ: usize = 256 << 10;
 
-/// The output of each worker, in files that are made before the measurement.
+/// Output of each worker, in files written before the measurement.
 pub(super) struct Flood {
     folder: tempfile::TempDir,
     workers: u32,
-    /// Lines of all workers together.
+    /// Number of lines of all workers together.
     pub(super) lines: usize,
 }
 
+/// Result of one measurement of the console.
 pub(super) struct Poured {
     pub(super) megabytes_per_second: f64,
-    /// Lines that did not arrive as they were written.
+    /// Number of lines that are changed or missing in the console output.
     pub(super) torn: usize,
 }
 
 impl Flood {
-    /// Prepares a flood of this number of lines from each worker.
+    /// Writes the files, with `lines` lines for each worker.
     pub(super) fn prepare(workers: u32, lines: usize) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         for rank in 0..workers {
@@ -46,15 +47,16 @@ impl Flood {
         })
     }
 
+    /// Starts workers that copy their files to stdout, and reads the console.
     pub(super) fn pour(&self, launcher: &Launcher) -> anyhow::Result<Poured> {
         let folder = tempfile::tempdir()?;
         let notes = folder.path().join("notes");
         let mut command = launcher.play(&labelled(self.workers, folder.path()), "pour")?;
         command.args([&notes, self.folder.path()]);
         let mut launch = Running::start(command.stdout(Stdio::piped()))?;
-        let mut console = launch.0.stdout.take().expect("stdout was asked for");
+        let mut console = launch.0.stdout.take().expect("stdout is piped");
         let expected = self.lines * (LINE + "[default0]:".len());
-        // Its pages are touched here: while the flood runs, the reader does nothing but read.
+        // Touches all pages of the buffer now, so that no page faults slow the reader down later.
         let mut shown = vec![b'.'; expected + READ];
         let (mut end, mut last_byte) = (0, 0);
         loop {
@@ -79,7 +81,7 @@ impl Flood {
     }
 }
 
-/// How many lines are as they were written, each once, and in the order of their worker.
+/// Returns the number of intact lines: each once, and in order per worker.
 fn whole(shown: &[u8], workers: u32) -> usize {
     let mut next = vec![0; workers as usize];
     let mut whole = 0;
@@ -94,7 +96,7 @@ fn whole(shown: &[u8], workers: u32) -> usize {
     whole
 }
 
-/// Rank and number of a line with its label, if every byte of it is right.
+/// Parses a labelled line. `None` unless every byte is correct.
 fn read(shown: &[u8]) -> Option<(u32, usize)> {
     let shown = str::from_utf8(shown).ok()?;
     let (label, said) = shown.strip_prefix("[default")?.split_once("]:")?;
@@ -103,7 +105,7 @@ fn read(shown: &[u8]) -> Option<(u32, usize)> {
     (said == line(rank, number)).then_some((rank, number))
 }
 
-/// A line of the flood: everything in it follows from rank and number.
+/// Returns a line of the flood, which depends only on rank and number.
 fn line(rank: u32, number: usize) -> String {
     let mut line = format!("rank {rank} line {number} ");
     let mut state = (u64::from(rank) << 32) + number as u64 + 1;
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(
             whole(torn.as_bytes()),
             2,
-            "one is torn, the other glued to it"
+            "one line is torn, and the next one is joined to it"
         );
         let twice = [shown(3, 5), shown(3, 5), shown(3, 4)].concat();
         assert_eq!(whole(twice.as_bytes()), 1);

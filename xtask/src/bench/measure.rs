@@ -1,8 +1,8 @@
-//! The parent that measures: runs one command and reports its wall time and peak memory.
+//! Process that runs one command and reports its wall time and peak memory.
 //!
-//! It is a process of its own for each run, because what the kernel keeps about finished children
-//! is the largest of all of them. Its own resident size, some 2 MB, is the least it can report: the
-//! kernel counts what a child was before it executed its program.
+//! Each run has a new measuring process, because the kernel keeps only the maximum over all
+//! finished children. The smallest possible result is the resident size of the measuring process,
+//! about 2 MB: the kernel also counts the child before it executes its program.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -16,15 +16,15 @@ use crate::command::output;
 
 pub(super) const NAME: &str = "measure-one";
 
-/// What one run of a command took.
+/// Cost of one run of a command.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Usage {
     pub(super) wall_seconds: f64,
-    /// Resident size of the largest process among the command and all it waited for.
+    /// Resident size of the largest process: the command or a child it waited for.
     pub(super) peak_megabytes: f64,
 }
 
-/// Runs a command under a fresh measuring parent.
+/// Runs a command as the child of a new measuring process.
 pub(super) fn measure(measured: &Command) -> anyhow::Result<Usage> {
     let mut command = Command::new(this_program()?);
     command.args(["bench", NAME]).arg(measured.get_program());
@@ -33,7 +33,7 @@ pub(super) fn measure(measured: &Command) -> anyhow::Result<Usage> {
         .with_context(|| format!("failed to read the measurement '{}'", text.trim()))
 }
 
-/// The measuring parent itself.
+/// Runs as the measuring process.
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = words.split_first().context("no command to measure")?;
     let start = Instant::now();

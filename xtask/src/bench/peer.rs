@@ -1,4 +1,4 @@
-//! A process that is asked, or that those who are measured meet at.
+//! Child processes that answer requests, or serve the measured processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::launcher::Running;
 
-/// A process that answers lines with lines, and runs until this is dropped.
+/// Child process that answers lines, and is killed when this value is dropped.
 pub(crate) struct Peer {
     process: Running,
     questions: ChildStdin,
@@ -19,33 +19,35 @@ impl Peer {
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         let mut process = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         Ok(Self {
-            questions: process.0.stdin.take().expect("it is piped"),
-            answers: BufReader::new(process.0.stdout.take().expect("it is piped")),
+            questions: process.0.stdin.take().expect("stdin is piped"),
+            answers: BufReader::new(process.0.stdout.take().expect("stdout is piped")),
             process,
         })
     }
 
+    /// Sends one line.
     pub(super) fn tell(&mut self, what: &str) -> anyhow::Result<()> {
-        writeln!(self.questions, "{what}").with_context(|| format!("'{what}' is not read any more"))
+        writeln!(self.questions, "{what}").with_context(|| format!("the process no longer reads '{what}'"))
     }
 
-    /// The next line that it writes, as JSON.
+    /// Reads the next line of the process and parses it as JSON.
     pub(super) fn answer(&mut self) -> anyhow::Result<Value> {
         let line = self.line()?;
-        serde_json::from_str(&line).with_context(|| format!("it answered '{}'", line.trim()))
+        serde_json::from_str(&line).with_context(|| format!("the process answered '{}'", line.trim()))
     }
 
-    /// The JSON that it answers to a line.
+    /// Sends one line, and returns the answer as JSON.
     pub(crate) fn ask(&mut self, what: &str) -> anyhow::Result<Value> {
         self.tell(what)?;
         self.answer()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits for the process to exit, without a signal.
     pub(super) fn end(mut self) -> anyhow::Result<ExitStatus> {
         Ok(self.process.0.wait()?)
     }
 
+    /// Reads the next line. The string is empty at the end of the output.
     pub(crate) fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
@@ -53,23 +55,23 @@ impl Peer {
     }
 }
 
-/// A server that runs until this is dropped.
+/// Server process that is killed when this value is dropped.
 pub(crate) struct Server {
     peer: Peer,
     pub(super) port: u16,
 }
 
 impl Server {
-    /// Starts it, and waits until it says where it listens: at the end of its first line.
+    /// Starts the server and reads its port, from the end of its first line.
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
-        // PyTorch's server reports every reply that a closed connection does not take.
+        // PyTorch's server logs every reply that it cannot send on a closed connection.
         let mut peer = Peer::start(command.stderr(Stdio::null()))?;
         let line = peer.line()?;
-        let port = port(&line).with_context(|| format!("a server said '{}'", line.trim()))?;
+        let port = port(&line).with_context(|| format!("a server printed '{}'", line.trim()))?;
         Ok(Self { peer, port })
     }
 
-    /// Its address on loopback.
+    /// Returns the address of the server on loopback.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -78,7 +80,7 @@ impl Server {
         self.peer.process.pid()
     }
 
-    /// Sends SIGTERM, and waits until the server has ended.
+    /// Sends SIGTERM, and waits for the server to exit.
     pub(crate) fn end(self) -> anyhow::Result<()> {
         self.peer.process.end()
     }

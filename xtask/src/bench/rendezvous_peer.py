@@ -1,9 +1,10 @@
-"""PyTorch's dynamic rendezvous: one round of as many agents as its argument says, each a handler in
-a thread with a connection of its own, all in this process with the server.
+"""One round of PyTorch's dynamic rendezvous.
 
-One line of JSON: seconds until all hold their rank, and how many hold none if it takes too long. It may
-never end: a node that does not get its heartbeat written for 15 seconds counts as lost, and
-with many agents that race for every write, nodes may be lost as fast as others join.
+The argument is the number of agents. Each agent is a handler in a thread with its own connection. The
+server is in the same process. Prints one line of JSON: the seconds until all agents hold their ranks,
+and the number of agents without a rank at the time limit. A round may never complete: PyTorch
+considers a node lost after 15 seconds without a written heartbeat. With many agents that compete for
+every write, nodes may be lost as fast as others join.
 """
 
 import json
@@ -58,5 +59,5 @@ def measure(agents):
 
 
 print(json.dumps(measure(int(sys.argv[1]))), flush=True)
-# In order, the ends of this many stores would be reported by one another.
+# Skips the cleanup, in which these stores would report the closed connections of each other.
 os._exit(0)

@@ -1,10 +1,10 @@
-"""One worker of PyTorch's RPC that does what it is told, line by line, and is measured.
+"""Worker of PyTorch's RPC that executes one command per line and measures it.
 
-Its argument is "default" or "uv_basic"; rank, world size and store are in its environment, as an agent
-sets it. It says `{}` when it is ready, and answers every line of its input with one line of JSON:
+The argument is "default" or "uv_basic". Rank, world size and store are in the environment variables
+that an agent sets. The worker prints `{}` when it is ready, and answers each line with a line of JSON:
 
 - init       joins the group: `seconds`
-- calls      calls the next worker: `latency_p50`, `latency_p99`, `paced_p50` (one call every 10 ms),
+- calls      calls the next worker: `latency_p50`, `latency_p90`, `latency_p99`, `paced_p50` (one call every 10 ms),
              `in_flight` (calls per second, 64 at a time), `one_way` and `echo` (bytes per second); and the
              `threads`, `descriptors` and `megabytes` that the group and the first calls added
 - idle       does nothing for a while: `cores` that it used
@@ -18,7 +18,7 @@ import sys
 import time
 import warnings
 
-# What all sides of the benchmark do; the program of ours has the same figures.
+# The workload of all sides. The program `rpc_bench` uses the same numbers.
 CALLS, PACED_CALLS, CALLS_IN_FLIGHT, IN_FLIGHT, BULK_CALLS = 1000, 100, 3000, 64, 10
 BULK_ELEMENTS = 16 << 20
 WARM_CALLS, WARM_BULK_CALLS = 50, 1
@@ -32,25 +32,25 @@ import torch
 import torch.distributed.rpc as rpc
 
 torch.set_num_threads(1)
-# It warns of what it does itself.
+# PyTorch warns about its own calls.
 warnings.simplefilter("ignore")
 
 
 def nothing():
-    """The empty call."""
+    """Function of the empty call."""
 
 
 def take(values):
-    """Lets a tensor arrive."""
+    """Receives a tensor."""
 
 
 def give_back(values):
-    """Lets a tensor arrive, and return."""
+    """Receives a tensor and returns it."""
     return values
 
 
 def used():
-    """What this process has at the moment."""
+    """Returns the current threads, descriptors and memory of this process."""
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return {
         "threads": int(status["Threads"]),
@@ -69,7 +69,7 @@ def init():
 
 
 def one_by_one(peer, calls, pause=0.0):
-    """Seconds of each of some empty calls, in order of size."""
+    """Returns the seconds of each empty call, sorted."""
     times = []
     for _ in range(calls):
         if pause:
@@ -81,7 +81,7 @@ def one_by_one(peer, calls, pause=0.0):
 
 
 def many_at_a_time(peer):
-    """Empty calls per second."""
+    """Returns the empty calls per second, with several calls in flight."""
     futures = collections.deque()
     start = time.perf_counter()
     for _ in range(CALLS_IN_FLIGHT):
@@ -94,7 +94,7 @@ def many_at_a_time(peer):
 
 
 def bulk(peer, function):
-    """Bytes per second, of those that go there."""
+    """Returns the bytes per second, counted in the outgoing direction."""
     values = torch.ones(BULK_ELEMENTS)
     for _ in range(WARM_BULK_CALLS):
         rpc.rpc_sync(peer, function, (values,))
@@ -105,7 +105,7 @@ def bulk(peer, function):
 
 
 def calls():
-    """Calls the next worker."""
+    """Measures calls to the next worker."""
     peer = f"w{(rank + 1) % world_size}"
     one_by_one(peer, WARM_CALLS)
     added = {what: value - alone[what] for what, value in used().items()}
@@ -122,14 +122,14 @@ def calls():
 
 
 def idle():
-    """Does nothing."""
+    """Measures the processor time without calls."""
     start = time.perf_counter(), time.process_time()
     time.sleep(IDLE_SECONDS)
     return {"cores": (time.process_time() - start[1]) / (time.perf_counter() - start[0])}
 
 
 def shutdown():
-    """Leaves with all others."""
+    """Leaves the group together with all other workers."""
     start = time.perf_counter()
     rpc.shutdown()
     return {"seconds": time.perf_counter() - start}
@@ -142,5 +142,5 @@ for line in sys.stdin:
     print(json.dumps({"init": init, "calls": calls, "idle": idle, "shutdown": shutdown}[what]()), flush=True)
     if what == "shutdown":
         break
-# Ends here and now: nothing of the interpreter's end is measured.
+# Skips the cleanup of the interpreter, which is not part of the measurement.
 os._exit(0)

@@ -1,16 +1,16 @@
-//! `cargo xtask bench store`: the TCP store server against PyTorch's libuv server.
+//! `cargo xtask bench store`: the TCP store server against PyTorch's server.
 //!
-//! Both servers stay up and are asked in turns by the same native load generator (the program
-//! `load` of the test programs) and by PyTorch's own client. Both listen on all addresses and are
-//! reached by a numeric one.
+//! PyTorch's server is the one with libuv. Both servers run all the time. The same native load
+//! generator (the test program `load`) and PyTorch's client send requests to them in turn, at a
+//! numeric address.
 //!
 //! | quantity | what |
 //! |---|---|
 //! | pipelined | 64 connections, 16 requests in flight on each |
 //! | unpipelined | 64 connections, 1 request in flight on each |
-//! | processor time | of the server's process, per unpipelined request |
-//! | connections | opened, validated and pinged per second |
-//! | calls | median time of one call of PyTorch's client, alone |
+//! | processor time | processor time of the server process per unpipelined request |
+//! | connections | connections per second, each opened, validated and pinged |
+//! | calls | median time of one call of PyTorch's client, without other load |
 
 use std::path::Path;
 use std::process::Command;
@@ -28,17 +28,21 @@ use crate::install;
 const SERVE: &str = include_str!("store_serve.py");
 const CLIENT: &str = include_str!("store_client.py");
 
-/// Seconds of each measurement of requests.
+/// Duration of each measurement of requests, in seconds.
 const SECONDS: &str = "2";
 
-/// How many connections are opened at ours, and how many per second there have to be.
+/// Number of connections to the server of rdzv.
 const OUR_CONNECTIONS: &str = "10000";
+
+/// Minimum number of connections per second to the server of rdzv.
 const CONNECTIONS_PER_SECOND: f64 = 20_000.0;
 
-/// PyTorch's server looks up the name of every peer, which can take any time; so fewer.
+/// Number of connections to PyTorch's server.
+///
+/// It is lower because that server resolves the name of every peer, which can take long.
 const THEIR_CONNECTIONS: &str = "100";
 
-/// Calls that wait for the same client and the same kernel differ by noise.
+/// Target for single calls, below 1: the same client and kernel add noise.
 const NOT_SLOWER: f64 = 0.95;
 
 const CALLS: [&str; 7] = [
@@ -82,7 +86,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
             let times = client.ask(&server.port.to_string())?;
             for (comparison, call) in calls.iter_mut().zip(CALLS) {
                 let time = times[call].as_f64();
-                side(comparison, time.context("the client left a call out")?);
+                side(comparison, time.context("the client did not report a call")?);
             }
         }
     }
@@ -92,7 +96,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     all.extend(calls);
     let met = table::print(&format!("bench store, {runs} runs"), "PyTorch", &all);
     println!(
-        "\n{accepted:.0} of {OUR_CONNECTIONS} connections per second; at least {CONNECTIONS_PER_SECOND:.0} are asked for"
+        "\n{accepted:.0} of {OUR_CONNECTIONS} connections per second; target: at least {CONNECTIONS_PER_SECOND:.0}"
     );
     ensure!(
         met && accepted >= CONNECTIONS_PER_SECOND,
@@ -101,15 +105,15 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What one measurement of the load generator found.
+/// Result of one measurement by the load generator.
 struct Figures {
     per_second: f64,
     processor_seconds_each: f64,
 }
 
-/// Lets the load generator ask a server.
+/// Runs the load generator against a server.
 fn load(server: &Server, generator: &Path, what: &str, words: &[&str]) -> anyhow::Result<Figures> {
-    // Ours serves in a child of the process that supervises it.
+    // `rdzv store` serves in a child of its supervisor. PyTorch's server has no child.
     let started = server.process_id();
     let serving = children(started).first().copied().unwrap_or(started);
     let mut command = Command::new(generator);

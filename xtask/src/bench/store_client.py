@@ -1,9 +1,10 @@
-"""PyTorch's own client: for each port read from standard input, the median time of each call there.
+"""PyTorch's client, which measures the median time of each call to a store.
 
-One line of JSON per port: call -> microseconds.
+Reads ports from standard input. Prints one line of JSON per port: call -> microseconds.
 
-How fast a sleeping server answers depends on where the kernel last put its thread, and that changes
-after the first thousand calls or so; so each call is made often enough to see the lasting state.
+The response time of a sleeping server depends on the processor to which the kernel assigned its thread.
+This assignment changes after about a thousand calls, so each call is repeated long enough to reach the
+stable state.
 """
 
 import json

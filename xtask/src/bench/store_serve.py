@@ -1,4 +1,4 @@
-"""PyTorch's own server: prints where it listens, ends with its standard input."""
+"""PyTorch's store server, which prints its address and exits at end of input."""
 
 import sys
 

@@ -1,5 +1,6 @@
-//! The worker that is started by either launcher. What it saw it leaves in a file, one line per
-//! event: a word and the time in nanoseconds since the epoch.
+//! Worker that the launchers of both sides start.
+//!
+//! It writes its events to a file. Each line has a word and the nanoseconds since the epoch.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -14,26 +15,26 @@ use serde::{Deserialize, Serialize};
 
 pub(super) const NAME: &str = "worker";
 
-/// Length of a line of the flood, with its end: an ordinary log line.
+/// Length of a line of the flood, with its newline: a typical log line.
 pub(super) const LINE: usize = 100;
 
-/// No step takes longer; torchrun starts within a few seconds.
+/// Longest wait for a worker to start; torchrun starts within a few seconds.
 const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let started = now();
     let (part, rest) = arguments
         .split_first()
-        .context("the worker was given no part")?;
+        .context("the worker needs the name of a part")?;
     match (part.as_str(), rest) {
         ("die-once", [notes]) => die_once(Path::new(notes), started),
         ("pour", [notes, folder]) => pour(Path::new(notes), Path::new(folder)),
         ("stay", [socket]) => stay(Path::new(socket), started),
-        _ => bail!("the worker does not know the part '{part}'"),
+        _ => bail!("unknown part '{part}' of the worker"),
     }
 }
 
-/// In the first attempt rank 1 fails while rank 0 works on; the replacement notes its start.
+/// Makes rank 1 fail in the first attempt; its replacement records its start.
 fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
     let first_attempt = number("TORCHELASTIC_RESTART_COUNT")? == 0;
     match (first_attempt, number("RANK")?) {
@@ -41,7 +42,7 @@ fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
             note(notes, "died", now())?;
             std::process::exit(7);
         }
-        // The launcher stops it: it is the sibling of a failed worker.
+        // The launcher stops this worker, because another worker of the group has failed.
         (true, _) => loop {
             std::thread::park();
         },
@@ -50,16 +51,16 @@ fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
     }
 }
 
-/// A number that the launcher tells its workers.
+/// Reads a number from an environment variable that the launcher sets.
 fn number(name: &str) -> anyhow::Result<u32> {
     let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
     text.parse()
-        .with_context(|| format!("{name} is no number: {text}"))
+        .with_context(|| format!("{name} is not a number: {text}"))
 }
 
-/// Says that it has started, and does nothing more.
+/// Reports its start to `socket`, and then waits without an end.
 fn stay(socket: &Path, started: u128) -> anyhow::Result<()> {
-    // Not every launcher takes its workers along when it is killed.
+    // Some launchers leave their workers running when they are killed.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let start = Start {
         time: started,
@@ -72,16 +73,16 @@ fn stay(socket: &Path, started: u128) -> anyhow::Result<()> {
     }
 }
 
-/// What a worker says when it has started.
+/// Message from a worker about its start.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Start {
-    /// Of its first instruction, in nanoseconds since the epoch.
+    /// Time of its first instruction, in nanoseconds since the epoch.
     pub(super) time: u128,
     pub(super) pid: u32,
     pub(super) rank: u32,
 }
 
-/// Where workers say that they have started.
+/// Socket that receives a message from each started worker.
 pub(super) struct Starts(UnixDatagram);
 
 impl Starts {
@@ -91,7 +92,7 @@ impl Starts {
         Ok(Self(socket))
     }
 
-    /// By rank, once each of a world has started after this time.
+    /// Waits until `world` workers started after this time; returns them by rank.
     pub(super) fn of_all(&self, world: usize, after: u128) -> anyhow::Result<BTreeMap<u32, Start>> {
         let mut started = BTreeMap::new();
         let mut message = [0; 200];
@@ -100,7 +101,7 @@ impl Starts {
                 format!("only {} of {world} workers have started", started.len())
             })?;
             let start: Start =
-                serde_json::from_slice(&message[..length]).context("a worker said nonsense")?;
+                serde_json::from_slice(&message[..length]).context("a worker sent an invalid message")?;
             if start.time > after {
                 started.insert(start.rank, start);
             }
@@ -109,13 +110,13 @@ impl Starts {
     }
 }
 
-/// Writes the file of its local rank to stdout at once.
+/// Copies the file of its local rank to stdout without pauses.
 fn pour(notes: &Path, folder: &Path) -> anyhow::Result<()> {
     let rank = number("LOCAL_RANK")?;
     let mut text = std::fs::File::open(folder.join(rank.to_string()))?;
     note(notes, "began", now())?;
     let mut out = std::io::stdout().lock();
-    // The kernel copies it from file to stdout.
+    // Inside this call, the kernel copies the file to stdout.
     std::io::copy(&mut text, &mut out)?;
     out.flush().context("failed to write the last line")
 }
@@ -132,13 +133,13 @@ fn note(path: &Path, word: &str, time: u128) -> anyhow::Result<()> {
         .with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// The time noted under `word`, in nanoseconds since the epoch.
+/// Returns the time of the event `word`, in nanoseconds since the epoch.
 pub(super) fn noted(path: &Path, word: &str) -> anyhow::Result<u128> {
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("no worker left a note in {}", path.display()))?;
+        .with_context(|| format!("no worker wrote an event to {}", path.display()))?;
     text.lines()
         .find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
-        .with_context(|| format!("no worker noted '{word}'"))
+        .with_context(|| format!("no worker wrote the event '{word}'"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is allowed in one place only: `unsafe`, names of environment variables, globals.
+//! Restricted code: `unsafe`, names of environment variables, and globals.
 
 use anyhow::Context;
 
@@ -6,8 +6,10 @@ use super::Finding;
 use super::source::Source;
 use super::tokens::{Token, Tokens, texts, words};
 
-/// The step between fork and exec cannot be written without it, nor can memory be used that another
-/// process writes, or that another library vouches for. A path that ends with a slash is a folder.
+/// Files that may contain `unsafe`; a path that ends with a slash is a folder.
+///
+/// Three tasks need it: the step between fork and exec, memory that another process writes, and
+/// memory that another library owns.
 const MAY_BE_UNSAFE: [&str; 6] = [
     "crates/launch/agent/src/spawn/child.rs",
     "crates/launch/agent/src/spawn/clone.rs",
@@ -17,13 +19,13 @@ const MAY_BE_UNSAFE: [&str; 6] = [
     "crates/test-programs/src/dlpack_border.rs",
 ];
 
-/// The one file that spells the environment.
+/// File that contains the names of all environment variables.
 const ENVIRONMENT: &str = "crates/base/core/src/env.rs";
 
-/// Beside the flags they are the defaults of.
+/// Folder that may also contain `PET_` variables, beside the flags with these defaults.
 const FLAG_DEFAULTS: &str = "crates/launch/cli/src/args/";
 
-/// Code that installs something for the whole process: for programs, not for libraries.
+/// Functions and crates that set global state: for programs, not for libraries.
 const GLOBALS: [&str; 4] = [
     "set_global_default",
     "set_logger",
@@ -31,10 +33,10 @@ const GLOBALS: [&str; 4] = [
     "tracing_subscriber",
 ];
 
-/// The crate over `raft`, whose messages have a form in protobuf too.
+/// Crate that uses `raft`, whose messages also have a protobuf encoding.
 const CONSENSUS: &str = "crates/rendezvous/consensus/";
 
-/// Functions by which protobuf reads bytes. Nothing that a peer has sent is read so.
+/// Functions of protobuf that parse bytes. Messages of peers must not use them.
 const PROTOBUF_READS: [&str; 6] = [
     "merge_from",
     "merge_from_bytes",
@@ -44,15 +46,15 @@ const PROTOBUF_READS: [&str; 6] = [
     "parse_from_reader",
 ];
 
-/// The crates that are programs.
+/// Crates that are programs.
 const PROGRAMS: [&str; 2] = ["launch/cli", "sim"];
 
-/// The variables that are declared in the one file that spells them.
+/// Returns the variables that [`ENVIRONMENT`] declares.
 pub(crate) fn declared_variables(sources: &[Source]) -> anyhow::Result<Vec<String>> {
     let environment = sources
         .iter()
         .find(|source| source.path == ENVIRONMENT)
-        .with_context(|| format!("{ENVIRONMENT} is gone"))?;
+        .with_context(|| format!("{ENVIRONMENT} does not exist"))?;
     let names: Vec<_> = environment
         .text
         .lines()
@@ -89,7 +91,7 @@ pub(crate) fn check(source: &Source, tokens: &Tokens, variables: &[String]) -> V
     findings
 }
 
-/// Each use of one of these words.
+/// Finds each use of one of these words.
 fn forbidden(
     source: &Source,
     tokens: &[Token],
@@ -116,7 +118,7 @@ fn environment_names(source: &Source, tokens: &Tokens, variables: &[String]) -> 
     let may_name_flag_defaults = source.path.starts_with(FLAG_DEFAULTS);
     let mut findings = Vec::new();
     for (text, line) in texts(&tokens.shipped) {
-        // A sentence may name a variable to the user; a text without blanks is the name itself.
+        // A message with blanks may mention a variable. A text without blanks is the name itself.
         if text.contains(char::is_whitespace) {
             continue;
         }

@@ -1,14 +1,15 @@
-//! `cargo xtask bench agent`: what the agent costs while workers run, and how fast it is when they
-//! die or shout.
+//! `cargo xtask bench agent`: idle cost, recovery time and console throughput.
 //!
-//! | quantity | what happens | from | to |
-//! |---|---|---|---|
-//! | recovery of two nodes | two launchers on loopback that meet by c10d, two workers each; one worker is killed | the kill | the first instruction of the last of the four new workers |
-//! | idle processor time | eight workers that do nothing, their output labelled | some seconds in which nothing happens | all processes of the launcher |
-//! | idle memory | the same | at the end of these seconds | proportional set size of all processes of the launcher |
-//! | console | eight workers each write a long log at once, labelled, into a pipe that is read as fast as it can be | the first byte written | the last byte read |
+//! - Recovery of two nodes: two launchers on loopback, with two workers each, use the c10d backend.
+//!   The time runs from the kill of one worker to the first instruction of the last of the four new
+//!   workers.
+//! - Idle processor time: eight workers with labelled output do nothing. The figure is the
+//!   processor time of all processes of the launcher during a period without any event.
+//! - Idle memory: proportional set size of the same processes at the end of this period.
+//! - Console: eight workers write long logs at the same time. The labelled output goes into a pipe,
+//!   which is read without pauses. The time runs from the first byte written to the last byte read.
 //!
-//! Every line that reaches the console is checked: its label, its number and its text.
+//! The benchmark checks the label, the number and the text of each line that reaches the console.
 
 mod idle;
 mod recovery;
@@ -20,16 +21,16 @@ use super::launcher::Launcher;
 use super::table::{self, Better, Comparison, median};
 use crate::install;
 
-/// How many workers are idle, and flood.
+/// Number of workers in the idle measurement and in the console measurement.
 const WORKERS: u32 = 8;
 
-/// Lines of each worker.
+/// Number of lines that each worker writes to the console.
 const FLOOD_LINES: usize = 200_000;
 
-/// Most that an idle agent may use of a processor, in per cent.
+/// Maximum processor time of an idle agent, in per cent of one processor.
 const IDLE_PER_CENT: f64 = 0.1;
 
-/// Most memory of an agent with eight idle workers, in MiB.
+/// Maximum memory of an agent with eight idle workers, in MiB.
 const IDLE_MEBIBYTES: f64 = 15.0;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {

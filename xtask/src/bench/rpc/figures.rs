@@ -1,4 +1,4 @@
-//! Quantities that are measured, and their comparisons.
+//! Measured quantities, and their comparisons.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,10 @@ use serde_json::Value;
 use crate::bench::table::Better::{self, Less, More};
 use crate::bench::table::Comparison;
 
-/// Key in the answers of workers, name, unit, and factor between the answer and the unit; then how
-/// many times better rdzv has to be, with the transports that both sides choose on one host.
+/// Key in the answers, name, unit, scale, better direction, and target factor.
+///
+/// The scale converts the answer into the unit. The target applies to the transports that both
+/// sides choose on one host.
 type Quantity = (&'static str, &'static str, &'static str, f64, Better, f64);
 
 #[rustfmt::skip]
@@ -31,10 +33,10 @@ const QUANTITIES: [Quantity; 15] = [
     ("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 1.0),
 ];
 
-/// Keys of calls with tensors that workers lend from an arena, and their sizes.
+/// Keys and sizes of the calls with tensors that workers lend from an arena.
 pub(super) const LENT: [(&str, &str); 2] = [("lent", "64 MiB"), ("lent_large", "1 GiB")];
 
-/// Answers of the workers of one side in one run, by key.
+/// Answers from the workers of one side in one run, by key.
 #[derive(Debug, Default)]
 pub(super) struct Figures(pub(super) BTreeMap<String, f64>);
 
@@ -43,7 +45,7 @@ impl Figures {
         self.0.insert(key.to_owned(), value);
     }
 
-    /// Adds every number of a worker's answer.
+    /// Adds every number in the answer of a worker.
     pub(super) fn add_all(&mut self, answer: &Value) {
         let numbers = answer.as_object().into_iter().flatten();
         let numbers = numbers.filter_map(|(key, value)| Some((key.clone(), value.as_f64()?)));
@@ -51,7 +53,9 @@ impl Figures {
     }
 }
 
-/// Compares two sides; without targets unless both use their default transports.
+/// Compares two sides, without targets if `has_targets` is `false`.
+///
+/// Only the default transports have targets.
 pub(super) fn comparisons(
     [ours, theirs]: [&[Figures]; 2],
     has_targets: bool,

@@ -1,11 +1,11 @@
-//! `cargo xtask bench rpc`: calls between workers, beside `torch.distributed.rpc`.
+//! `cargo xtask bench rpc`: calls between workers, beside PyTorch's RPC.
 //!
-//! Every worker is a process with the environment that an agent gives it, and a store of its own
-//! group to meet at. In each run a group of two is measured in all ways, and a group of four in how
-//! long it takes to come up and to go; each side in its turn. Both are measured twice: with what
-//! they choose on one host (shared memory, reading one another's memory), and through TCP alone,
-//! which PyTorch calls `uv` and `basic`. Tensors that lie in an arena and are lent are measured for
-//! the only side that has any.
+//! Every worker is a process with the environment variables that an agent sets, and each group has
+//! its own store. Each run measures all quantities with a group of two workers, and start and
+//! shutdown also with a group of four. The sides take turns, each in two configurations. The first
+//! uses the transports that the side chooses on one host: shared memory and reads from the peer's
+//! memory. The second uses TCP alone, which PyTorch calls `uv` and `basic`. Tensors lent from an
+//! arena are measured for rdzv alone, because PyTorch has no arenas.
 
 mod figures;
 mod group;
@@ -22,12 +22,12 @@ use crate::install;
 use figures::{Figures, LENT, comparisons};
 use group::Group;
 
-/// Most of a core that rdzv may use while nothing is called, in per cent.
+/// Maximum processor time of rdzv without calls, in per cent of one core.
 const IDLE_PER_CENT: f64 = 1.0;
 
 const PEER: &str = include_str!("../rpc_peer.py");
 
-/// Does the same as the peer, with ours.
+/// Creates the command that starts a worker of one side.
 type Program = Box<dyn Fn() -> Command>;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {
@@ -83,7 +83,7 @@ fn peer(python: &Path, configuration: &'static str) -> Program {
     })
 }
 
-/// All that is measured once of one side, which may have arenas.
+/// Measures one side once. `lends` adds the tensors lent from an arena.
 fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figures> {
     let start = |world_size| {
         let server = Server::start(Command::new(store).args(["store", "--port", "0"]))?;
@@ -101,8 +101,8 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
     );
     pair.end()?;
 
-    // By workers of their own: to free a large arena takes the system some time, in which others
-    // neither idle nor shut down.
+    // A separate group, because the system needs some time to free a large arena. This time would
+    // distort the idle and shutdown figures of the first group.
     if lends {
         let mut lenders = start(2)?;
         lenders.tell_all("init")?;
@@ -121,7 +121,7 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
     Ok(figures)
 }
 
-/// The largest that a worker answered.
+/// Returns the largest value of `name` among the answers.
 fn slowest(answers: &[Value], name: &str) -> anyhow::Result<f64> {
     let numbers = answers.iter().map(|answer| answer[name].as_f64());
     let numbers: Option<Vec<f64>> = numbers.collect();
