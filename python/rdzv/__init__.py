@@ -1,6 +1,7 @@
-"""The control plane of distributed training: stores, process groups, launch, elastic agents.
+"""Control plane of distributed training.
 
-Importing this package loads no torch, numpy, asyncio or typing. Modules below it are loaded on first use.
+The package has stores, process groups, a launcher, elastic agents and remote calls. Importing it loads none of torch,
+numpy, asyncio and typing. Its submodules are loaded on first use.
 """
 
 from rdzv._errors import (
@@ -28,10 +29,11 @@ from rdzv._rdzv import (
     __version__,
 )
 
-# Type checkers take this for true; the module `typing` would cost more than all else here.
+# Type checkers treat this name as true. Importing `typing` would cost more than the rest of this
+# module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # This form says that they are meant for users.
+    # `import NAME as NAME` marks a public name for type checkers.
     from rdzv import elastic as elastic
     from rdzv import rendezvous as rendezvous
     from rdzv import rpc as rpc
@@ -70,7 +72,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Attribute -> module that has it; a module of its own has the attribute's name.
+    # Attribute -> module that has it. An attribute that is itself a module maps to that module.
     _LAZY = {
         "Group": "rdzv._group",
         "Work": "rdzv._group",

@@ -1,7 +1,7 @@
-"""The call that the workers of :func:`rdzv.launch` make, as the bytes that reach them.
+"""Encoder of the function call that :func:`rdzv.launch` sends to its workers.
 
-``_entry`` has the other half. A function travels by name, or (``start="pickle"``) as its code if it has none to be
-imported by; arguments are pickled.
+``_entry`` decodes it in the worker. The bytes name the function. With ``start="pickle"`` they contain the code of a
+function that cannot be imported by name. Arguments are pickled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """A function with its arguments, ready to be sent."""
+    """A function with its arguments, encoded for the workers."""
 
     __slots__ = ("content", "title")
 
@@ -78,7 +78,10 @@ class Call:
 
 
 class Values(pickle.Unpickler):
-    """Reads what workers left; the main file has another name there."""
+    """Unpickler of the values and exceptions that workers wrote.
+
+    The caller's main file has the name ``_entry.MAIN`` in a worker; it becomes ``__main__`` here.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         return super().find_class("__main__" if module == _entry.MAIN else module, name)
@@ -101,12 +104,12 @@ def _function_of_text(text: str) -> object:
 
 
 def _name_of(function: object) -> tuple[str, str] | None:
-    """Module and qualified name, if they lead to the function again."""
+    """Module and qualified name of a function, or None if it cannot be imported by them."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualified, str):
         return None
     if module == _entry.MAIN:
-        # In a worker, of whose caller it is the main file.
+        # This process is itself a worker: `MAIN` is its name for the main file of its caller.
         module = "__main__"
     found = sys.modules.get(module)
     for part in qualified.split("."):
@@ -115,14 +118,15 @@ def _name_of(function: object) -> tuple[str, str] | None:
 
 
 def _can_be_imported(module: str) -> bool:
-    """Whether a worker finds this module by its name."""
+    """True if a worker can import this module by its name."""
     if module == "__main__":
         return True
     loaded = sys.modules.get(module)
     package, _, _ = module.partition(".")
     if package != module:
         return loaded is not None and _can_be_imported(package)
-    # The spec of a module that is loaded says how that was done, so the finders are asked anew.
+    # The spec of a loaded module tells only how this process found it. Searching again tells
+    # whether a worker finds the same file.
     origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
@@ -144,7 +148,10 @@ def _reason(function: object) -> str:
 
 
 def _main_of_this_process() -> tuple[str | None, str | None] | None:
-    """How a worker runs the main file again: a module's name, or a path."""
+    """Module name or path with which a worker runs the main file; None if it has no file.
+
+    Exactly one of the two is not None.
+    """
     module = sys.modules["__main__"]
     if _entry.main_is_loading:
         raise RuntimeError(
@@ -170,7 +177,10 @@ def _pickled(whole: tuple[object, ...], pickler: Callable[..., Any], title: str)
 
 
 def _path_to(whole: tuple[object, ...]) -> str:
-    """The argument that cannot be pickled, as ``args[1]["loader"]: ``; nothing if none is found."""
+    """Location of the argument that cannot be pickled, or an empty text.
+
+    The form is ``args[1]['loader']: ``, as the beginning of a message.
+    """
 
     def search(value: object, path: str, depth: int) -> str | None:
         try:
@@ -195,7 +205,10 @@ def _path_to(whole: tuple[object, ...]) -> str:
 
 
 class _FunctionPickler(pickle.Pickler):
-    """Sends functions that cannot be imported as their code, with the globals and cells that they use."""
+    """Pickler that writes a function as its code if it cannot be imported by name.
+
+    The globals and cells that the code uses follow it.
+    """
 
     def reducer_override(self, value: object) -> Any:
         if isinstance(value, FunctionType):
@@ -213,10 +226,10 @@ class _FunctionPickler(pickle.Pickler):
 
 def _by_value(function: FunctionType) -> tuple[object, ...]:
     variables = {name: function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__}
-    # Without a module it was made by exec.
+    # `exec` makes functions without a module.
     module = function.__module__ or "__main__"
     if module != "__main__" and _can_be_imported(module):
-        # Its module brings them.
+        # The worker imports the module, which has the globals.
         variables = {}
     cells = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):

@@ -1,4 +1,4 @@
-"""The exceptions of rdzv. Users find them in ``rdzv``."""
+"""Exceptions of rdzv, which users import from ``rdzv``."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -6,37 +6,40 @@ if TYPE_CHECKING:
 
 
 class Error(RuntimeError):
-    """Base of all errors of rdzv that are no wrong arguments."""
+    """Base class of all errors of rdzv, except those about wrong arguments."""
 
 
 class StoreError(Error):
-    """A store could not be reached, or refused or broke off an operation."""
+    """A store could not be reached, or an operation of it failed."""
 
 
 class StoreTimeout(StoreError, TimeoutError):
-    """Keys, or members of a barrier, did not come in time."""
+    """Keys, or members of a barrier, did not arrive in time."""
 
 
 class QueueEmpty(StoreError):
-    """A queue was empty, and the caller did not want to wait."""
+    """A queue was empty, and the call was one that does not wait."""
 
 
 class LaunchTimeout(Error, TimeoutError):
-    """A run took longer than the ``timeout`` of :func:`rdzv.launch`. Its workers have been stopped."""
+    """A run took longer than the ``timeout`` of :func:`rdzv.launch`.
+
+    The launcher has stopped its workers.
+    """
 
 
 class WorkerGroupFailed(Error):
     """Workers failed, and no restart was left.
 
     Args:
-        name (str): what the workers ran.
+        name (str): name of the function or command that the workers ran.
         failures (dict[int, ProcessFailure]): failures by global rank; at least one.
 
     Attributes:
         first (ProcessFailure): the first failure of the job, with ``rank``, ``cause`` and ``traceback``.
         result (RunResult | None): the result of the run, with its report.
 
-    The exception that the worker raised is ``__cause__``, where it could be pickled.
+    ``__cause__`` is the exception that the worker raised, if it could be pickled.
 
     Example:
         >>> import rdzv
@@ -52,7 +55,7 @@ class WorkerGroupFailed(Error):
             raise ValueError("a failure needs a worker that has failed: failures is empty")
         self.name, self.failures = name, failures
         self.result: "RunResult | None" = None
-        # Equal times leave the order of the dict, in which the first failure is the first.
+        # `min` takes the first of equal times, and the dict has the first failure first.
         self.first: "ProcessFailure" = min(failures.values(), key=lambda failure: failure.timestamp)
         super().__init__()
 
@@ -67,7 +70,7 @@ class WorkerGroupFailed(Error):
         return text + (f"\n\n{first.traceback.rstrip()}" if first.traceback else "")
 
     def get_first_failure(self) -> "tuple[int, ProcessFailure]":
-        """The first failure.
+        """First failure of the job, with its rank.
 
         Returns:
             tuple[int, ProcessFailure]: its global rank, and the failure.
@@ -81,7 +84,7 @@ class WorkerGroupFailed(Error):
         return rank, self.first
 
     def get_worker_exceptions(self) -> "dict[int, str]":
-        """The failures in a line each, as the first torchelastic had them.
+        """Failures with one line each, as the first version of torchelastic had them.
 
         Returns:
             dict[int, str]: cause by global rank.
@@ -94,11 +97,11 @@ class WorkerGroupFailed(Error):
         return {rank: failure.cause for rank, failure in self.failures.items()}
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """The failures as a report of several lines.
+        """Failures as a report of several lines.
 
         Args:
-            boarder_delim (str): one character, of the line around the report.
-            section_delim (str): one character, of the line between its parts.
+            boarder_delim (str): character of the lines around the report.
+            section_delim (str): character of the lines between its parts.
 
         Returns:
             str: title, the root cause, and the others.
@@ -131,15 +134,18 @@ class WorkerGroupFailed(Error):
 
 
 class RendezvousError(Error):
-    """The nodes could not find one another. The classes below have the names of ``torch.distributed``."""
+    """The nodes could not find one another.
+
+    The subclasses have the names of the exceptions of ``torch.distributed``.
+    """
 
 
 class RendezvousClosedError(RendezvousError):
-    """The run has ended, so nobody can join it any more."""
+    """The run has ended, so no node can join it any more."""
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """Not enough nodes came in time."""
+    """Too few nodes joined in time."""
 
 
 class RendezvousConnectionError(RendezvousError, ConnectionError):
@@ -147,11 +153,11 @@ class RendezvousConnectionError(RendezvousError, ConnectionError):
 
 
 class RendezvousStateError(RendezvousError):
-    """What is stored at the endpoint is no state of a rendezvous."""
+    """The data at the endpoint is not the state of a rendezvous."""
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """The job has ended well without this node."""
+    """The job has succeeded without this node."""
 
 
 for _class in (Error, StoreError, StoreTimeout, QueueEmpty, LaunchTimeout, WorkerGroupFailed):
@@ -161,16 +167,16 @@ for _class in RendezvousError.__subclasses__() + [RendezvousError]:
 
 
 class CollectiveError(Error):
-    """An operation of a process group failed, or the group could not be made.
+    """An operation of a process group failed, or the group could not be formed.
 
     Attributes:
-        rank (int | None): the own rank.
-        peer (int | None): the rank at fault, as far as it is known.
-        peers (tuple[int, ...]): all ranks that were waited for in vain, where more than one is known.
+        rank (int | None): the rank of this process.
+        peer (int | None): the rank at fault, if it is known.
+        peers (tuple[int, ...]): all ranks that did not arrive in time, if more than one is known.
         operation (str | None): the call, e.g. ``"all_reduce"``.
         cause (str | None): ``mismatch``, ``timeout``, ``lost``, ``refused``, ``interrupted``, ``broken``, ``store``,
             ``system``, ``object`` or ``other``.
-        elapsed (float | None): seconds since the operation began, where that is known.
+        elapsed (float | None): seconds since the operation began, if they are known.
     """
 
     def __init__(
@@ -194,11 +200,14 @@ class CollectiveError(Error):
 
 
 class CollectiveTimeout(CollectiveError, TimeoutError):
-    """A rank did not do its part of an operation in time. The group is broken."""
+    """A rank did not do its part of an operation in time; the group is broken."""
 
 
 class RankLost(CollectiveError, ConnectionError):
-    """The process of a rank ended, or left the group, while an operation waited for it. The group is broken."""
+    """A rank that an operation waited for has left the group, which is now broken.
+
+    The process of that rank has ended, or has closed its group.
+    """
 
 
 for _of_group in (CollectiveError, CollectiveTimeout, RankLost):
@@ -210,9 +219,9 @@ class RpcError(Error):
 
     Attributes:
         kind (str): e.g. ``"NoSuchMethod"``, ``"PeerLost"``, ``"Deadline"``, ``"Protocol"``, ``"Remote"``.
-        worker (str | None): the name of the worker that it happened with.
+        worker (str | None): name of the remote worker.
         method (str | None): the function that was called.
-        retryable (bool): whether the same call may succeed if it is made again.
+        retryable (bool): True if the same call may succeed when it is repeated.
     """
 
     def __init__(
@@ -232,21 +241,24 @@ class RpcError(Error):
 
 
 class Deadline(RpcError, TimeoutError):
-    """The time for a call, or for forming or leaving a group, was over."""
+    """The time limit of a call, or of forming or leaving a group, has passed."""
 
 
 class PeerLost(RpcError, ConnectionError):
-    """The connection to a worker was lost, or could not be made. Trying again may help."""
+    """The connection to a worker was lost, or could not be established.
+
+    A later attempt may succeed.
+    """
 
 
 class RemoteError(RpcError):
-    """The function that was called failed, with an exception that cannot be raised here as it was.
+    """The remote function raised an exception that cannot be rebuilt in this process.
 
     Attributes:
         type_name (str): class of the exception, with its module.
         text (str): its text.
         traceback (str): the traceback on the callee; empty if there is none.
-        causes (tuple[str, ...]): texts of what caused it, the nearest first.
+        causes (tuple[str, ...]): texts of the exceptions that caused it, the nearest first.
     """
 
     def __init__(
