@@ -104,7 +104,7 @@ def _function_of_text(text: str) -> object:
 
 
 def _name_of(function: object) -> tuple[str, str] | None:
-    """Module and qualified name of a function, or None if it cannot be imported by them."""
+    """Module and qualified name of a function; None if they do not lead to it."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualified, str):
         return None
@@ -148,15 +148,15 @@ def _reason(function: object) -> str:
 
 
 def _main_of_this_process() -> tuple[str | None, str | None] | None:
-    """Module name or path with which a worker runs the main file; None if it has no file.
+    """Module name, or path, with which a worker runs the main file.
 
-    Exactly one of the two is not None.
+    One of the two is None. The result is None if there is no file.
     """
     module = sys.modules["__main__"]
     if _entry.main_is_loading:
         raise RuntimeError(
             "launch was called while the main file was loaded in a worker: put the call under"
-            ' `if __name__ == "__main__":`, or the function into a module of its own'
+            ' `if __name__ == "__main__":`, or the function into a separate module'
         )
     spec = getattr(module, "__spec__", None)
     if spec is not None:
@@ -219,7 +219,7 @@ class _FunctionPickler(pickle.Pickler):
         if isinstance(value, type) and value.__module__ == "__main__":
             raise TypeError(
                 f"the class {value.__qualname__} of __main__ needs cloudpickle to be sent (pip install cloudpickle),"
-                " or a module of its own"
+                " or a separate module"
             )
         return NotImplemented
 

@@ -94,7 +94,7 @@ class LogsSpecs:
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """Default :class:`LogsSpecs`; the name exists for programs that use torch's class.
+    """Default :class:`LogsSpecs`, under the name of torch's class.
 
     Args:
         log_dir (str | None): parent folder; each run creates a new folder in it. ``None``: below ``TMPDIR``.

@@ -172,7 +172,7 @@ class CollectiveError(Error):
     Attributes:
         rank (int | None): the rank of this process.
         peer (int | None): the rank at fault, if it is known.
-        peers (tuple[int, ...]): all ranks that did not arrive in time, if more than one is known.
+        peers (tuple[int, ...]): all ranks that the operation still waited for, if more than one is known.
         operation (str | None): the call, e.g. ``"all_reduce"``.
         cause (str | None): ``mismatch``, ``timeout``, ``lost``, ``refused``, ``interrupted``, ``broken``, ``store``,
             ``system``, ``object`` or ``other``.
@@ -252,7 +252,7 @@ class PeerLost(RpcError, ConnectionError):
 
 
 class RemoteError(RpcError):
-    """The remote function raised an exception that cannot be rebuilt in this process.
+    """The remote function raised an exception that this process cannot rebuild.
 
     Attributes:
         type_name (str): class of the exception, with its module.

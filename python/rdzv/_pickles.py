@@ -1,14 +1,15 @@
-"""Objects as bytes: a pickle of protocol 5, with its buffers beside it."""
+"""Encoding of objects as bytes: a pickle of protocol 5, then its buffers."""
 
 import io
 import pickle
 import struct
 
-# Number of buffers, then the length of the pickle and of each buffer, each in 8 bytes. The parts
-# follow, each at a multiple of this many bytes, so that arrays stand aligned in what was received.
+# Alignment of each part, in bytes, so that arrays are aligned in the received data. The header has
+# the number of buffers and the lengths of the pickle and of each buffer, in 8 bytes each. The
+# pickle and the buffers follow.
 _ALIGN = 16
 
-# Names that an untrusted pickle may use, beside the builtin types that need none.
+# Names that an untrusted pickle may refer to. Most builtin types need no name in a pickle.
 _ADMITTED = {
     "builtins": {"bytearray", "complex", "frozenset", "range", "set", "slice"},
     "collections": {"OrderedDict", "deque"},

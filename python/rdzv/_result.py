@@ -1,4 +1,4 @@
-"""How a run came out: state, values by rank, failures by rank."""
+"""Result of a run: state, values by rank, failures by rank."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class WorkerState(str, Enum):
-    """The state of a worker group, under the names of torchelastic.
+    """State of a worker group, with the names of torchelastic.
 
-    ``number`` is the value that the first torchelastic gave it: 0, 1, 2, 4, 8, 16, 32.
+    ``number`` is its value in the first version of torchelastic: 0, 1, 2, 4, 8, 16, 32.
 
     Example:
         >>> from rdzv.elastic import WorkerState
@@ -30,7 +30,7 @@ class WorkerState(str, Enum):
 
     @staticmethod
     def is_running(state: "WorkerState") -> bool:
-        """Whether workers run in this state.
+        """Returns True if workers run in this state.
 
         Args:
             state (WorkerState): a state.
@@ -47,7 +47,7 @@ class WorkerState(str, Enum):
 
     @property
     def number(self) -> int:
-        """int: the number that the first torchelastic gave this state: 0, 1, 2, 4, 8, 16 or 32."""
+        """int: value in the first version of torchelastic: 0, 1, 2, 4, 8, 16 or 32."""
         position = list(WorkerState).index(self)
         return 0 if position == 0 else 1 << (position - 1)
 
@@ -58,16 +58,16 @@ class ProcessFailure:
     Args:
         local_rank (int): its rank within the node.
         pid (int): its process id.
-        exitcode (int): its exit code; minus the number for a signal.
-        error_file (str): path of its error file; it need not be there. ``"<N/A>"`` if there was none.
+        exitcode (int): its exit code; minus the signal number if a signal ended it.
+        error_file (str): path of its error file, which need not exist. ``"<N/A>"`` if there is none.
 
     Attributes:
-        error_file_data (dict): content of the error file; a dict that says so if there is none.
+        error_file_data (dict): content of the error file; ``{"message": "<NONE>"}`` if there is none.
         message (str | dict): the error in one line, or torchelastic's object form with the traceback.
-        timestamp (int): when it failed, in seconds since 1970.
+        timestamp (int): time of the failure, in seconds since 1970.
         rank (int): its rank in the job; -1 if it is not known.
         node (str): the host that it ran on; empty if it is not known.
-        cause (str): the reason in one line, as the verdict of ``rdzv run`` has it.
+        cause (str): the reason in one line, as ``rdzv run`` prints it.
         traceback (str | None): the traceback of its exception.
 
     Example:
@@ -95,7 +95,7 @@ class ProcessFailure:
             if isinstance(message, dict):
                 self.traceback = message["extraInfo"].get("py_callstack")
         except (OSError, ValueError, KeyError, TypeError):
-            # No file, or none in the known form.
+            # There is no file, or its format is unknown.
             self.error_file = "<N/A>"
         if not self.message:
             if exitcode < 0:
@@ -112,7 +112,7 @@ class ProcessFailure:
 
     @classmethod
     def _of_report(cls, failure: "dict[str, object]") -> "ProcessFailure":
-        """A failure out of the report of ``rdzv run``."""
+        """Creates a failure from an entry of the report of ``rdzv run``."""
         number = failure.get("exit_code")
         made = cls(
             failure.get("local_rank") or 0,  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ class ProcessFailure:
         return made
 
     def signal_name(self) -> str:
-        """The name of the signal that ended the worker.
+        """Name of the signal that ended the worker.
 
         Returns:
             str: such as ``"SIGKILL"``; ``"<N/A>"`` if it was no signal.
@@ -151,7 +151,7 @@ class ProcessFailure:
             return "<Invalid>"
 
     def timestamp_isoformat(self) -> str:
-        """The time of the failure as text.
+        """Time of the failure as text.
 
         Returns:
             str: local time without a zone, ``YYYY-MM-DD_HH:MM:SS``.
@@ -173,18 +173,18 @@ class ProcessFailure:
 
 
 class RunResult(Mapping[int, "Any"]):
-    """The result of a run: a mapping from global rank to the value that the worker returned.
+    """Result of a run: a mapping from global ranks to return values.
 
     Args:
-        state (WorkerState): of the group at the end.
+        state (WorkerState): state of the worker group at the end.
         return_values (dict[int, object]): values by global rank, of the workers of this node.
         failures (dict[int, ProcessFailure]): failures by global rank.
 
     Attributes:
-        report (dict): the verdict on the run, with the keys of ``rdzv run --report``; empty where there is none.
-        restarts (int): number of restarts that were used.
+        report (dict): the report of the run, with the keys of ``rdzv run --report``; empty if there is none.
+        restarts (int): number of restarts that the run used.
 
-    A function that ends its process instead of returning has no value here. That of a command is None.
+    A function that ends its process instead of returning has no value here. The value of a command is None.
 
     Example:
         >>> from rdzv.elastic import RunResult, WorkerState
@@ -205,10 +205,10 @@ class RunResult(Mapping[int, "Any"]):
         self.restarts = 0
 
     def is_failed(self) -> bool:
-        """Whether workers failed.
+        """Returns True if workers failed.
 
         Returns:
-            bool: True if the state is FAILED, or UNHEALTHY (of which torchelastic takes no notice).
+            bool: True if the state is FAILED or UNHEALTHY. For torchelastic, only FAILED counts.
 
         Example:
             >>> from rdzv.elastic import RunResult, WorkerState
@@ -218,7 +218,7 @@ class RunResult(Mapping[int, "Any"]):
         return self.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
 
     def exceptions(self) -> "dict[int, str]":
-        """The failures in a line each, as the first torchelastic had them.
+        """Failures with one line each, as the first version of torchelastic had them.
 
         Returns:
             dict[int, str]: cause by global rank.

@@ -1,10 +1,13 @@
-"""What the launcher of a job with a token or certificates leaves in the environment of its processes: the paths of files."""
+"""Secrets of the job.
+
+The launcher puts the paths of the token and of the certificates into the environment of the workers.
+"""
 
 import os
 
 
 def token() -> "bytes | None":
-    """The secret of the job; None if it has none."""
+    """Token of the job, or None."""
     path = os.environ.get("RDZV_JOB_TOKEN_FILE")
     if not path:
         return None
@@ -13,7 +16,7 @@ def token() -> "bytes | None":
 
 
 def tls() -> "dict[str, str | os.PathLike[str]] | None":
-    """The certificate of the job's processes; None if they have none."""
+    """Paths of the job's certificate, key and authorities, or None."""
     variables = {"certificate": "RDZV_TLS_CERT", "key": "RDZV_TLS_KEY", "authorities": "RDZV_TLS_CA"}
     files: "dict[str, str | os.PathLike[str]]" = {name: os.environ.get(one, "") for name, one in variables.items()}
     return files if all(files.values()) else None

@@ -1,8 +1,8 @@
-"""Inside a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``: its ranks, the job's store, signs of life.
+"""Ranks, store and heartbeats of a worker.
 
-Everything comes from the environment, so a program may ask at any time, without initialising anything.
-In a process that is no worker, the functions that need a rank, a size or the store raise a :class:`RuntimeError` that
-names the missing variable.
+The functions work in a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``. They read the environment, so a program
+can call them at any time without initialisation. In a process that is not a worker, the functions that need a rank, a
+size or the store raise :class:`RuntimeError` with the name of the missing variable.
 """
 
 import os
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rdzv import PrefixStore
 
-# With the process that they belong to.
+# Each has the id of the process that opened it, so that a forked child opens another one.
 _store: "tuple[int, PrefixStore] | None" = None
 _pipe: "tuple[int, int] | None" = None
 
@@ -47,7 +47,7 @@ def _number(name: str) -> int:
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker.
+    """Returns True if this process is a worker.
 
     Returns:
         bool: True if ``RANK`` and ``WORLD_SIZE`` are set.
@@ -61,7 +61,7 @@ def is_worker() -> bool:
 
 
 def rank() -> int:
-    """The number of this worker among all workers of the job.
+    """Rank of this worker among all workers of the job.
 
     Returns:
         int: from 0 to ``world_size() - 1``.
@@ -75,7 +75,9 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """The number of this worker among those of its node. With ``--virtual-local-rank`` it is 0 for all.
+    """Rank of this worker among the workers of its node.
+
+    With ``--virtual-local-rank`` it is 0 for all workers.
 
     Returns:
         int: from 0 to ``local_world_size() - 1``.
@@ -89,7 +91,7 @@ def local_rank() -> int:
 
 
 def world_size() -> int:
-    """The number of workers of the job.
+    """Number of workers of the job.
 
     Returns:
         int: at least 1.
@@ -103,7 +105,7 @@ def world_size() -> int:
 
 
 def local_world_size() -> int:
-    """The number of workers of this node.
+    """Number of workers of this node.
 
     Returns:
         int: at least 1.
@@ -117,7 +119,7 @@ def local_world_size() -> int:
 
 
 def group_rank() -> int:
-    """The number of this node's agent in the round.
+    """Rank of this node's agent in the round.
 
     Returns:
         int: from 0.
@@ -131,7 +133,7 @@ def group_rank() -> int:
 
 
 def role_rank() -> int:
-    """The number of this worker among the workers of its role.
+    """Rank of this worker among the workers of its role.
 
     Returns:
         int: from 0.
@@ -145,7 +147,7 @@ def role_rank() -> int:
 
 
 def restart_count() -> int:
-    """The number of restarts that this node's agent has used.
+    """Number of restarts that this node's agent has used.
 
     Returns:
         int: 0 in the first attempt.
@@ -159,10 +161,10 @@ def restart_count() -> int:
 
 
 def run_id() -> str:
-    """The name of the job, the same on all its nodes.
+    """Name of the job, the same on all its nodes.
 
     Returns:
-        str: what ``--rdzv-id`` says, or a random UUID on a single node.
+        str: the value of ``--rdzv-id``, or a random UUID on a single node.
 
     Example:
         >>> import rdzv
@@ -173,11 +175,11 @@ def run_id() -> str:
 
 
 def store() -> "PrefixStore":
-    """The store that the workers of the job share: a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``.
+    """Store that all workers of the job share.
 
-    There is one per process, connected by the first call, and after a fork the child gets one of its own. Its keys
-    lie below ``worker/``, apart from those of process groups. The store is empty at the beginning of every attempt. In a
-    job with a token or certificates the client has those.
+    It is a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``. The first call in a process connects it; a forked
+    child gets a separate client. All keys have the prefix ``worker/``, apart from the keys of process groups. The store
+    is empty at the beginning of every attempt. The client uses the token and the certificates of the job, if it has any.
 
     Returns:
         PrefixStore: a store with a timeout of 300 s.
@@ -203,16 +205,16 @@ def store() -> "PrefixStore":
 
 
 def heartbeat(step: "int | None" = None) -> None:
-    """Tells the launcher that this worker is alive: one line to its pipe.
+    """Sends a heartbeat to the launcher: one line through a pipe.
 
-    Does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). Then the limit of the
-    phase ``step`` runs from the first call on, and ``hang_action`` says what becomes of a worker that misses it.
+    It does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). From the first call
+    on, the limit of the phase ``step`` applies. If the worker misses it, the launcher takes the action ``hang_action``.
 
     Args:
         step (int | None): number of the training step, which messages about this worker show.
 
     Raises:
-        OSError: the pipe cannot be written.
+        OSError: the pipe cannot be opened or written.
 
     Example:
         >>> import rdzv
@@ -228,10 +230,12 @@ def heartbeat(step: "int | None" = None) -> None:
 
 
 def report_error(exception: BaseException) -> None:
-    """Leaves an exception for the launcher, which shows it as the cause if this worker then fails.
+    """Reports an exception to the launcher as the cause of this worker's failure.
 
-    Writes the file that ``TORCHELASTIC_ERROR_FILE`` names, in the form of ``torch.distributed.elastic``; without that
-    variable it does nothing. Functions of :func:`rdzv.launch` and those with :func:`rdzv.elastic.record` need no call.
+    The launcher shows the exception if this worker then fails. The function writes the file that
+    ``TORCHELASTIC_ERROR_FILE`` names, in the form of ``torch.distributed.elastic``. Without that variable it does
+    nothing. Functions of :func:`rdzv.launch`, and functions with the decorator :func:`rdzv.elastic.record`, report their
+    exceptions automatically.
 
     Args:
         exception (BaseException): the exception, with its traceback.

@@ -1,4 +1,4 @@
-"""The error file of a worker, by a decorator."""
+"""Decorator that writes the error file of a worker."""
 
 import json
 import os
@@ -13,7 +13,7 @@ _R = TypeVar("_R")
 
 
 class ErrorHandler:
-    """Writes the error file of a process. A handler of one's own has its methods.
+    """Writer of the error file of a process; other handlers need the same methods.
 
     Example:
         >>> from rdzv.elastic import ErrorHandler
@@ -21,7 +21,9 @@ class ErrorHandler:
     """
 
     def initialize(self) -> None:
-        """Called before the function. Prints the stacks of all threads to stderr on a fatal signal.
+        """Makes a fatal signal print the stacks of all threads to stderr.
+
+        :func:`record` calls it before the function.
 
         Example:
             >>> from rdzv.elastic import ErrorHandler
@@ -32,7 +34,7 @@ class ErrorHandler:
         try:
             faulthandler.enable(all_threads=True)
         except (OSError, ValueError, AttributeError, RuntimeError):
-            # No stderr that has a descriptor.
+            # `sys.stderr` has no descriptor.
             pass
 
     def record_exception(self, e: BaseException) -> None:
@@ -53,7 +55,7 @@ class ErrorHandler:
         report_error(e)
 
     def record_failure(self, failure: "Any") -> None:
-        """Writes the error of a worker to this process's own file, with its exit code.
+        """Writes the error of a worker, and its exit code, to the file of this process.
 
         Args:
             failure (ProcessFailure): the failure.
@@ -80,16 +82,18 @@ class ErrorHandler:
 
 
 def record(fn: "Callable[_P, _R]", error_handler: "ErrorHandler | None" = None) -> "Callable[_P, _R | None]":
-    """Decorates the main function of a worker, so that an exception of it is the cause of its failure.
+    """Decorates the main function of a worker so that its exceptions are reported.
+
+    The launcher shows the exception as the cause of the worker's failure.
 
     Args:
         fn (callable): the function.
-        error_handler (ErrorHandler | None): writes the error file; ``None`` is one of this module.
+        error_handler (ErrorHandler | None): writes the error file; ``None``: a new :class:`ErrorHandler`.
 
     Returns:
-        callable: the function, which raises what it raised. Before that the error is in the file that
-        ``TORCHELASTIC_ERROR_FILE`` names, in torch's form; of a :class:`ChildFailedError`, that of the first failure.
-        ``sys.exit(0)`` in it returns None.
+        callable: the function. It raises the same exceptions, but first writes them to the file that
+        ``TORCHELASTIC_ERROR_FILE`` names, in torch's form. For a :class:`ChildFailedError` it writes the first failure.
+        ``sys.exit(0)`` in the function makes it return None.
 
     Example:
         >>> from rdzv.elastic import record

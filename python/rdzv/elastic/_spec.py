@@ -1,4 +1,4 @@
-"""What the workers of a node are: specification, worker, group."""
+"""Description of the workers of a node: specification, worker, group."""
 
 import os
 from collections.abc import Callable
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class WorkerSpec:
-    """What the workers of one node are: one role, one entry point.
+    """Specification of the workers of one node, with one role and one entry point.
 
     Args:
-        role (str): the label of all its workers.
+        role (str): label of all workers.
         local_world_size (int): number of workers on this node, at least 1.
-        rdzv_handler (RendezvousHandler): how the nodes find one another.
+        rdzv_handler (RendezvousHandler): handler of the rendezvous between the nodes.
         fn (callable | None): an older name of ``entrypoint``.
         entrypoint (callable | str | None): the function that each worker calls, or a program.
         args (tuple): its arguments.
         max_restarts (int): number of restarts after a failure. Default 3.
         monitor_interval (float): seconds between two calls of ``_monitor_workers``. Default 0.1.
-        master_port (int | None): port of the workers' store; ``None`` takes a free one.
-        master_addr (str | None): host of the workers' store; ``None`` finds it out.
-        local_addr (str | None): address of this node that others should use; ``None`` finds it out.
+        master_port (int | None): port of the workers' store; ``None``: a free port.
+        master_addr (str | None): host of the workers' store; ``None``: rdzv finds it.
+        local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
         numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
-        duplicate_stdout_filters (list[str] | None): texts; teed lines with one of them are copied to one file.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.
-        virtual_local_rank (bool): gives every worker local rank 0 and the one device that is its own.
+        virtual_local_rank (bool): gives every worker local rank 0 and makes only its own device visible to it.
 
     Raises:
         ValueError: a number is out of range, or there is no entry point.
@@ -82,7 +82,7 @@ class WorkerSpec:
         self.virtual_local_rank = virtual_local_rank
 
     def get_entrypoint_name(self) -> str:
-        """What reports call the entry point.
+        """Returns the name of the entry point in reports.
 
         Returns:
             str: the qualified name of the function, or the last part of the program's path.
@@ -98,19 +98,21 @@ class WorkerSpec:
 
 
 class Worker:
-    """One worker, as its agent sees it. -1 is what is not known before the first rendezvous.
+    """Worker, as its agent sees it.
+
+    A value of -1 is unknown before the first rendezvous.
 
     Args:
-        local_rank (int): its number within the node.
-        global_rank (int): its number in the job.
-        role_rank (int): its number among the workers of its role.
+        local_rank (int): its rank within the node.
+        global_rank (int): its rank in the job.
+        role_rank (int): its rank among the workers of its role.
         world_size (int): number of workers of the job.
         role_world_size (int): number of workers of its role.
 
     Attributes:
-        id (object): what ``_start_workers`` returned for it; None before that.
-        environment (dict[str, str]): the variables of its place (``RANK``, ``MASTER_ADDR`` and so on), for agents of
-            one's own; empty before a rendezvous.
+        id (object): the id that ``_start_workers`` returned for it; None before that.
+        environment (dict[str, str]): the environment variables of its ranks (``RANK``, ``MASTER_ADDR`` and so on), for
+            subclasses of :class:`SimpleElasticAgent`; empty before a rendezvous.
 
     Example:
         >>> from rdzv.elastic import Worker
@@ -139,19 +141,19 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of one agent, which change state together.
+    """Workers of one agent, which change state together.
 
     Args:
-        spec (WorkerSpec): what they are.
+        spec (WorkerSpec): specification of the workers.
 
     Attributes:
-        workers (list[Worker]): by local rank.
-        group_rank (int | None): the agent's number among those of the round.
+        workers (list[Worker]): the workers by local rank.
+        group_rank (int | None): rank of the agent in the round.
         group_world_size (int | None): number of agents of the round.
         master_addr (str | None): host of the store of the workers.
         master_port (int | None): its port.
-        restart_count (int): number of restarts that were used.
-        state (WorkerState): of the group as a whole.
+        restart_count (int): number of restarts that the run has used.
+        state (WorkerState): state of the group.
 
     Example:
         >>> from rdzv.elastic import WorkerGroup, WorkerSpec
@@ -162,8 +164,7 @@ class WorkerGroup:
     def __init__(self, spec: WorkerSpec):
         self.spec = spec
         self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
-        # The native agent, which has the store of the round. It is absent where that is another
-        # process.
+        # The native agent, which has the store of the round; None if the agent is another process.
         self._native: "Agent | None" = None
         self.group_rank: "int | None" = None
         self.group_world_size: "int | None" = None
@@ -174,19 +175,22 @@ class WorkerGroup:
 
     @property
     def store(self) -> "Store | None":
-        """Store | None: the store that the agents of the round share, with a key space of the round's own.
+        """Store | None: the store that the agents of the round share.
 
-        There is one object for each round, connected by the first use; it ends with the round, except on a node that
-        is alone. None before the first round, and always of a :class:`LocalElasticAgent`, whose native agent is
-        another process.
+        Each round has separate keys and a separate object, which the first use connects. The object ends with the round,
+        except on a single node. The store is None before the first round. For a :class:`LocalElasticAgent` it is always
+        None, because its native agent is another process.
 
         Raises:
-            StoreError: the server of the round is gone.
+            StoreError: the server of the round cannot be reached.
         """
         return None if self._native is None else self._native.store()
 
     def _update(self, snapshot: "tuple[Any, ...]") -> None:
-        """Takes over what the native agent knows. Workers keep their ids while their places are the same."""
+        """Copies the state of the native agent into the group.
+
+        Workers keep their ids.
+        """
         state, self.group_rank, self.group_world_size, self.restart_count, *store, places = snapshot
         self.state, (self.master_addr, self.master_port) = WorkerState(state), store
         for worker, place in zip(self.workers, places):
@@ -197,7 +201,7 @@ class WorkerGroup:
 
 
 def rendezvous_settings(handler: object, remedy: str) -> RendezvousParameters:
-    """The parameters of a handler of ``rdzv.rendezvous``; refuses others."""
+    """Parameters of a handler of ``rdzv.rendezvous``; refuses other handlers."""
     from rdzv.rendezvous import NativeRendezvousHandler
 
     if isinstance(handler, NativeRendezvousHandler):

@@ -1,8 +1,7 @@
-"""How workers and agents find one another: URLs of workers, parameters, handlers and backends of agents, with the names of
-``torch.distributed``.
+"""Rendezvous of workers and agents, with the names of ``torch.distributed``.
 
-A handler of :func:`get_rendezvous_handler` is driven by the native agent; a handler of one's own derives from
-:class:`RendezvousHandler`.
+The module has URLs for workers, and parameters, handlers and backends for agents. The native agent uses a handler of
+:func:`get_rendezvous_handler`. Other handlers derive from :class:`RendezvousHandler`.
 """
 
 from rdzv._errors import (

@@ -1,4 +1,4 @@
-"""Handlers: the rendezvous as an agent sees it."""
+"""Handlers: the interface between an agent and a rendezvous."""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +6,7 @@ from rdzv.rendezvous._parameters import RendezvousParameters
 
 
 class RendezvousStoreInfo:
-    """The place where the workers of a round meet.
+    """Endpoint of the store through which the workers of a round meet.
 
     Args:
         master_addr (str): host of their store.
@@ -36,13 +36,13 @@ class RendezvousStoreInfo:
 
 
 class RendezvousInfo:
-    """The result of a round.
+    """Result of a round.
 
     Args:
         store (Store): the store that the agents of the round share.
-        rank (int): this agent's number, from 0.
+        rank (int): rank of this agent, from 0.
         world_size (int): number of agents.
-        bootstrap_store_info (RendezvousStoreInfo): the place where the workers meet.
+        bootstrap_store_info (RendezvousStoreInfo): endpoint of the workers' store.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -61,7 +61,7 @@ class RendezvousInfo:
 
     @property
     def rank(self) -> int:
-        """int: this agent's number, from 0."""
+        """int: rank of this agent, from 0."""
         return self._rank
 
     @property
@@ -71,12 +71,12 @@ class RendezvousInfo:
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo:
-        """RendezvousStoreInfo: the place where the workers meet."""
+        """RendezvousStoreInfo: endpoint of the workers' store."""
         return self._bootstrap_store_info
 
 
 class RendezvousHandler(ABC):
-    """A way for agents to find one another. Derive from it for one of your own.
+    """Base class of handlers: one way for agents to find one another.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousHandler
@@ -86,7 +86,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_backend(self) -> str:
-        """The name of the backend.
+        """Returns the name of the backend.
 
         Returns:
             str: its name.
@@ -94,7 +94,10 @@ class RendezvousHandler(ABC):
 
     @property
     def use_agent_store(self) -> bool:
-        """bool: whether workers may use the store that ``bootstrap_store_info`` names. False here."""
+        """bool: True if workers may use the store at ``bootstrap_store_info``.
+
+        False in this class.
+        """
         return False
 
     @abstractmethod
@@ -107,15 +110,15 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Whether nobody can join any more.
+        """Returns True if the rendezvous is closed, so that no node can join any more.
 
         Returns:
-            bool: True once it was closed.
+            bool: True after :meth:`set_closed`.
         """
 
     @abstractmethod
     def set_closed(self) -> None:
-        """Ends it for everybody."""
+        """Closes the rendezvous for all nodes."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -127,7 +130,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """The name of the job.
+        """Returns the name of the job.
 
         Returns:
             str: its name.
@@ -135,18 +138,20 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """Ends it and frees what it holds.
+        """Closes the handler and frees its resources.
 
         Returns:
-            bool: whether that went well.
+            bool: True if that succeeded.
         """
 
 
 class NativeRendezvousHandler:
-    """The handler of a backend of rdzv. The native agent drives it; it holds the parameters until then.
+    """Handler of a backend of rdzv.
+
+    It contains only the parameters. The native agent does the rendezvous.
 
     Args:
-        params (RendezvousParameters): which backend, where, for how many nodes.
+        params (RendezvousParameters): backend, endpoint and numbers of nodes.
 
     Example:
         >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
@@ -158,7 +163,7 @@ class NativeRendezvousHandler:
         self.params = params
 
     def get_backend(self) -> str:
-        """The name of the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
+        """Returns the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
 
         Returns:
             str: its name.
@@ -171,7 +176,7 @@ class NativeRendezvousHandler:
         return self.params.backend
 
     def get_run_id(self) -> str:
-        """The name of the job.
+        """Returns the name of the job.
 
         Returns:
             str: its name.
@@ -185,7 +190,7 @@ class NativeRendezvousHandler:
 
     @property
     def use_agent_store(self) -> bool:
-        """bool: whether workers use the store that an agent hosts. True."""
+        """bool: True, because workers use the store that an agent hosts."""
         return True
 
 

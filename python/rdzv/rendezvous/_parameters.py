@@ -1,20 +1,20 @@
-"""The parameters of a rendezvous."""
+"""Parameters of a rendezvous."""
 
 
 class RendezvousParameters:
-    """Which rendezvous, where, and for how many nodes.
+    """Backend, endpoint and numbers of nodes of a rendezvous.
 
     Args:
-        backend (str): its name: ``"c10d"``, ``"static"``, ``"etcd"``, ``"etcd-v2"``, or one that was registered.
-        endpoint (str): ``HOST[:PORT]``; empty for one node alone.
+        backend (str): name of the backend: ``"c10d"``, ``"static"``, ``"etcd"``, ``"etcd-v2"`` or a registered name.
+        endpoint (str): ``HOST[:PORT]``; empty for a single node.
         run_id (str): name of the job, the same on all nodes.
-        min_nodes (int): fewest nodes, at least 1.
-        max_nodes (int): most nodes, at least ``min_nodes``.
-        local_addr (str | None): address of this node that others should use; ``None`` finds it out.
+        min_nodes (int): smallest number of nodes, at least 1.
+        max_nodes (int): largest number of nodes, at least ``min_nodes``.
+        local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         **kwargs: options of the backend, such as ``join_timeout=600`` (seconds).
 
     Raises:
-        ValueError: an empty backend, or numbers of nodes that cannot be.
+        ValueError: the backend is empty, or a number of nodes is out of range.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousParameters
@@ -43,14 +43,14 @@ class RendezvousParameters:
         self.config = kwargs
 
     def get(self, key: str, default: object = None) -> object:
-        """An option.
+        """Returns an option.
 
         Args:
             key (str): its name.
-            default (object): the value of an option that was not given.
+            default (object): the value if the option is missing.
 
         Returns:
-            object: the value as it was given.
+            object: the value, unconverted.
 
         Example:
             >>> from rdzv.rendezvous import RendezvousParameters
@@ -60,17 +60,17 @@ class RendezvousParameters:
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: "bool | None" = None) -> "bool | None":
-        """An option that is true or false.
+        """Returns an option that is true or false.
 
         Args:
             key (str): its name.
-            default (bool | None): the value of an option that was not given.
+            default (bool | None): the value if the option is missing.
 
         Returns:
-            bool | None: of a bool, 0 or 1, or a text such as ``"true"``, ``"no"``, ``"1"``, ``"f"``.
+            bool | None: the value. Options can be a bool, 0 or 1, or a text such as ``"true"``, ``"no"``, ``"1"``, ``"f"``.
 
         Raises:
-            ValueError: another value.
+            ValueError: the option has another value.
 
         Example:
             >>> from rdzv.rendezvous import RendezvousParameters
@@ -90,17 +90,17 @@ class RendezvousParameters:
         raise ValueError(f"the option {key} is {value!r}: it must be true or false")
 
     def get_as_int(self, key: str, default: "int | None" = None) -> "int | None":
-        """An option that is a whole number.
+        """Returns an option that is a whole number.
 
         Args:
             key (str): its name.
-            default (int | None): the value of an option that was not given.
+            default (int | None): the value if the option is missing.
 
         Returns:
             int | None: the number.
 
         Raises:
-            ValueError: another value.
+            ValueError: the option is not a whole number.
 
         Example:
             >>> from rdzv.rendezvous import RendezvousParameters
