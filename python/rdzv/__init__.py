@@ -1,7 +1,7 @@
-"""Stores, process groups, launch and elastic agents of distributed training.
+"""Control plane of distributed training.
 
-Importing this package loads no torch, numpy, asyncio or typing. Submodules are loaded at their
-first use.
+The package has stores, process groups, a launcher, elastic agents and remote calls. Importing it loads none of torch,
+numpy, asyncio and typing. Its submodules are loaded on first use.
 """
 
 from rdzv._errors import (
@@ -29,11 +29,11 @@ from rdzv._rdzv import (
     __version__,
 )
 
-# Type checkers assume that this is true. The module `typing` would cost more than everything else
-# here.
+# Type checkers treat this name as true. Importing `typing` would cost more than the rest of this
+# module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # This form marks the names as public.
+    # `import NAME as NAME` marks a public name for type checkers.
     from rdzv import elastic as elastic
     from rdzv import rendezvous as rendezvous
     from rdzv import rpc as rpc
@@ -72,8 +72,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Attribute -> module that has it. If the attribute is a module, the module has the attribute's
-    # name.
+    # Attribute -> module that has it. An attribute that is itself a module maps to that module.
     _LAZY = {
         "Group": "rdzv._group",
         "Work": "rdzv._group",

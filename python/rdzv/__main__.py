@@ -1,4 +1,7 @@
-"""``python -m rdzv``: the native launcher, whose workers run this interpreter."""
+"""``python -m rdzv``: runs the native launcher.
+
+The workers run with this interpreter, unless ``PYTHON_EXEC`` is set.
+"""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""Calls of the workers of :func:`rdzv.launch`, in the form that they read.
+"""Encoder of the function call that :func:`rdzv.launch` sends to its workers.
 
-``_entry`` has the other half. A function is sent by name. With ``start="pickle"`` a function that
-cannot be imported is sent as its code. Arguments are pickled.
+``_entry`` decodes it in the worker. The bytes name the function. With ``start="pickle"`` they contain the code of a
+function that cannot be imported by name. Arguments are pickled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """Function with its arguments, ready to be sent."""
+    """A function with its arguments, encoded for the workers."""
 
     __slots__ = ("content", "title")
 
@@ -78,7 +78,10 @@ class Call:
 
 
 class Values(pickle.Unpickler):
-    """Reader of the values of workers, in which the main file has another name."""
+    """Unpickler of the values and exceptions that workers wrote.
+
+    The caller's main file has the name ``_entry.MAIN`` in a worker; it becomes ``__main__`` here.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         return super().find_class("__main__" if module == _entry.MAIN else module, name)
@@ -101,12 +104,12 @@ def _function_of_text(text: str) -> object:
 
 
 def _name_of(function: object) -> tuple[str, str] | None:
-    """Returns module and qualified name, if they lead to the function again."""
+    """Module and qualified name of a function; None if they do not lead to it."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualified, str):
         return None
     if module == _entry.MAIN:
-        # In a worker, MAIN is the main file of the caller.
+        # This process is itself a worker: `MAIN` is its name for the main file of its caller.
         module = "__main__"
     found = sys.modules.get(module)
     for part in qualified.split("."):
@@ -115,14 +118,15 @@ def _name_of(function: object) -> tuple[str, str] | None:
 
 
 def _can_be_imported(module: str) -> bool:
-    """Returns True if a worker finds this module by its name."""
+    """True if a worker can import this module by its name."""
     if module == "__main__":
         return True
     loaded = sys.modules.get(module)
     package, _, _ = module.partition(".")
     if package != module:
         return loaded is not None and _can_be_imported(package)
-    # The spec of a loaded module says only how it was loaded, so the finders are asked again.
+    # The spec of a loaded module tells only how this process found it. Searching again tells
+    # whether a worker finds the same file.
     origin = getattr(getattr(loaded, "__spec__", None), "origin", None)
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
@@ -144,12 +148,15 @@ def _reason(function: object) -> str:
 
 
 def _main_of_this_process() -> tuple[str | None, str | None] | None:
-    """Returns how a worker runs the main file again: a module's name, or a path."""
+    """Module name, or path, with which a worker runs the main file.
+
+    One of the two is None. The result is None if there is no file.
+    """
     module = sys.modules["__main__"]
     if _entry.main_is_loading:
         raise RuntimeError(
             "launch was called while the main file was loaded in a worker: put the call under"
-            ' `if __name__ == "__main__":`, or the function into another module'
+            ' `if __name__ == "__main__":`, or the function into a separate module'
         )
     spec = getattr(module, "__spec__", None)
     if spec is not None:
@@ -170,9 +177,9 @@ def _pickled(whole: tuple[object, ...], pickler: Callable[..., Any], title: str)
 
 
 def _path_to(whole: tuple[object, ...]) -> str:
-    """Returns the argument that cannot be pickled, as ``args[1]["loader"]: ``.
+    """Location of the argument that cannot be pickled, or an empty text.
 
-    The result is empty if none is found.
+    The form is ``args[1]['loader']: ``, as the beginning of a message.
     """
 
     def search(value: object, path: str, depth: int) -> str | None:
@@ -198,9 +205,9 @@ def _path_to(whole: tuple[object, ...]) -> str:
 
 
 class _FunctionPickler(pickle.Pickler):
-    """Sends functions that cannot be imported as their code.
+    """Pickler that writes a function as its code if it cannot be imported by name.
 
-    Their globals and cells are sent too.
+    The globals and cells that the code uses follow it.
     """
 
     def reducer_override(self, value: object) -> Any:
@@ -212,17 +219,17 @@ class _FunctionPickler(pickle.Pickler):
         if isinstance(value, type) and value.__module__ == "__main__":
             raise TypeError(
                 f"the class {value.__qualname__} of __main__ needs cloudpickle to be sent (pip install cloudpickle),"
-                " or another module"
+                " or a separate module"
             )
         return NotImplemented
 
 
 def _by_value(function: FunctionType) -> tuple[object, ...]:
     variables = {name: function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__}
-    # A function without a module was made by exec.
+    # `exec` makes functions without a module.
     module = function.__module__ or "__main__"
     if module != "__main__" and _can_be_imported(module):
-        # Its module provides the variables.
+        # The worker imports the module, which has the globals.
         variables = {}
     cells = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):

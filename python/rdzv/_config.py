@@ -1,4 +1,4 @@
-"""Configuration of a launch, and the destination of output."""
+"""Configuration of a launch and of the workers' output."""
 
 import os
 from enum import IntFlag
@@ -50,15 +50,13 @@ class Std(IntFlag):
 
 
 class LogsSpecs:
-    """Destination of the output of workers.
+    """Destinations of the workers' output.
 
     Args:
-        log_dir (str | None): folder in which each run makes a new folder; ``None``: below
-            ``TMPDIR``.
+        log_dir (str | None): parent folder; each run creates a new folder in it. ``None``: below ``TMPDIR``.
         redirects (Std | dict[int, Std]): streams that go to files only, for all workers or by local rank.
         tee (Std | dict[int, Std]): streams that go to files and, with a prefix, to the console.
-        local_ranks_filter (set[int] | None): local ranks whose output may reach the console;
-            ``None``: all.
+        local_ranks_filter (set[int] | None): local ranks whose output may reach the console; ``None``: all.
 
     Example:
         >>> from rdzv.elastic import LogsSpecs, Std
@@ -80,7 +78,7 @@ class LogsSpecs:
 
     @property
     def root_log_dir(self) -> "str | None":
-        """str | None: parent of the folders of the runs; None: below ``TMPDIR``."""
+        """str | None: parent of the log folders of all runs; None: below ``TMPDIR``."""
         return self._root_log_dir
 
     def __eq__(self, other: object) -> bool:
@@ -96,15 +94,13 @@ class LogsSpecs:
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """Default :class:`LogsSpecs`, and the only kind.
+    """Default :class:`LogsSpecs`, under the name of torch's class.
 
     Args:
-        log_dir (str | None): folder in which each run makes a new folder; ``None``: below
-            ``TMPDIR``.
+        log_dir (str | None): parent folder; each run creates a new folder in it. ``None``: below ``TMPDIR``.
         redirects (Std | dict[int, Std]): streams that go to files only, for all workers or by local rank.
         tee (Std | dict[int, Std]): streams that go to files and, with a prefix, to the console.
-        local_ranks_filter (set[int] | None): local ranks whose output may reach the console;
-            ``None``: all.
+        local_ranks_filter (set[int] | None): local ranks whose output may reach the console; ``None``: all.
 
     Example:
         >>> from rdzv.elastic import DefaultLogsSpecs
@@ -114,38 +110,35 @@ class DefaultLogsSpecs(LogsSpecs):
 
 
 class LaunchConfig:
-    """Settings of a job on this node.
+    """Settings of a launch on this node.
 
-    This is torch's class of the same name, with its fields in the same order.
+    The fields, and their order, are those of torch's class of the same name.
 
     Args:
-        min_nodes (int): minimum number of nodes, at least 1.
-        max_nodes (int): maximum number of nodes.
+        min_nodes (int): smallest number of nodes, at least 1.
+        max_nodes (int): largest number of nodes.
         nproc_per_node (int): number of workers on this node.
-        logs_specs (LogsSpecs | None): destination of the output; ``None``: the console.
-        run_id (str): name of the job; empty for a random name.
+        logs_specs (LogsSpecs | None): destinations of the output; ``None``: the console.
+        run_id (str): name of the job; empty: a random name.
         role (str): label of the workers.
         rdzv_endpoint (str): ``HOST[:PORT]``; empty for a single node.
         rdzv_backend (str): ``"c10d"`` (torch: ``"etcd"``), ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
         rdzv_configs (dict[str, object] | None): options of the backend.
         rdzv_timeout (int): the option ``timeout`` in seconds; -1 leaves it at 900.
         max_restarts (int): number of restarts after a failure. Default 3.
-        monitor_interval (float): seconds; the value is checked, but nothing is polled.
-        start_method (str): ``"spawn"``. ``"fork"`` and ``"forkserver"`` warn, and pickle the
-            function by value.
+        monitor_interval (float): seconds; the value is checked, but rdzv polls nothing.
+        start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
         log_line_prefix_template (str | None): prefix of teed lines.
-        metrics_cfg (dict[str, str] | None): with a value ``"console"``, metrics are printed.
-        local_addr (str | None): address of this node for other nodes.
+        metrics_cfg (dict[str, str] | None): if one of the values is ``"console"``, the launcher prints metrics.
+        local_addr (str | None): address at which the other nodes reach this node.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
         numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
-        signals_to_handle (str): signals to the launcher that end the run in order.
-        duplicate_stdout_filters (list[str] | None): texts; teed lines with one of these texts are
-            also copied to a common file.
+        signals_to_handle (str): signals on which the launcher stops the workers and ends the run.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.
-        virtual_local_rank (bool): True to give every worker local rank 0 and a single visible
-            device.
-        shutdown_timeout (int | None): seconds between the closing signal and SIGKILL; ``None``: 30,
-            or ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``.
+        virtual_local_rank (bool): gives every worker local rank 0 and makes only its own device visible to it.
+        shutdown_timeout (int | None): seconds between the closing signal and SIGKILL; ``None``: the value of
+            ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``, or 30.
 
     Raises:
         ValueError: a number is out of range.
@@ -213,7 +206,7 @@ class LaunchConfig:
 
 
 def settings_of(config: LaunchConfig) -> "dict[str, object]":
-    """Returns the equivalent flags of ``rdzv run``."""
+    """Flags of ``rdzv run`` that correspond to a :class:`LaunchConfig`."""
     settings = {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}",
         "nproc_per_node": config.nproc_per_node,
@@ -231,10 +224,7 @@ def settings_of(config: LaunchConfig) -> "dict[str, object]":
 
 
 def worker_flags(source: "Any") -> "dict[str, object]":
-    """Returns the flags of a worker group.
-
-    They come from attributes that LaunchConfig and WorkerSpec share.
-    """
+    """Flags of a worker group, from a :class:`LaunchConfig` or a ``WorkerSpec``."""
     return {
         "role": source.role,
         "max_restarts": source.max_restarts,
@@ -248,7 +238,7 @@ def worker_flags(source: "Any") -> "dict[str, object]":
 
 
 def rendezvous_flags(backend: str, endpoint: str, options: "dict[str, object]", nodes: int) -> "dict[str, object]":
-    """Returns the flags of a rendezvous; a single node needs none."""
+    """Flags of a rendezvous; none for a single node without an endpoint."""
     if backend == "c10d" and not endpoint and nodes == 1:
         return {}
     flags: "dict[str, object]" = {"rdzv_backend": backend, "rdzv_endpoint": endpoint or None}
@@ -261,7 +251,7 @@ def rendezvous_flags(backend: str, endpoint: str, options: "dict[str, object]", 
 
 
 def log_flags(logs: "LogsSpecs | None") -> "dict[str, object]":
-    """Returns the flags of the output of workers."""
+    """Flags of the destinations of the workers' output."""
     if logs is None:
         return {}
     if not isinstance(logs, LogsSpecs):
@@ -275,7 +265,7 @@ def log_flags(logs: "LogsSpecs | None") -> "dict[str, object]":
 
 
 def _numa_binding(options: object) -> "str | None":
-    """Returns the mode of ``--numa-binding`` from torch's ``NumaOptions``."""
+    """Value of ``--numa-binding``, from torch's ``NumaOptions`` or a text."""
     if options is None or isinstance(options, str):
         return options
     mode = getattr(options, "affinity_mode", None)

@@ -1,8 +1,8 @@
-"""Program of a worker of :func:`rdzv.launch`.
+"""Program that each worker of :func:`rdzv.launch` runs.
 
-It calls one function, and stores the value or the exception. It is run as a file, and imports
-nothing of rdzv. Until the function needs more, it imports only modules that the interpreter has
-already loaded, because imports are most of the cost of starting a worker.
+It calls one function and writes the value, or the exception, to a file. The interpreter runs this module as a file.
+Imports are most of the cost of starting a worker. This module therefore imports nothing from rdzv. Until the function
+needs more, it imports only modules that the interpreter has loaded already.
 """
 
 import marshal
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from types import CodeType, FunctionType, ModuleType
     from typing import Any
 
-# Name of the caller's main file here, so that `if __name__ == "__main__":` skips its body.
+# Name of the caller's main file in a worker. Because of it, the body of
+# `if __name__ == "__main__":` does not run here.
 MAIN = "__rdzv_main__"
 
-# True while the main file of the caller runs. A launch at this time would repeat in every worker.
+# True while the caller's main file runs. A `launch` in it would start new workers in every worker.
 main_is_loading = False
 
 # Types of values that need no pickle.
@@ -25,10 +26,8 @@ _PLAIN = (int, float, str, bytes, bool, type(None))
 
 
 def read_call() -> "dict[str, Any]":
-    """Reads the call from the descriptor that the launcher passes on.
-
-    All workers share its offset.
-    """
+    """Reads the call from the descriptor that the launcher passes to its workers."""
+    # `pread`, because all workers share the offset of this descriptor.
     descriptor = int(os.environ.pop("RDZV_CALL"))
     call: "dict[str, Any]" = marshal.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
     os.close(descriptor)
@@ -36,9 +35,9 @@ def read_call() -> "dict[str, Any]":
 
 
 def load_main(main: "tuple[str | None, str]") -> None:
-    """Runs the main file of the caller under another name.
+    """Runs the caller's main file under the name ``MAIN``.
 
-    Its functions and classes are then in ``__main__``.
+    Afterwards its functions and classes are also in ``__main__``.
     """
     global main_is_loading
     name, path = main
@@ -60,7 +59,7 @@ def load_main(main: "tuple[str | None, str]") -> None:
 
 
 def pickler(name: str) -> "Any":
-    """Returns the module that pickles: ``cloudpickle`` if the caller uses it."""
+    """Module that the caller pickled with: ``cloudpickle`` or ``pickle``."""
     if name == "cloudpickle":
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
@@ -71,7 +70,7 @@ def pickler(name: str) -> "Any":
 
 
 def function_of(call: "dict[str, Any]") -> "tuple[Any, tuple[object, ...]]":
-    """Returns the function of the call and its arguments."""
+    """Function of the call, and its arguments."""
     module = pickler(call["pickler"]) if call["pickled"] is not None else None
     if call["name"] is not None:
         name, qualified = call["name"]
@@ -84,7 +83,7 @@ def function_of(call: "dict[str, Any]") -> "tuple[Any, tuple[object, ...]]":
 
 
 def function_by_value(code: bytes, module: str, qualified: str) -> "FunctionType":
-    """Makes a function that the caller sent as its code."""
+    """Builds a function from its code, for one that cannot be imported by name."""
     made: "CodeType" = marshal.loads(code)
     if module not in sys.modules:
         try:
@@ -100,7 +99,10 @@ def function_by_value(code: bytes, module: str, qualified: str) -> "FunctionType
 
 
 def fill_function(function: "FunctionType", state: "tuple[Any, Any, dict[str, object], dict[str, object]]") -> None:
-    """Adds the defaults, globals and cells, which may refer to the function."""
+    """Adds the defaults, the globals and the closure cells to a function.
+
+    They are separate from the construction because they can refer to the function itself.
+    """
     function.__defaults__, function.__kwdefaults__, variables, cells = state
     function.__globals__.update(variables)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -115,16 +117,16 @@ def module_by_name(name: str) -> "ModuleType":
 
 
 def failure(error: BaseException) -> "dict[str, Any]":
-    """Returns type, text and traceback of an exception.
+    """Type, text, traceback and pickle of an exception.
 
-    The result also has its pickle, if the exception can be restored from it.
+    The pickle is None if the exception cannot be pickled and unpickled.
     """
     import traceback
 
     kind = type(error)
     local = kind.__module__ in ("builtins", "__main__", MAIN)
     name = kind.__qualname__ if local else f"{kind.__module__}.{kind.__qualname__}"
-    # The frames of this file do not help.
+    # The frames of this file do not help the user.
     inner = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
         inner = inner.tb_next
@@ -140,7 +142,10 @@ def failure(error: BaseException) -> "dict[str, Any]":
 
 
 def write_error_file(error: "dict[str, Any]") -> None:
-    """Writes the failure for the launcher, in the form of torchelastic."""
+    """Writes the error file that the launcher reads.
+
+    The format is that of ``torch.distributed.elastic``. Without ``TORCHELASTIC_ERROR_FILE`` it does nothing.
+    """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
@@ -154,7 +159,10 @@ def write_error_file(error: "dict[str, Any]") -> None:
 
 
 def leave(folder: str, kind: bytes, content: bytes) -> None:
-    """Writes a result under another name, and renames it when it is complete."""
+    """Writes the result file of this rank.
+
+    The file gets its final name last, so that the caller never reads an incomplete one.
+    """
     path = os.path.join(folder, os.environ["RANK"])
     with open(path + ".new", "wb") as file:
         file.write(kind + content)
@@ -162,7 +170,7 @@ def leave(folder: str, kind: bytes, content: bytes) -> None:
 
 
 def encode(value: "Any", module: str) -> "tuple[bytes, bytes]":
-    """Returns a value as bytes, with the letter of its form."""
+    """Encodes a value: the letter of the encoding, and the bytes."""
     if type(value) in _PLAIN:
         return b"m", marshal.dumps(value)
     try:
@@ -178,7 +186,8 @@ def encode(value: "Any", module: str) -> "tuple[bytes, bytes]":
 def main() -> None:
     environment = os.environ
     call = read_call()
-    # There is one folder per attempt, made by its first worker. The last folder has the results.
+    # One folder per attempt, which the first worker creates. The folder of the last attempt has the
+    # results.
     folder = os.path.join(
         call["folder"], f"{environment.get('RDZV_ROUND', '0')}.{environment['TORCHELASTIC_RESTART_COUNT']}"
     )
@@ -195,20 +204,20 @@ def main() -> None:
         function, arguments = function_of(call)
         kind, content = encode(function(*arguments), call["pickler"])
     except KeyboardInterrupt:
-        # The launcher was interrupted, and has sent SIGINT.
+        # The launcher received SIGINT and sent it to its workers.
         sys.exit(130)
     except Exception as error:
         found = failure(error)
         leave(folder, b"e", marshal.dumps(found))
         write_error_file(found)
         if environment["TORCHELASTIC_RESTART_COUNT"] != environment["TORCHELASTIC_MAX_RESTARTS"]:
-            # The caller reports the last attempt; an earlier failure must be printed here.
+            # The caller reports only the last attempt, so this one prints its traceback.
             sys.stderr.write(found["traceback"])
         sys.exit(1)
     leave(folder, kind, content)
 
 
 if __name__ == "__main__":
-    # Objects that are pickled by reference to this module must be found under its name.
+    # Pickles refer to this module as `rdzv._entry`, but it runs as `__main__`.
     sys.modules["rdzv._entry"] = sys.modules["__main__"]
     main()

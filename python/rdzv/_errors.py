@@ -1,4 +1,4 @@
-"""Exceptions of rdzv, which users find in ``rdzv``."""
+"""Exceptions of rdzv, which users import from ``rdzv``."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -6,11 +6,11 @@ if TYPE_CHECKING:
 
 
 class Error(RuntimeError):
-    """Base of all errors of rdzv except those for wrong arguments."""
+    """Base class of all errors of rdzv, except those about wrong arguments."""
 
 
 class StoreError(Error):
-    """Failure of a store: unreachable, refused, or interrupted."""
+    """A store could not be reached, or an operation of it failed."""
 
 
 class StoreTimeout(StoreError, TimeoutError):
@@ -18,13 +18,13 @@ class StoreTimeout(StoreError, TimeoutError):
 
 
 class QueueEmpty(StoreError):
-    """An empty queue, if the caller did not want to wait."""
+    """A queue was empty, and the call was one that does not wait."""
 
 
 class LaunchTimeout(Error, TimeoutError):
-    """A run that exceeded the ``timeout`` of :func:`rdzv.launch`.
+    """A run took longer than the ``timeout`` of :func:`rdzv.launch`.
 
-    Its workers have been stopped.
+    The launcher has stopped its workers.
     """
 
 
@@ -32,7 +32,7 @@ class WorkerGroupFailed(Error):
     """Failure of workers after the last restart.
 
     Args:
-        name (str): name of the program of the workers.
+        name (str): name of the function or command that the workers ran.
         failures (dict[int, ProcessFailure]): failures by global rank; at least one.
 
     Attributes:
@@ -55,7 +55,7 @@ class WorkerGroupFailed(Error):
             raise ValueError("a failure needs a worker that has failed: failures is empty")
         self.name, self.failures = name, failures
         self.result: "RunResult | None" = None
-        # Equal times keep the order of the dict, which begins with the first failure.
+        # `min` takes the first of equal times, and the dict has the first failure first.
         self.first: "ProcessFailure" = min(failures.values(), key=lambda failure: failure.timestamp)
         super().__init__()
 
@@ -70,7 +70,7 @@ class WorkerGroupFailed(Error):
         return text + (f"\n\n{first.traceback.rstrip()}" if first.traceback else "")
 
     def get_first_failure(self) -> "tuple[int, ProcessFailure]":
-        """Returns the first failure.
+        """First failure of the job, with its rank.
 
         Returns:
             tuple[int, ProcessFailure]: its global rank, and the failure.
@@ -84,7 +84,7 @@ class WorkerGroupFailed(Error):
         return rank, self.first
 
     def get_worker_exceptions(self) -> "dict[int, str]":
-        """Returns each failure as one line, in the form of the first torchelastic.
+        """Failures with one line each, as the first version of torchelastic had them.
 
         Returns:
             dict[int, str]: cause by global rank.
@@ -97,11 +97,11 @@ class WorkerGroupFailed(Error):
         return {rank: failure.cause for rank, failure in self.failures.items()}
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Returns the failures as a report of several lines.
+        """Failures as a report of several lines.
 
         Args:
-            boarder_delim (str): one character, for the line around the report.
-            section_delim (str): one character, for the line between its parts.
+            boarder_delim (str): character of the lines around the report.
+            section_delim (str): character of the lines between its parts.
 
         Returns:
             str: the title, the root cause, and the other failures.
@@ -134,18 +134,18 @@ class WorkerGroupFailed(Error):
 
 
 class RendezvousError(Error):
-    """Failure of a rendezvous.
+    """The nodes could not find one another.
 
-    The classes below have the names of ``torch.distributed``.
+    The subclasses have the names of the exceptions of ``torch.distributed``.
     """
 
 
 class RendezvousClosedError(RendezvousError):
-    """A run that has ended, so no node can join it any more."""
+    """The run has ended, so no node can join it any more."""
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """Too few nodes arrived in time."""
+    """Too few nodes joined in time."""
 
 
 class RendezvousConnectionError(RendezvousError, ConnectionError):
@@ -153,11 +153,11 @@ class RendezvousConnectionError(RendezvousError, ConnectionError):
 
 
 class RendezvousStateError(RendezvousError):
-    """Content of the endpoint that is no state of a rendezvous."""
+    """The data at the endpoint is not the state of a rendezvous."""
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """A job that has ended successfully without this node."""
+    """The job has succeeded without this node."""
 
 
 for _class in (Error, StoreError, StoreTimeout, QueueEmpty, LaunchTimeout, WorkerGroupFailed):
@@ -167,16 +167,16 @@ for _class in RendezvousError.__subclasses__() + [RendezvousError]:
 
 
 class CollectiveError(Error):
-    """Failure of an operation of a process group, or of making the group.
+    """An operation of a process group failed, or the group could not be formed.
 
     Attributes:
-        rank (int | None): rank of this process.
-        peer (int | None): rank at fault, if known.
-        peers (tuple[int, ...]): all missing ranks, if more than one is known.
+        rank (int | None): the rank of this process.
+        peer (int | None): the rank at fault, if it is known.
+        peers (tuple[int, ...]): all ranks that the operation still waited for, if more than one is known.
         operation (str | None): the call, e.g. ``"all_reduce"``.
         cause (str | None): ``mismatch``, ``timeout``, ``lost``, ``refused``, ``interrupted``, ``broken``, ``store``,
             ``system``, ``object`` or ``other``.
-        elapsed (float | None): seconds since the operation began, if known.
+        elapsed (float | None): seconds since the operation began, if they are known.
     """
 
     def __init__(
@@ -200,13 +200,13 @@ class CollectiveError(Error):
 
 
 class CollectiveTimeout(CollectiveError, TimeoutError):
-    """A rank that did not do its part in time. The group is broken."""
+    """A rank did not do its part of an operation in time; the group is broken."""
 
 
 class RankLost(CollectiveError, ConnectionError):
-    """A rank that ended or left the group during an operation.
+    """A rank that an operation waited for has left the group, which is now broken.
 
-    The group is broken.
+    The process of that rank has ended, or has closed its group.
     """
 
 
@@ -219,8 +219,8 @@ class RpcError(Error):
 
     Attributes:
         kind (str): e.g. ``"NoSuchMethod"``, ``"PeerLost"``, ``"Deadline"``, ``"Protocol"``, ``"Remote"``.
-        worker (str | None): name of the worker concerned.
-        method (str | None): name of the called function.
+        worker (str | None): name of the remote worker.
+        method (str | None): the function that was called.
         retryable (bool): True if the same call may succeed when it is repeated.
     """
 
@@ -241,21 +241,24 @@ class RpcError(Error):
 
 
 class Deadline(RpcError, TimeoutError):
-    """Expired time of a call, or of forming or leaving a group."""
+    """The time limit of a call, or of forming or leaving a group, has passed."""
 
 
 class PeerLost(RpcError, ConnectionError):
-    """A lost or impossible connection to a worker. A retry may help."""
+    """The connection to a worker was lost, or could not be established.
+
+    A later attempt may succeed.
+    """
 
 
 class RemoteError(RpcError):
-    """Failure of a called function whose exception cannot be raised here.
+    """The remote function raised an exception that this process cannot rebuild.
 
     Attributes:
         type_name (str): class of the exception, with its module.
-        text (str): text of the exception.
-        traceback (str): traceback on the callee; empty if there is none.
-        causes (tuple[str, ...]): texts of its causes, the nearest first.
+        text (str): its text.
+        traceback (str): the traceback on the callee; empty if there is none.
+        causes (tuple[str, ...]): texts of the exceptions that caused it, the nearest first.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""``rdzv.launch``: a function in separate processes, and its results.
+"""``rdzv.launch``: runs a function in new processes and returns their results.
 
-The native ``rdzv run`` is a child of the caller, and its workers run ``_entry``. A descriptor
-carries the call. Values and exceptions return through files in a private folder. The launcher ends
-with its caller, however the caller ends.
+The native ``rdzv run`` is a child process of the caller; its workers run ``_entry``. They read the call from an
+inherited descriptor, and write values and exceptions to files in a private folder. The launcher ends when its caller
+ends, even if a signal kills the caller.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
         def _began(self, folder: str) -> str: ...
         def _ended(self) -> None: ...
 
-# Default settings of the launcher that would change the command of the workers.
+# Environment variables of the launcher that would change the workers' command or its output.
 _UNSET = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH", "PET_LOGS_SPECS", "TORCHELASTIC_ERROR_FILE")
 
 # Prefix of the names of private folders.
 _FOLDER = "rdzv-call-"
 
-# Time in seconds for the rest of a run to end after its keeper was killed.
+# Seconds within which the rest of a run must end after its keeper was killed.
 _CLEARED_WITHIN = 10.0
 
 
@@ -53,49 +53,44 @@ def launch(
     timeout: float | timedelta | None = None,
     **flags: Unpack[Flags],
 ) -> RunResult:
-    """Runs a function or a command in separate processes, and returns the results.
+    """Runs a function or a command in several processes and returns the results.
 
-    The native ``rdzv run`` supervises the workers. They get ranks and a store (:mod:`rdzv.worker`),
-    and are restarted together after a failure. No worker outlives the caller. Each is a new
-    interpreter with the caller's ``sys.path`` and ``sys.argv``.
+    The native ``rdzv run`` supervises the workers. They get ranks and a store (:mod:`rdzv.worker`). After a failure all
+    workers restart together. No worker outlives the caller. Each worker is a new interpreter with the caller's
+    ``sys.path`` and ``sys.argv``.
 
     Args:
-        fn (callable | str | list[str]): a function that can be imported by its name,
-            ``"module:function"``, or a command with its arguments. The function gets ``args``; its
-            rank is :func:`rdzv.worker.rank`.
-        args (tuple): arguments of the function, which are pickled.
-        nprocs (int | str): number of workers on this node, or ``"cpu"``, ``"gpu"`` or ``"auto"``.
-            ``"auto"``, the default, means the accelerators, or the processors if there are none.
-            With more than one worker, ``OMP_NUM_THREADS`` is 1 unless it is set.
-        nnodes (int | str): number of nodes, or ``"MIN:MAX"``. Each node calls ``launch``, with
-            ``rdzv_backend`` and ``rdzv_endpoint``. Default 1.
-        max_restarts (int): maximum number of restarts after failures. Default 0.
-        config (LaunchConfig | None): settings of :class:`rdzv.elastic.LaunchConfig`. Arguments of
-            this call override them.
-        start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: of a
-            notebook, local, or lambda. ``"pickle"`` uses cloudpickle if it is installed.
-        timeout (float | timedelta | None): maximum time of the whole run in seconds. Default
-            ``None``: no limit.
-        **flags: long flags of ``rdzv run`` with underscores, such as
-            ``rdzv_endpoint="head:29400"``, ``tee=3``, ``heartbeat_timeout=60``. ``True`` is a
-            switch, a list is joined by commas, and a dict becomes ``k=v,...``.
+        fn (callable | str | list[str]): a function that can be imported by its name, ``"module:function"``, or a
+            command and its arguments. The function gets ``args``; its rank is :func:`rdzv.worker.rank`.
+        args (tuple): arguments of the function or command. Those of a function are pickled.
+        nprocs (int | str): workers on this node: a number, ``"cpu"``, ``"gpu"`` or ``"auto"``. With ``"auto"``, the
+            default, there is one worker per accelerator, or one per processor if there are no accelerators. With more
+            than one worker, ``OMP_NUM_THREADS`` is 1 unless it is set.
+        nnodes (int | str): number of nodes, or ``"MIN:MAX"``. Default 1. With several nodes, each of them calls
+            ``launch`` with ``rdzv_backend`` and ``rdzv_endpoint``.
+        max_restarts (int): number of times that the workers are restarted after a failure. Default 0.
+        config (LaunchConfig | None): settings of :class:`rdzv.elastic.LaunchConfig`. Arguments of ``launch`` override
+            them.
+        start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: those of a notebook, local
+            functions and lambdas. ``"pickle"`` uses cloudpickle if it is installed.
+        timeout (float | timedelta | None): longest time for the whole run, in seconds. Default ``None``: no limit.
+        **flags: long flags of ``rdzv run`` with underscores, such as ``rdzv_endpoint="head:29400"``, ``tee=3``,
+            ``heartbeat_timeout=60``. ``True`` sets a switch; a list is joined by commas; a dict gives ``k=v,...``.
 
     Returns:
-        RunResult: a mapping from global rank to the value that this node's worker returned; None
-            for a command.
+        RunResult: a mapping from global rank to the value that this node's worker returned; None for a command.
 
     Raises:
-        WorkerGroupFailed: a worker failed after the last restart. ``first`` has its rank, cause and
-            traceback. ``__cause__`` is the exception itself, if it could be pickled.
-        LaunchTimeout: the run took longer than ``timeout``, and was stopped.
-        ValueError: the function cannot be imported, or a number is out of range. No process was
-            started.
+        WorkerGroupFailed: a worker failed and no restart was left. ``first`` has its rank, cause and traceback.
+            ``__cause__`` is the exception of the worker, if it could be pickled.
+        LaunchTimeout: the run took longer than ``timeout``, and the launcher stopped it.
+        ValueError: the function cannot be imported, or a number is out of range. No process was started.
         TypeError: an unknown flag, or an argument that cannot be pickled. No process was started.
-        Error: the launcher failed; the text is the launcher's. A rendezvous raises the classes of
+        Error: the launcher failed; the text is that of ``rdzv run``. Failures of the rendezvous raise the classes of
             :mod:`rdzv.rendezvous`.
-        KeyboardInterrupt: on Ctrl-C, once the workers have ended. They get SIGINT, and SIGKILL
-            after ``shutdown_timeout``. A second Ctrl-C shortens this time, and a third one kills
-            everything immediately.
+        KeyboardInterrupt: Ctrl-C was pressed. The exception follows the end of the workers, which get SIGINT, and
+            SIGKILL after ``shutdown_timeout``. A second Ctrl-C shortens that time; a third one kills all of them
+            immediately.
 
     Example:
         >>> import rdzv
@@ -124,9 +119,10 @@ def run(
     agent: _Follower | None = None,
     environment: dict[str, str] | None = None,
 ) -> RunResult:
-    """Runs with checked settings, by the names of their flags.
+    """Runs the function or command like :func:`launch`, but with checked settings.
 
-    ``agent`` gets the events of the run; ``environment`` is added to that of the launcher.
+    ``settings`` are by name of their flag. ``agent`` gets the events of the run. ``environment`` is added to the
+    environment of the launcher.
     """
     folder, held = _private_folder()
     launcher = _Launcher()
@@ -140,11 +136,11 @@ def run(
 
             call = _call.Call(fn, args, start, folder)
             title = call.title
-            # The command must not use the macros of the launcher.
+            # The launcher expands `${...}` macros, and this command has none.
             command = [part.replace("$", "$$") for part in _worker_command()]
         settings = dict(settings)
         if not any(settings.get(name) for name in ("log_dir", "redirects", "tee")):
-            # The folder has only error files, which are read below.
+            # Without logs, the private folder gets the error files, which are read below.
             settings["log_dir"] = folder
         if agent is not None:
             settings["events_file"] = agent._began(folder)
@@ -166,11 +162,11 @@ def run(
 
 
 class _Launcher:
-    """Process of ``rdzv run``, with its descriptors."""
+    """Process of ``rdzv run``, with the descriptors that belong to it."""
 
     def __init__(self) -> None:
-        # Process id, and descriptors to close. A signal handler may raise an exception at any
-        # point.
+        # The process, and the descriptors that `close` closes. A signal handler may raise an
+        # exception at any point, so both are recorded as soon as they exist.
         self.pids: list[int] = []
         self.descriptors: list[int] = []
         self.cleared = -1
@@ -189,8 +185,8 @@ class _Launcher:
         environment["RDZV_CALLER"] = str(os.getpid())
         if settings.get("nproc_per_node") != 1:
             environment.setdefault("OMP_NUM_THREADS", "1")
-        # Keeper and guard have the other end of the pipe. The guard ends when nothing of the run is
-        # left.
+        # The keeper and the guard hold the other end of the pipe. The guard ends after all other
+        # processes of the run.
         self.descriptors.extend(os.pipe())
         self.cleared, held = self.descriptors
         inherited = [held]
@@ -204,19 +200,23 @@ class _Launcher:
             os.set_inheritable(descriptor, True)
         spawn = partial(
             os.posix_spawn,
-            # In a separate process group, the launcher gets Ctrl-C only once, from here.
+            # The terminal's Ctrl-C does not reach a separate process group; `wait` sends SIGINT.
             setpgroup=0,
             setsigmask=(),
             setsigdef=_signals_that_python_ignores(),
         )
-        # This is one step for signal handlers: no process exists without its id in the list.
+        # `extend` with `map` is one step for signal handlers: no process exists whose id is missing
+        # here.
         self.pids.extend(map(spawn, (program,), ([program, "run", *arguments],), (environment,)))
         for descriptor in inherited:
             self.descriptors.remove(descriptor)
             os.close(descriptor)
 
     def wait(self, timeout: float | None) -> int | None:
-        """Waits for the end, and returns the exit code, or minus the signal number."""
+        """Waits for the end of the launcher and returns its exit code.
+
+        The code is negative if a signal ended the launcher, and None if another part of this process collected it.
+        """
         import signal
 
         stopped = interrupted = None
@@ -230,7 +230,7 @@ class _Launcher:
             except KeyboardInterrupt as error:
                 interrupts += 1
                 if interrupts > 2:
-                    # The launcher has announced that the third Ctrl-C kills immediately.
+                    # The launcher has printed that a third Ctrl-C kills everything immediately.
                     raise
                 interrupted, timeout = error, None
                 os.kill(pid, signal.SIGINT)
@@ -247,11 +247,11 @@ class _Launcher:
         return self.status
 
     def close(self) -> None:
-        """Kills all processes that still run, and closes the descriptors."""
+        """Kills the launcher if it still runs, and closes the descriptors."""
         import signal
 
         if self.pids:
-            # The id stays valid until the process is collected.
+            # The process id cannot be reused before the process is collected.
             os.kill(self.pids[0], signal.SIGKILL)
             self._collect()
         for descriptor in self.descriptors:
@@ -271,10 +271,7 @@ class _Launcher:
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:
-    """Waits until a descriptor is readable or at its end.
-
-    Returns False after ``timeout`` seconds.
-    """
+    """Waits until a descriptor is readable or at its end; False after the timeout."""
     import select
 
     poll = select.poll()
@@ -289,9 +286,9 @@ def _signals_that_python_ignores() -> list[int]:
 
 
 def _private_folder() -> tuple[str, int]:
-    """Makes a new folder, with a descriptor that locks it.
+    """Creates a folder and locks it.
 
-    The lock ends when the descriptor is closed, or this process ends.
+    The lock lasts until the returned descriptor is closed, or this process ends.
     """
     import fcntl
 
@@ -303,12 +300,12 @@ def _private_folder() -> tuple[str, int]:
         try:
             descriptor = _opened(folder)
         except FileNotFoundError:
-            # Another launch took the folder for an abandoned one.
+            # Another launch removed it as abandoned.
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:
-            # The file system has no locks, so no other launch can take the folder for abandoned.
+            # On a file system without locks, no other launch can remove it as abandoned.
             pass
         if os.fstat(descriptor).st_nlink > 0:
             return folder, descriptor
@@ -316,7 +313,10 @@ def _private_folder() -> tuple[str, int]:
 
 
 def _remove_abandoned(parent: str) -> None:
-    """Removes folders of killed callers of this user, which have no lock."""
+    """Removes this user's folders that no caller keeps locked.
+
+    They remain when a caller is killed.
+    """
     import fcntl
     import shutil
 
@@ -328,13 +328,13 @@ def _remove_abandoned(parent: str) -> None:
         try:
             descriptor = _opened(folder)
         except OSError:
-            # The folder no longer exists, or belongs to another user.
+            # Another launch has removed it, or it belongs to another user.
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            # The caller of the folder is still running.
+            # Its caller still runs.
             pass
         finally:
             os.close(descriptor)
@@ -399,10 +399,7 @@ def _concluded(status: int | None, folder: str, report_path: str, title: str, ra
 
 
 def _ranks(events: str) -> list[int]:
-    """Returns the ranks of this node's workers in the last attempt.
-
-    They are read from the file of events.
-    """
+    """Ranks of this node's workers in the last attempt, from the events file."""
     import json
 
     with open(events, encoding="utf-8") as file:
@@ -411,10 +408,7 @@ def _ranks(events: str) -> list[int]:
 
 
 def _left(folder: str, restarts: int) -> dict[int, tuple[str, Any]]:
-    """Returns the results of the workers of the last attempt.
-
-    By rank, a result is a value or an exception.
-    """
+    """Values and exceptions of the workers of the last attempt, by rank."""
     attempts = [
         tuple(int(part) for part in name.split(".")) for name in os.listdir(folder) if name.replace(".", "").isdigit()
     ]
@@ -445,7 +439,7 @@ def _decoded(content: bytes) -> tuple[str, Any]:
     try:
         error = Values(io.BytesIO(found["pickle"])).load() if found["pickle"] is not None else None
     except Exception:
-        # The exception can be made only in the worker.
+        # The exception can be unpickled only in the worker.
         error = None
     if isinstance(error, BaseException):
         error.add_note(f"\nin the worker:\n{found['traceback']}")
@@ -461,7 +455,7 @@ def _error_of(report: dict[str, Any]) -> Exception:
 
         return getattr(rendezvous, name, Error)(words)
     if report["title"] is None:
-        # The settings were refused before the run began.
+        # The launcher refused its settings before the run began.
         return ValueError(words or text)
     return Error(text)
 
@@ -538,7 +532,7 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
 
 
 def _of_config(config: LaunchConfig) -> dict[str, object]:
-    """Returns the settings of a :class:`rdzv.elastic.LaunchConfig`, by flag."""
+    """Settings of a :class:`rdzv.elastic.LaunchConfig`, by flag."""
     from rdzv._config import settings_of
 
     return settings_of(config)

@@ -1,14 +1,15 @@
-"""Objects as bytes: a pickle of protocol 5, with its buffers beside it."""
+"""Encoding of objects as bytes: a pickle of protocol 5, then its buffers."""
 
 import io
 import pickle
 import struct
 
-# The form is the number of buffers, then the length of the pickle and of each buffer, each in 8
-# bytes. The parts follow, each at a multiple of this number of bytes, so that arrays are aligned.
+# Alignment of each part, in bytes, so that arrays are aligned in the received data. The header has
+# the number of buffers and the lengths of the pickle and of each buffer, in 8 bytes each. The
+# pickle and the buffers follow.
 _ALIGN = 16
 
-# Names that an untrusted pickle may use, besides builtin types that need no name.
+# Names that an untrusted pickle may refer to. Most builtin types need no name in a pickle.
 _ADMITTED = {
     "builtins": {"bytearray", "complex", "frozenset", "range", "set", "slice"},
     "collections": {"OrderedDict", "deque"},

@@ -1,4 +1,4 @@
-"""Native launcher in the wheel."""
+"""Location of the native launcher that the wheel contains."""
 
 import os
 import sys
@@ -7,7 +7,8 @@ import sys
 def find_rdzv_bin() -> str:
     """Returns the path of the native program ``rdzv``.
 
-    The function searches the folder of scripts of this environment, of its base, and of the user.
+    Searches the folders of scripts of this environment and of the user, and the folder of the interpreter. With
+    ``pip install --target``, it also finds the folder ``bin`` beside the packages.
 
     Returns:
         str: path of the program.

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class WorkerState(str, Enum):
-    """State of a worker group, under the names of torchelastic.
+    """State of a worker group, with the names of torchelastic.
 
-    ``number`` is the value of the first torchelastic: 0, 1, 2, 4, 8, 16 or 32.
+    ``number`` is its value in the first version of torchelastic: 0, 1, 2, 4, 8, 16, 32.
 
     Example:
         >>> from rdzv.elastic import WorkerState
@@ -47,10 +47,7 @@ class WorkerState(str, Enum):
 
     @property
     def number(self) -> int:
-        """int: number of this state in the first torchelastic.
-
-        It is 0, 1, 2, 4, 8, 16 or 32.
-        """
+        """int: value in the first version of torchelastic: 0, 1, 2, 4, 8, 16 or 32."""
         position = list(WorkerState).index(self)
         return 0 if position == 0 else 1 << (position - 1)
 
@@ -59,21 +56,18 @@ class ProcessFailure:
     """Failure of a worker.
 
     Args:
-        local_rank (int): rank of the worker within the node.
-        pid (int): process id of the worker.
-        exitcode (int): exit code of the worker; minus the number for a signal.
-        error_file (str): path of its error file, which may be missing. ``"<N/A>"`` if there was
-            none.
+        local_rank (int): its rank within the node.
+        pid (int): its process id.
+        exitcode (int): its exit code; minus the signal number if a signal ended it.
+        error_file (str): path of its error file, which need not exist. ``"<N/A>"`` if there is none.
 
     Attributes:
-        error_file_data (dict): content of the error file; otherwise a dict that reports its
-            absence.
-        message (str | dict): the error in one line, or torchelastic's object form with the
-            traceback.
+        error_file_data (dict): content of the error file; ``{"message": "<NONE>"}`` if there is none.
+        message (str | dict): the error in one line, or torchelastic's object form with the traceback.
         timestamp (int): time of the failure, in seconds since 1970.
-        rank (int): rank of the worker in the job; -1 if it is unknown.
-        node (str): host of the worker; empty if it is unknown.
-        cause (str): the reason in one line, as in the verdict of ``rdzv run``.
+        rank (int): its rank in the job; -1 if it is not known.
+        node (str): the host that it ran on; empty if it is not known.
+        cause (str): the reason in one line, as ``rdzv run`` prints it.
         traceback (str | None): the traceback of its exception.
 
     Example:
@@ -101,7 +95,7 @@ class ProcessFailure:
             if isinstance(message, dict):
                 self.traceback = message["extraInfo"].get("py_callstack")
         except (OSError, ValueError, KeyError, TypeError):
-            # There is no file, or the file has an unknown form.
+            # There is no file, or its format is unknown.
             self.error_file = "<N/A>"
         if not self.message:
             if exitcode < 0:
@@ -118,7 +112,7 @@ class ProcessFailure:
 
     @classmethod
     def _of_report(cls, failure: "dict[str, object]") -> "ProcessFailure":
-        """Makes a failure from the report of ``rdzv run``."""
+        """Creates a failure from an entry of the report of ``rdzv run``."""
         number = failure.get("exit_code")
         made = cls(
             failure.get("local_rank") or 0,  # type: ignore[arg-type]
@@ -137,7 +131,7 @@ class ProcessFailure:
         return made
 
     def signal_name(self) -> str:
-        """Returns the name of the signal that ended the worker.
+        """Name of the signal that ended the worker.
 
         Returns:
             str: such as ``"SIGKILL"``; ``"<N/A>"`` without a signal.
@@ -157,7 +151,7 @@ class ProcessFailure:
             return "<Invalid>"
 
     def timestamp_isoformat(self) -> str:
-        """Returns the time of the failure as text.
+        """Time of the failure as text.
 
         Returns:
             str: local time without a zone, ``YYYY-MM-DD_HH:MM:SS``.
@@ -179,20 +173,18 @@ class ProcessFailure:
 
 
 class RunResult(Mapping[int, "Any"]):
-    """Result of a run: a mapping from global rank to return value.
+    """Result of a run: a mapping from global ranks to return values.
 
     Args:
-        state (WorkerState): state of the group at the end.
+        state (WorkerState): state of the worker group at the end.
         return_values (dict[int, object]): values by global rank, of the workers of this node.
         failures (dict[int, ProcessFailure]): failures by global rank.
 
     Attributes:
-        report (dict): the verdict on the run, with the keys of ``rdzv run --report``; empty without
-            a report.
-        restarts (int): number of restarts of the run.
+        report (dict): the report of the run, with the keys of ``rdzv run --report``; empty if there is none.
+        restarts (int): number of restarts that the run used.
 
-    A function that ends its process instead of returning has no value here. The value of a command
-    is None.
+    A function that ends its process instead of returning has no value here. The value of a command is None.
 
     Example:
         >>> from rdzv.elastic import RunResult, WorkerState
@@ -216,7 +208,7 @@ class RunResult(Mapping[int, "Any"]):
         """Returns True if workers failed.
 
         Returns:
-            bool: True if the state is FAILED or UNHEALTHY. (torchelastic ignores UNHEALTHY.)
+            bool: True if the state is FAILED or UNHEALTHY. For torchelastic, only FAILED counts.
 
         Example:
             >>> from rdzv.elastic import RunResult, WorkerState
@@ -226,7 +218,7 @@ class RunResult(Mapping[int, "Any"]):
         return self.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
 
     def exceptions(self) -> "dict[int, str]":
-        """Returns each failure as one line, in the form of the first torchelastic.
+        """Failures with one line each, as the first version of torchelastic had them.
 
         Returns:
             dict[int, str]: cause by global rank.

@@ -1,13 +1,13 @@
-"""Credentials from the environment that the launcher sets for a job.
+"""Secrets of the job.
 
-With a token or certificates, the variables have paths of files.
+The launcher puts the paths of the token and of the certificates into the environment of the workers.
 """
 
 import os
 
 
 def token() -> "bytes | None":
-    """Returns the secret of the job; None if it has none."""
+    """Token of the job, or None."""
     path = os.environ.get("RDZV_JOB_TOKEN_FILE")
     if not path:
         return None
@@ -16,7 +16,7 @@ def token() -> "bytes | None":
 
 
 def tls() -> "dict[str, str | os.PathLike[str]] | None":
-    """Returns the certificate of the job's processes; None if they have none."""
+    """Paths of the job's certificate, key and authorities, or None."""
     variables = {"certificate": "RDZV_TLS_CERT", "key": "RDZV_TLS_KEY", "authorities": "RDZV_TLS_CA"}
     files: "dict[str, str | os.PathLike[str]]" = {name: os.environ.get(one, "") for name, one in variables.items()}
     return files if all(files.values()) else None

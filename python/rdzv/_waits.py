@@ -1,4 +1,4 @@
-"""Waits of coroutines in stores."""
+"""Waiting for store keys in coroutines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 async def wait(
     store: Store, wanted: str, keys: list[str], timeout: float | timedelta | None
 ) -> bytes | None:
-    """Waits for keys, a value or a queue item without blocking the event loop."""
+    """Waits for keys, a value or a queue item without blocking the event loop.
+
+    ``wanted`` selects one of the three.
+    """
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -25,14 +28,14 @@ async def wait(
             else:
                 future.set_result(value)
         elif wanted == "item" and value is not None:
-            # The coroutine was cancelled after the item had been taken.
+            # The coroutine was cancelled after the store had taken the item from the queue.
             store.queue_push(keys[0], value)
 
     def done(value: bytes | None, error: BaseException | None) -> None:
         try:
             loop.call_soon_threadsafe(finish, value, error)
         except RuntimeError:
-            # The event loop was closed, and no coroutine waits any more.
+            # The event loop is closed, so no coroutine waits any more.
             if wanted == "item" and value is not None:
                 store.queue_push(keys[0], value)
 

@@ -1,6 +1,4 @@
-"""Tests of programs with several ranks.
-
-A function runs in separate processes, and the results are returned by rank.
+"""Tools for tests of programs with several ranks.
 
 With pytest, :func:`run_workers` is also the fixture ``rdzv_workers``, which needs no import.
 """
@@ -21,24 +19,23 @@ def run_workers(
     timeout: "float | timedelta | None" = 60.0,
     start: str = "pickle",
 ) -> "list[Any]":
-    """Runs a function in ``n`` processes on this host, with a separate store.
+    """Runs a function in ``n`` processes on this host, which share a new store.
 
     Args:
-        fn (callable | str): the function, or ``"module:function"``; its rank is
-            :func:`rdzv.worker.rank`. It may be local, or a lambda.
+        fn (callable | str): the function, or ``"module:function"``; its rank is :func:`rdzv.worker.rank`. Local
+            functions and lambdas are possible.
         n (int): number of processes, at least 1.
         args (tuple): arguments, which are pickled.
-        timeout (float | timedelta | None): time limit of the whole run in seconds. Default 60.
+        timeout (float | timedelta | None): longest time for the whole run, in seconds. Default 60.
         start (str): ``"pickle"`` or ``"import"``, as in :func:`rdzv.launch`.
 
     Returns:
-        list: the return values of the function, by rank. None if a process ended with 0 before it
-            returned.
+        list: return values by rank. None for a process that exited with 0 before the function returned.
 
     Raises:
-        Exception: the exception of the first rank that failed; a note has rank and traceback.
-        WorkerGroupFailed: a process ended in another way, or its exception cannot be pickled.
-        LaunchTimeout: the run exceeded its time limit. No process is left, in any case.
+        Exception: the exception of the first rank that failed, of the same type. Notes have its rank and traceback.
+        WorkerGroupFailed: a process failed without an exception, or its exception cannot be pickled.
+        LaunchTimeout: the run took longer than ``timeout``. No process remains, in this case and in all others.
 
     Example:
         >>> from rdzv.testing import run_workers

@@ -1,9 +1,8 @@
-"""Data and functions for workers: ranks, the job's store, heartbeats.
+"""Ranks, store and heartbeats of a worker.
 
-They work inside a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``. All data comes from the
-environment, so a program may use them at any time, without initialisation. In a process that is no
-worker, functions that need a rank, a size or the store raise a :class:`RuntimeError` that names the
-missing variable.
+The functions work in a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``. They read the environment, so a program
+can call them at any time without initialisation. In a process that is not a worker, the functions that need a rank, a
+size or the store raise :class:`RuntimeError` with the name of the missing variable.
 """
 
 import os
@@ -27,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rdzv import PrefixStore
 
-# Each with the id of its process.
+# Each has the id of the process that opened it, so that a forked child opens another one.
 _store: "tuple[int, PrefixStore] | None" = None
 _pipe: "tuple[int, int] | None" = None
 
@@ -62,7 +61,7 @@ def is_worker() -> bool:
 
 
 def rank() -> int:
-    """Returns the number of this worker among all workers of the job.
+    """Rank of this worker among all workers of the job.
 
     Returns:
         int: from 0 to ``world_size() - 1``.
@@ -76,7 +75,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """Returns the number of this worker among those of its node.
+    """Rank of this worker among the workers of its node.
 
     With ``--virtual-local-rank`` it is 0 for all workers.
 
@@ -92,7 +91,7 @@ def local_rank() -> int:
 
 
 def world_size() -> int:
-    """Returns the number of workers of the job.
+    """Number of workers of the job.
 
     Returns:
         int: at least 1.
@@ -106,7 +105,7 @@ def world_size() -> int:
 
 
 def local_world_size() -> int:
-    """Returns the number of workers of this node.
+    """Number of workers of this node.
 
     Returns:
         int: at least 1.
@@ -120,7 +119,7 @@ def local_world_size() -> int:
 
 
 def group_rank() -> int:
-    """Returns the number of this node's agent in the round.
+    """Rank of this node's agent in the round.
 
     Returns:
         int: the number, from 0.
@@ -134,7 +133,7 @@ def group_rank() -> int:
 
 
 def role_rank() -> int:
-    """Returns the number of this worker among the workers of its role.
+    """Rank of this worker among the workers of its role.
 
     Returns:
         int: the number, from 0.
@@ -148,7 +147,7 @@ def role_rank() -> int:
 
 
 def restart_count() -> int:
-    """Returns the number of restarts by this node's agent until now.
+    """Number of restarts that this node's agent has used.
 
     Returns:
         int: 0 in the first attempt.
@@ -162,7 +161,7 @@ def restart_count() -> int:
 
 
 def run_id() -> str:
-    """Returns the name of the job, the same on all its nodes.
+    """Name of the job, the same on all its nodes.
 
     Returns:
         str: the value of ``--rdzv-id``, or a random UUID on a single node.
@@ -176,12 +175,11 @@ def run_id() -> str:
 
 
 def store() -> "PrefixStore":
-    """Returns the store that the workers of the job share.
+    """Store that all workers of the job share.
 
-    It is a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``. There is one per process,
-    connected by the first call; after a fork the child makes a separate one. Its keys are below
-    ``worker/``, apart from those of process groups. The store is empty at the beginning of every
-    attempt. In a job with a token or certificates, the client uses them.
+    It is a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``. The first call in a process connects it; a forked
+    child gets a separate client. All keys have the prefix ``worker/``, apart from the keys of process groups. The store
+    is empty at the beginning of every attempt. The client uses the token and the certificates of the job, if it has any.
 
     Returns:
         PrefixStore: a store with a timeout of 300 s.
@@ -207,17 +205,16 @@ def store() -> "PrefixStore":
 
 
 def heartbeat(step: "int | None" = None) -> None:
-    """Reports to the launcher that this worker is alive: one line to its pipe.
+    """Sends a heartbeat to the launcher: one line through a pipe.
 
-    Does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``).
-    With it, the limit of the phase ``step`` starts at the first call. ``hang_action`` specifies the
-    action for a worker that exceeds the limit.
+    It does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). From the first call
+    on, the limit of the phase ``step`` applies. If the worker misses it, the launcher takes the action ``hang_action``.
 
     Args:
         step (int | None): number of the training step, for messages about this worker.
 
     Raises:
-        OSError: the pipe cannot be written.
+        OSError: the pipe cannot be opened or written.
 
     Example:
         >>> import rdzv
@@ -233,11 +230,12 @@ def heartbeat(step: "int | None" = None) -> None:
 
 
 def report_error(exception: BaseException) -> None:
-    """Stores an exception for the launcher, as the cause if this worker fails.
+    """Reports an exception to the launcher as the cause of this worker's failure.
 
-    It writes the file that ``TORCHELASTIC_ERROR_FILE`` names, in the form of
-    ``torch.distributed.elastic``. Without that variable it does nothing. Functions of
-    :func:`rdzv.launch` and functions with :func:`rdzv.elastic.record` need no call.
+    The launcher shows the exception if this worker then fails. The function writes the file that
+    ``TORCHELASTIC_ERROR_FILE`` names, in the form of ``torch.distributed.elastic``. Without that variable it does
+    nothing. Functions of :func:`rdzv.launch`, and functions with the decorator :func:`rdzv.elastic.record`, report their
+    exceptions automatically.
 
     Args:
         exception (BaseException): the exception, with its traceback.

@@ -1,8 +1,7 @@
 """Agent API, with the names of ``torch.distributed.elastic``.
 
-``elastic_launch`` is the short form. The workers of :class:`LocalElasticAgent` are processes of
-this node. :class:`SimpleElasticAgent` is for workers of another kind. :func:`rdzv.launch` is
-shorter than all of them.
+``elastic_launch`` is the short form. The workers of a :class:`LocalElasticAgent` are processes of this node.
+:class:`SimpleElasticAgent` is for workers of another kind. New programs can use :func:`rdzv.launch`, which is shorter.
 """
 
 from rdzv._config import DefaultLogsSpecs, LaunchConfig, LogsSpecs, Std

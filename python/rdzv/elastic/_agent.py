@@ -1,4 +1,4 @@
-"""Agents: the abstract class, and one whose workers a subclass starts."""
+"""Agents: the abstract class, and one with user-defined methods for workers."""
 
 import signal
 from abc import ABC, abstractmethod
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
 
 class ElasticAgent(ABC):
-    """Manager of the workers of one node.
+    """Manager of the workers of one node during a run.
 
-    It works from the first rendezvous to the end of the run.
-
-    Derive from this class for a completely separate agent. Derive from :class:`SimpleElasticAgent`
-    if you only start, monitor and stop workers.
+    Derive a class from it to write a complete agent. :class:`SimpleElasticAgent` is a simpler base: it does everything
+    except starting, watching and stopping workers.
 
     Example:
         >>> from rdzv.elastic import ElasticAgent
@@ -51,7 +49,7 @@ class ElasticAgent(ABC):
             role (str): role of the workers.
 
         Returns:
-            WorkerGroup: the group in its current state.
+            WorkerGroup: its present state.
 
         Example:
             >>> from rdzv.elastic import ElasticAgent
@@ -61,34 +59,32 @@ class ElasticAgent(ABC):
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """Agent whose workers a subclass starts, monitors and stops with four methods.
+    """Agent that starts, watches and stops its workers through four methods of a subclass.
 
-    Rendezvous, ranks, restarts and the exit barrier are those of the native agent. The methods are
-    called on the thread that calls :meth:`run`, one at a time:
+    The native agent does the rest: rendezvous, ranks, restarts and the exit barrier. The thread that calls :meth:`run`
+    calls the methods, one at a time:
 
     ``_start_workers(worker_group) -> dict[int, object]``
-            starts all workers of an attempt, and returns an id of each by local rank.
+        Starts all workers of an attempt. Returns an id for each worker, by local rank.
     ``_monitor_workers(worker_group) -> RunResult``
-            returns the state: HEALTHY while they run, SUCCEEDED with their values or FAILED with
-                their
-            failures by global rank. It is called every ``monitor_interval`` and must not wait.
+        Reports the state of the workers: HEALTHY while they run, SUCCEEDED with their values, or FAILED with their
+        failures by global rank. The agent calls it every ``monitor_interval``. It must not wait.
     ``_stop_workers(worker_group)``
-            stops the workers that run; none is left when it returns.
+        Ends all workers that still run, and returns after they have ended.
     ``_shutdown(death_sig=SIGTERM, timeout=30)``
-            is the last call of every run.
+        Is the last call of every run.
 
-    An exception in a method ends the run. Then the group is in state UNKNOWN, ``_shutdown`` is
-    called, and :meth:`run` raises the exception.
+    An exception in one of them ends the run. The group gets the state UNKNOWN, the agent calls ``_shutdown``, and
+    :meth:`run` raises the exception.
 
     Args:
         spec (WorkerSpec): specification of the workers.
-        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the
-            other nodes.
-        shutdown_timeout (int): seconds for workers to end, passed to ``_shutdown``.
+        exit_barrier_timeout (float): seconds for which a node with succeeded workers waits for the other nodes.
+        shutdown_timeout (int): argument ``timeout`` of ``_shutdown``, in seconds.
 
     Raises:
-        TypeError: ``spec.rdzv_handler`` is not of :mod:`rdzv.rendezvous`.
-        ValueError: a value of the specification is invalid.
+        TypeError: ``spec.rdzv_handler`` is not a handler of :mod:`rdzv.rendezvous`.
+        ValueError: the specification has an invalid value.
 
     Example:
         >>> from rdzv.elastic import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState
@@ -145,15 +141,13 @@ class SimpleElasticAgent(ElasticAgent):
         )
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Returns the group of the workers.
-
-        Other threads may read it while :meth:`run` is in progress.
+        """Returns the group of the workers; other threads may call it during :meth:`run`.
 
         Args:
             role (str): role of the workers, or the default.
 
         Returns:
-            WorkerGroup: the single group of this agent, in its current state.
+            WorkerGroup: the only group of this agent, with its present state.
 
         Raises:
             ValueError: the agent has workers of another role.
@@ -169,20 +163,20 @@ class SimpleElasticAgent(ElasticAgent):
             raise ValueError(f"this agent has workers of role {has!r}, none of role {role!r}")
 
     def run(self, role: str = "default") -> RunResult:
-        """Runs the workers to their end; it may be called again.
+        """Runs the workers until they end. A later call starts a new run.
 
         Args:
             role (str): role of the workers, or the default.
 
         Returns:
-            RunResult: the values from ``_monitor_workers``, or the failures after the last restart.
+            RunResult: the values from ``_monitor_workers``, or the failures if no restart was left.
 
         Raises:
             ValueError: the agent has workers of another role.
-            Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN.
-                A rendezvous raises the classes of :mod:`rdzv.rendezvous`.
-            Exception: the exception of a method.
-            KeyboardInterrupt: on Ctrl-C, once the workers have been stopped.
+            Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN. Failures of the
+                rendezvous raise the classes of :mod:`rdzv.rendezvous`.
+            Exception: the exception of one of the four methods.
+            KeyboardInterrupt: Ctrl-C was pressed, and the workers have been stopped.
         """
         self._check_role(role)
         if self._ran:
@@ -207,15 +201,15 @@ class SimpleElasticAgent(ElasticAgent):
     def _failures(
         self, first: "int | None", rows: "list[tuple[int, int, int, str]]"
     ) -> "dict[int, ProcessFailure]":
-        """Returns the failures by global rank, the first failure first.
+        """Failures by global rank, the first failure first.
 
-        They are those of the method, if it returned any.
+        If ``_monitor_workers`` reported failures, the result has only those.
         """
         failures: "dict[int, ProcessFailure]" = {}
         for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != first):
             failure = self._failed.get(rank)
             if failure is None and self._failed:
-                # This worker was stopped because of another one.
+                # The agent stopped this worker because another one failed.
                 continue
             if failure is None:
                 failure = ProcessFailure(local_rank, 0, exitcode, "<N/A>")
@@ -238,7 +232,7 @@ class SimpleElasticAgent(ElasticAgent):
 
 
 class _Methods:
-    """Methods of an agent, in the form that the native agent calls."""
+    """Adapter through which the native agent calls the four methods of an agent."""
 
     def __init__(self, agent: SimpleElasticAgent):
         self.agent = agent

@@ -1,4 +1,4 @@
-"""Agent whose workers are processes of this node, and its short form."""
+"""Agent whose workers are processes of this node, and ``elastic_launch``."""
 
 import json
 import os
@@ -18,27 +18,24 @@ _warned: "set[str]" = set()
 
 
 class LocalElasticAgent(ElasticAgent):
-    """Agent whose workers are processes of this node, under ``rdzv run``.
+    """Agent whose workers are processes of this node, under the native ``rdzv run``.
 
     Args:
-        spec (WorkerSpec): specification of the workers. Its handler must come from
-            :mod:`rdzv.rendezvous`.
-        logs_specs (LogsSpecs): destination of their output.
-        start_method (str): ``"spawn"``. ``"fork"`` and ``"forkserver"`` warn, and pickle the
-            function by value.
-        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for
-            other nodes. The launcher supports only 300.
+        spec (WorkerSpec): specification of the workers. Its handler must come from :mod:`rdzv.rendezvous`.
+        logs_specs (LogsSpecs): destinations of their output.
+        start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
+        exit_barrier_timeout (float): seconds for which a node with succeeded workers waits for the other nodes. The
+            launcher supports only 300.
         log_line_prefix_template (str | None): prefix of teed lines.
         shutdown_timeout (int): seconds between the closing signal and SIGKILL.
-        health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the
-            native server.
-        uninterruptible_state_timeout (float | None): seconds that a worker may be in state D;
+        health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native server.
+        uninterruptible_state_timeout (float | None): longest time that a worker may be in state D, in seconds.
             ``None``: the value of ``TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT``.
 
     Raises:
-        TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is of another library.
-        ValueError: ``health_check_server`` is not None, or ``master_addr`` or ``master_port`` of
-            the specification is not None, or ``exit_barrier_timeout`` has another value.
+        TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is an object of another library.
+        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None;
+            or ``exit_barrier_timeout`` is not 300.
 
     Example:
         >>> import math
@@ -62,7 +59,7 @@ class LocalElasticAgent(ElasticAgent):
         uninterruptible_state_timeout: "float | None" = None,
     ):
         params = rendezvous_settings(
-            spec.rdzv_handler, "the native launcher drives it; SimpleElasticAgent is for your own agents"
+            spec.rdzv_handler, "the native launcher needs it; derive your own agents from SimpleElasticAgent"
         )
         self._worker_group = WorkerGroup(spec)
         self._start = start_of(start_method)
@@ -73,7 +70,7 @@ class LocalElasticAgent(ElasticAgent):
         for name, value in (("master_addr", spec.master_addr), ("master_port", spec.master_port)):
             if value is not None:
                 raise ValueError(
-                    f"{name} of the specification is {value!r}: the native launcher chooses the address of the workers'"
+                    f"{name} of the specification is {value!r}: the native launcher chooses the endpoint of the workers'"
                     " store, so leave it None"
                 )
         if exit_barrier_timeout != 300:
@@ -92,16 +89,13 @@ class LocalElasticAgent(ElasticAgent):
         self._events: "str | None" = None
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Returns the group of the workers.
-
-        Other threads may read it while :meth:`run` is in progress.
+        """Returns the group of the workers; other threads may call it during :meth:`run`.
 
         Args:
             role (str): role of the workers, or the default.
 
         Returns:
-            WorkerGroup: the single group of this agent, in its current state. ``id`` of a worker is
-                its process id.
+            WorkerGroup: the only group of this agent, with its present state. ``id`` of a worker is its process id.
 
         Raises:
             ValueError: the agent has workers of another role.
@@ -117,7 +111,7 @@ class LocalElasticAgent(ElasticAgent):
             raise ValueError(f"this agent has workers of role {has!r}, none of role {role!r}")
 
     def run(self, role: str = "default") -> RunResult:
-        """Runs the workers to their end.
+        """Runs the workers until they end.
 
         Args:
             role (str): role of the workers, or the default.
@@ -129,7 +123,7 @@ class LocalElasticAgent(ElasticAgent):
             ValueError: the agent has workers of another role, or the function cannot be imported.
             RuntimeError: another agent of this class runs in this process.
             Error: the launcher failed.
-            KeyboardInterrupt: on Ctrl-C, once the workers have ended.
+            KeyboardInterrupt: Ctrl-C was pressed, and the workers have ended.
         """
         self._check_role(role)
         if not _running.acquire(blocking=False):
@@ -152,18 +146,18 @@ class LocalElasticAgent(ElasticAgent):
             _running.release()
 
     def _began(self, folder: str) -> str:
-        """Takes the folder of the run, and returns the path of the file of events."""
+        """Notes the beginning of a run, and returns the path of its events file."""
         self._events = os.path.join(folder, "events.json")
         return self._events
 
     def _ended(self) -> None:
-        """Reads the last events before the folder is removed."""
+        """Reads the last events of a run, before the launcher removes the folder."""
         self.get_worker_group()
         self._events = None
 
 
 def read_events(path: str, group: WorkerGroup) -> None:
-    """Updates a group with the events that the launcher has written."""
+    """Updates a group from the events that the launcher has written."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.readlines()
@@ -172,7 +166,7 @@ def read_events(path: str, group: WorkerGroup) -> None:
     spec = group.spec
     for line in lines:
         if not line.endswith("\n"):
-            # The launcher is still writing this line.
+            # The launcher has not finished this line.
             break
         event = json.loads(line)
         name, fields = event["name"], event["fields"]
@@ -191,7 +185,7 @@ def read_events(path: str, group: WorkerGroup) -> None:
 
 
 def refuse_health_check_server(server: object) -> None:
-    """Refuses a server of the caller, which would not know the launcher's process."""
+    """Refuses a server of the caller, which could not monitor the launcher's process."""
     if server is not None:
         raise ValueError(
             f"health_check_server is {server!r}: the native launcher has its own, which the variable"
@@ -200,7 +194,7 @@ def refuse_health_check_server(server: object) -> None:
 
 
 def start_of(start_method: str) -> str:
-    """Returns how a function is sent, by torch's name for the start method."""
+    """Argument ``start`` of :func:`rdzv.launch` for torch's name of a start method."""
     if start_method not in ("spawn", "fork", "forkserver"):
         raise ValueError(f"start_method is {start_method!r}: it must be 'spawn', 'fork' or 'forkserver'")
     if start_method == "spawn":
@@ -212,20 +206,19 @@ def start_of(start_method: str) -> str:
 
 
 def command_of(entrypoint: "Callable[..., object] | str") -> "Callable[..., object] | list[str]":
-    """Returns the entry point for ``launch``: a text is a program here."""
+    """Argument ``fn`` of :func:`rdzv.launch`; a text is the path of a program."""
     return [entrypoint] if isinstance(entrypoint, str) else entrypoint
 
 
 class elastic_launch:
-    """Runs a function, or a program, in the workers of this node.
+    """Launcher of a function or a program in the workers of this node.
 
-    The form is ``elastic_launch(config, entrypoint)(*args)``.
+    ``elastic_launch(config, entrypoint)(*args)`` runs it.
 
     Args:
-        config (LaunchConfig): settings of the job.
+        config (LaunchConfig): settings of the launch.
         entrypoint (callable | str | None): the function, or a program.
-        health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the
-            native server.
+        health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native server.
 
     Raises:
         ValueError: ``health_check_server`` is not None.
@@ -256,18 +249,16 @@ def launch_agent(
     args: "list[object]",
     health_check_server: object = None,
 ) -> "dict[int, object]":
-    """Runs a function, or a program, in the workers of this node.
+    """Runs a function or a program in the workers of this node.
 
     Args:
-        config (LaunchConfig): settings of the job. An empty ``run_id`` becomes a random one.
+        config (LaunchConfig): settings of the launch. An empty ``run_id`` becomes a random one.
         entrypoint (callable | str | None): the function, or a program.
-        args (list[object]): arguments of the entry point.
-        health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the
-            native server.
+        args (list[object]): its arguments.
+        health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native server.
 
     Returns:
-        dict[int, object]: the return values of the workers of this node, by global rank; None for a
-            program.
+        dict[int, object]: return values of the workers of this node, by global rank; None for a program.
 
     Raises:
         ChildFailedError: workers failed after the last restart.

@@ -1,4 +1,4 @@
-"""Error file of a worker, by a decorator."""
+"""Decorator that writes the error file of a worker."""
 
 import json
 import os
@@ -13,9 +13,7 @@ _R = TypeVar("_R")
 
 
 class ErrorHandler:
-    """Writer of the error file of a process.
-
-    Your own handler needs the same methods.
+    """Writer of the error file of a process; other handlers need the same methods.
 
     Example:
         >>> from rdzv.elastic import ErrorHandler
@@ -23,9 +21,9 @@ class ErrorHandler:
     """
 
     def initialize(self) -> None:
-        """Prepares the process, before the function is called.
+        """Makes a fatal signal print the stacks of all threads to stderr.
 
-        On a fatal signal, the stacks of all threads are printed to stderr.
+        :func:`record` calls it before the function.
 
         Example:
             >>> from rdzv.elastic import ErrorHandler
@@ -36,7 +34,7 @@ class ErrorHandler:
         try:
             faulthandler.enable(all_threads=True)
         except (OSError, ValueError, AttributeError, RuntimeError):
-            # There is no stderr with a descriptor.
+            # `sys.stderr` has no descriptor.
             pass
 
     def record_exception(self, e: BaseException) -> None:
@@ -57,7 +55,7 @@ class ErrorHandler:
         report_error(e)
 
     def record_failure(self, failure: "Any") -> None:
-        """Writes the error of a worker to this process's file, with its exit code.
+        """Writes the error of a worker, and its exit code, to the file of this process.
 
         Args:
             failure (ProcessFailure): the failure.
@@ -84,20 +82,18 @@ class ErrorHandler:
 
 
 def record(fn: "Callable[_P, _R]", error_handler: "ErrorHandler | None" = None) -> "Callable[_P, _R | None]":
-    """Decorates the main function of a worker, so that its exception is recorded.
+    """Decorates the main function of a worker so that its exceptions are reported.
 
-    The exception becomes the cause of the worker's failure.
+    The launcher shows the exception as the cause of the worker's failure.
 
     Args:
         fn (callable): the function.
-        error_handler (ErrorHandler | None): writer of the error file; ``None``: an
-            :class:`ErrorHandler`.
+        error_handler (ErrorHandler | None): writes the error file; ``None``: a new :class:`ErrorHandler`.
 
     Returns:
-        callable: the function, which raises the same exceptions. Before that the error is written
-            to the file that ``TORCHELASTIC_ERROR_FILE`` names, in torch's form. For a
-            :class:`ChildFailedError` it is the error of the first failure. ``sys.exit(0)`` in the
-            function returns None.
+        callable: the function. It raises the same exceptions, but first writes them to the file that
+        ``TORCHELASTIC_ERROR_FILE`` names, in torch's form. For a :class:`ChildFailedError` it writes the first failure.
+        ``sys.exit(0)`` in the function makes it return None.
 
     Example:
         >>> from rdzv.elastic import record

@@ -1,4 +1,4 @@
-"""Workers of a node: specification, worker, group."""
+"""Description of the workers of a node: specification, worker, group."""
 
 import os
 from collections.abc import Callable
@@ -14,28 +14,25 @@ if TYPE_CHECKING:
 
 
 class WorkerSpec:
-    """Specification of the workers of one node: one role, one entry point.
+    """Specification of the workers of one node, with one role and one entry point.
 
     Args:
-        role (str): label of all its workers.
+        role (str): label of all workers.
         local_world_size (int): number of workers on this node, at least 1.
-        rdzv_handler (RendezvousHandler): handler by which the nodes find each other.
-        fn (callable | None): older name of ``entrypoint``.
+        rdzv_handler (RendezvousHandler): handler of the rendezvous between the nodes.
+        fn (callable | None): an older name of ``entrypoint``.
         entrypoint (callable | str | None): the function that each worker calls, or a program.
         args (tuple): arguments of the entry point.
         max_restarts (int): number of restarts after a failure. Default 3.
         monitor_interval (float): seconds between two calls of ``_monitor_workers``. Default 0.1.
         master_port (int | None): port of the workers' store; ``None``: a free port.
-        master_addr (str | None): host of the workers' store; ``None``: found automatically.
-        local_addr (str | None): address of this node for other nodes; ``None``: found
-            automatically.
+        master_addr (str | None): host of the workers' store; ``None``: rdzv finds it.
+        local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
         numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
-        duplicate_stdout_filters (list[str] | None): texts; teed lines with one of these texts are
-            also copied to a common file.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.
-        virtual_local_rank (bool): True to give every worker local rank 0 and a single visible
-            device.
+        virtual_local_rank (bool): gives every worker local rank 0 and makes only its own device visible to it.
 
     Raises:
         ValueError: a number is out of range, or there is no entry point.
@@ -101,21 +98,21 @@ class WorkerSpec:
 
 
 class Worker:
-    """Worker of an agent.
+    """Worker, as its agent sees it.
 
-    Numbers are -1 while they are unknown, before the first rendezvous.
+    A value of -1 is unknown before the first rendezvous.
 
     Args:
-        local_rank (int): rank within the node.
-        global_rank (int): rank in the job.
-        role_rank (int): rank among the workers of its role.
+        local_rank (int): its rank within the node.
+        global_rank (int): its rank in the job.
+        role_rank (int): its rank among the workers of its role.
         world_size (int): number of workers of the job.
         role_world_size (int): number of workers of its role.
 
     Attributes:
-        id (object): return value of ``_start_workers`` for this worker; None before that.
-        environment (dict[str, str]): variables of its ranks (``RANK``, ``MASTER_ADDR`` and so on),
-            for your own agents; empty before a rendezvous.
+        id (object): the id that ``_start_workers`` returned for it; None before that.
+        environment (dict[str, str]): the environment variables of its ranks (``RANK``, ``MASTER_ADDR`` and so on), for
+            subclasses of :class:`SimpleElasticAgent`; empty before a rendezvous.
 
     Example:
         >>> from rdzv.elastic import Worker
@@ -150,13 +147,13 @@ class WorkerGroup:
         spec (WorkerSpec): specification of the workers.
 
     Attributes:
-        workers (list[Worker]): workers by local rank.
+        workers (list[Worker]): the workers by local rank.
         group_rank (int | None): rank of the agent in the round.
-        group_world_size (int | None): number of agents in the round.
+        group_world_size (int | None): number of agents of the round.
         master_addr (str | None): host of the store of the workers.
-        master_port (int | None): port of that store.
-        restart_count (int): number of restarts until now.
-        state (WorkerState): state of the whole group.
+        master_port (int | None): its port.
+        restart_count (int): number of restarts that the run has used.
+        state (WorkerState): state of the group.
 
     Example:
         >>> from rdzv.elastic import WorkerGroup, WorkerSpec
@@ -167,7 +164,7 @@ class WorkerGroup:
     def __init__(self, spec: WorkerSpec):
         self.spec = spec
         self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
-        # Native agent, which has the store of the round. None if it is another process.
+        # The native agent, which has the store of the round; None if the agent is another process.
         self._native: "Agent | None" = None
         self.group_rank: "int | None" = None
         self.group_world_size: "int | None" = None
@@ -180,21 +177,19 @@ class WorkerGroup:
     def store(self) -> "Store | None":
         """Store | None: the store that the agents of the round share.
 
-        It has a separate key space for the round.
-
-        There is one object for each round, connected at the first use. It ends with the round,
-        except on a single node. It is None before the first round. It is always None for a
-        :class:`LocalElasticAgent`, whose native agent is another process.
+        Each round has separate keys and a separate object, which the first use connects. The object ends with the round,
+        except on a single node. The store is None before the first round. For a :class:`LocalElasticAgent` it is always
+        None, because its native agent is another process.
 
         Raises:
-            StoreError: the server of the round has ended.
+            StoreError: the server of the round cannot be reached.
         """
         return None if self._native is None else self._native.store()
 
     def _update(self, snapshot: "tuple[Any, ...]") -> None:
-        """Takes the state of the native agent.
+        """Copies the state of the native agent into the group.
 
-        Workers keep their ids while their ranks stay the same.
+        Workers keep their ids.
         """
         state, self.group_rank, self.group_world_size, self.restart_count, *store, places = snapshot
         self.state, (self.master_addr, self.master_port) = WorkerState(state), store
@@ -206,7 +201,7 @@ class WorkerGroup:
 
 
 def rendezvous_settings(handler: object, remedy: str) -> RendezvousParameters:
-    """Returns the parameters of a handler of ``rdzv.rendezvous``; refuses others."""
+    """Parameters of a handler of ``rdzv.rendezvous``; refuses other handlers."""
     from rdzv.rendezvous import NativeRendezvousHandler
 
     if isinstance(handler, NativeRendezvousHandler):

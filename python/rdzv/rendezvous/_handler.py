@@ -1,4 +1,4 @@
-"""Handlers: the interface of a rendezvous for an agent."""
+"""Handlers: the interface between an agent and a rendezvous."""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +6,7 @@ from rdzv.rendezvous._parameters import RendezvousParameters
 
 
 class RendezvousStoreInfo:
-    """Endpoint at which the workers of a round meet.
+    """Endpoint of the store through which the workers of a round meet.
 
     Args:
         master_addr (str): host of their store.
@@ -42,7 +42,7 @@ class RendezvousInfo:
         store (Store): the store that the agents of the round share.
         rank (int): rank of this agent, from 0.
         world_size (int): number of agents.
-        bootstrap_store_info (RendezvousStoreInfo): endpoint at which the workers meet.
+        bootstrap_store_info (RendezvousStoreInfo): endpoint of the workers' store.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -71,12 +71,12 @@ class RendezvousInfo:
 
     @property
     def bootstrap_store_info(self) -> RendezvousStoreInfo:
-        """RendezvousStoreInfo: endpoint at which the workers meet."""
+        """RendezvousStoreInfo: endpoint of the workers' store."""
         return self._bootstrap_store_info
 
 
 class RendezvousHandler(ABC):
-    """Handler by which agents find each other. Derive from it for your own.
+    """Base class of handlers: one way for agents to find one another.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousHandler
@@ -94,9 +94,9 @@ class RendezvousHandler(ABC):
 
     @property
     def use_agent_store(self) -> bool:
-        """bool: True if workers may use the store of ``bootstrap_store_info``.
+        """bool: True if workers may use the store at ``bootstrap_store_info``.
 
-        It is False here.
+        False in this class.
         """
         return False
 
@@ -110,10 +110,10 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Returns True if no node can join any more.
+        """Returns True if the rendezvous is closed, so that no node can join any more.
 
         Returns:
-            bool: True once it was closed.
+            bool: True after :meth:`set_closed`.
         """
 
     @abstractmethod
@@ -138,18 +138,20 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def shutdown(self) -> bool:
-        """Ends the rendezvous and frees its resources.
+        """Closes the handler and frees its resources.
 
         Returns:
-            bool: True on success.
+            bool: True if that succeeded.
         """
 
 
 class NativeRendezvousHandler:
-    """Handler of a backend of rdzv, with its parameters for the native agent.
+    """Handler of a backend of rdzv.
+
+    It contains only the parameters. The native agent does the rendezvous.
 
     Args:
-        params (RendezvousParameters): backend, endpoint and number of nodes.
+        params (RendezvousParameters): backend, endpoint and numbers of nodes.
 
     Example:
         >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters

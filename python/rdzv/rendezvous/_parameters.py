@@ -2,20 +2,19 @@
 
 
 class RendezvousParameters:
-    """Parameters of a rendezvous: backend, endpoint and number of nodes.
+    """Backend, endpoint and numbers of nodes of a rendezvous.
 
     Args:
-        backend (str): ``"c10d"``, ``"static"``, ``"etcd"``, ``"etcd-v2"``, or a registered name.
+        backend (str): name of the backend: ``"c10d"``, ``"static"``, ``"etcd"``, ``"etcd-v2"`` or a registered name.
         endpoint (str): ``HOST[:PORT]``; empty for a single node.
         run_id (str): name of the job, the same on all nodes.
-        min_nodes (int): minimum number of nodes, at least 1.
-        max_nodes (int): maximum number of nodes, at least ``min_nodes``.
-        local_addr (str | None): address of this node for other nodes; ``None``: found
-            automatically.
+        min_nodes (int): smallest number of nodes, at least 1.
+        max_nodes (int): largest number of nodes, at least ``min_nodes``.
+        local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         **kwargs: options of the backend, such as ``join_timeout=600`` (seconds).
 
     Raises:
-        ValueError: the backend is empty, or the numbers of nodes are invalid.
+        ValueError: the backend is empty, or a number of nodes is out of range.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousParameters
@@ -47,11 +46,11 @@ class RendezvousParameters:
         """Returns an option.
 
         Args:
-            key (str): name of the option.
-            default (object): value of a missing option.
+            key (str): its name.
+            default (object): the value if the option is missing.
 
         Returns:
-            object: the value in its original form.
+            object: the value, unconverted.
 
         Example:
             >>> from rdzv.rendezvous import RendezvousParameters
@@ -64,12 +63,11 @@ class RendezvousParameters:
         """Returns an option that is true or false.
 
         Args:
-            key (str): name of the option.
-            default (bool | None): value of a missing option.
+            key (str): its name.
+            default (bool | None): the value if the option is missing.
 
         Returns:
-            bool | None: the value of a bool, of 0 or 1, or of a text such as ``"true"``, ``"no"``,
-                ``"1"``, ``"f"``.
+            bool | None: the value. Options can be a bool, 0 or 1, or a text such as ``"true"``, ``"no"``, ``"1"``, ``"f"``.
 
         Raises:
             ValueError: the option has another value.
@@ -95,14 +93,14 @@ class RendezvousParameters:
         """Returns an option that is a whole number.
 
         Args:
-            key (str): name of the option.
-            default (int | None): value of a missing option.
+            key (str): its name.
+            default (int | None): the value if the option is missing.
 
         Returns:
             int | None: the number.
 
         Raises:
-            ValueError: the option has another value.
+            ValueError: the option is not a whole number.
 
         Example:
             >>> from rdzv.rendezvous import RendezvousParameters

@@ -1,4 +1,4 @@
-"""Rendezvous backends by name."""
+"""Registry of rendezvous backends."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ RendezvousHandlerCreator = Callable[[RendezvousParameters], Handler]
 
 
 class RendezvousHandlerRegistry:
-    """Creators of handlers, by the name of their backend.
+    """Registry of the creators of handlers, by name of the backend.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousHandlerRegistry
@@ -29,7 +29,7 @@ class RendezvousHandlerRegistry:
             handler.
 
         Raises:
-            ValueError: the name is empty, or has another creator.
+            ValueError: the name is empty, or it has another creator already.
 
         Example:
             >>> from rdzv.rendezvous import NativeRendezvousHandler, rendezvous_handler_registry
@@ -41,17 +41,17 @@ class RendezvousHandlerRegistry:
             raise ValueError(f"the rendezvous backend {backend!r} has another creator already")
 
     def create_handler(self, params: RendezvousParameters) -> Handler:
-        """Makes a handler.
+        """Creates a handler.
 
         Args:
-            params (RendezvousParameters): backend and its parameters.
+            params (RendezvousParameters): the backend and its parameters.
 
         Returns:
-            RendezvousHandler | NativeRendezvousHandler: a new handler.
+            RendezvousHandler | NativeRendezvousHandler: the new handler.
 
         Raises:
-            ValueError: the backend is not registered.
-            RuntimeError: the creator made a handler of another backend.
+            ValueError: no backend has that name.
+            RuntimeError: the creator returned a handler of another backend.
 
         Example:
             >>> from rdzv.rendezvous import RendezvousParameters, rendezvous_handler_registry
@@ -77,13 +77,13 @@ for _name in ("c10d", "static", "etcd", "etcd-v2"):
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> Handler:
-    """Makes the handler of a rendezvous.
+    """Creates the handler of a rendezvous.
 
     Args:
-        params (RendezvousParameters): backend and its parameters.
+        params (RendezvousParameters): the backend and its parameters.
 
     Returns:
-        RendezvousHandler | NativeRendezvousHandler: a handler for :class:`rdzv.elastic.WorkerSpec`.
+        RendezvousHandler | NativeRendezvousHandler: the new handler, for :class:`rdzv.elastic.WorkerSpec`.
 
     Raises:
         ValueError: the backend is not registered.

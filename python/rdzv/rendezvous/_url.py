@@ -1,6 +1,6 @@
-"""URLs at which workers meet.
+"""Rendezvous of workers by URL.
 
-The schemes are ``env://``, ``tcp://``, ``file://``, ``rdzv://``, and those of your own handlers.
+The schemes are ``env://``, ``tcp://``, ``file://``, ``rdzv://`` and those that users register.
 """
 
 import os
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from rdzv._rdzv import Store, url_rendezvous
 
-# Values of a registered handler: a store, the rank, the number of workers.
+# Result that a registered handler yields: a store, the rank, the number of workers.
 Met = tuple[Store, int, int]
 
 _BUILT_IN = ("env", "file", "rdzv", "tcp")
@@ -18,16 +18,16 @@ _handlers: "dict[str, Callable[..., Iterator[Met]]]" = {}
 
 
 def register_rendezvous_handler(scheme: str, handler: "Callable[..., Iterator[Met]]") -> None:
-    """Adds the handler of a scheme.
+    """Registers the handler of a scheme.
 
     Args:
-        scheme (str): text before ``://``.
-        handler (callable): ``handler(url, **kwargs)`` returns an iterator, as a generator does,
-            that yields a store, the rank and the number of workers. If rank and number were given,
-            they are in the query of the URL. The keywords are those of :func:`rendezvous`.
+        scheme (str): the part of the URL before ``://``.
+        handler (callable): ``handler(url, **kwargs)`` returns an iterator, as a generator does. The iterator yields a
+            store, the rank and the number of workers. The query of the URL has the rank and the number that the caller
+            specified. The keywords are those of :func:`rendezvous`.
 
     Raises:
-        RuntimeError: the scheme already has a handler.
+        RuntimeError: the scheme has another handler already.
 
     Example:
         >>> import rdzv
@@ -52,38 +52,35 @@ def rendezvous(
     tls: "dict[str, str | os.PathLike[str]] | None" = None,
     **kwargs: object,
 ) -> "Iterator[Met]":
-    """Joins the rendezvous of a URL, when the first value is requested.
+    """Joins the rendezvous of a URL when the caller requests the first value.
 
     | URL | the store | rank and number of workers |
     |---|---|---|
-    | ``env://`` | TCP, at ``MASTER_ADDR`` and ``MASTER_PORT``; rank 0 hosts it, unless the agent does | arguments, query, ``RANK`` and ``WORLD_SIZE`` |
-    | ``tcp://host:port`` | TCP, there; rank 0 hosts it | arguments or query |
-    | ``file:///path`` | that file | arguments or query |
-    | ``rdzv://host:port/job`` | TCP, at a worker | number: argument or query; the rank is assigned, unless it is specified |
+    | ``env://`` | TCP, at ``MASTER_ADDR`` and ``MASTER_PORT``; hosted by rank 0 or by the agent | arguments, query, ``RANK`` and ``WORLD_SIZE`` |
+    | ``tcp://host:port`` | TCP, at that endpoint; hosted by rank 0 | arguments or query |
+    | ``file:///path`` | the file | arguments or query |
+    | ``rdzv://host:port/job`` | TCP, hosted by a worker | number: argument or query; rank: assigned unless specified |
 
     Args:
         url (str): the URL.
-        rank (int): rank of this worker. Default -1: the URL or the environment specifies it, or it
-            is assigned.
-        world_size (int): number of workers. Default -1: the URL or the environment specifies it.
-        timeout (float | timedelta | None): seconds for the whole rendezvous, and the timeout of the
-            store. Default 30 minutes. Not used by ``file://``.
-        token (str | bytes | None): the secret of the job, proven at a TCP store. Default: the
-            secret from the environment, set by the launcher of a job with a token.
-        tls (dict | None): PEM files ``certificate``, ``key`` and ``authorities``. Default: those of
-            the environment.
-        **kwargs (object): passed to a registered handler.
+        rank (int): rank of this worker. -1, the default: the URL, the environment or the rendezvous has it.
+        world_size (int): number of workers. -1, the default: the URL or the environment has it.
+        timeout (float | timedelta | None): time limit of the rendezvous in seconds, and timeout of the store. Default 30
+            minutes. ``file://`` does not use it.
+        token (str | bytes | None): the secret of the job, for a TCP store. Default: the token that the launcher put
+            into the environment, if there is one.
+        tls (dict | None): PEM files ``certificate``, ``key`` and ``authorities``. Default: those of the environment.
+        **kwargs (object): arguments for a registered handler.
 
     Returns:
         Iterator[tuple[Store, int, int]]: yields store, rank and number of workers, once.
 
     Raises:
         TypeError: an argument has a wrong type, or a keyword is unknown.
-        ValueError: a value is missing, given twice, or invalid.
-        RuntimeError: no handler has the scheme, or a second value was requested.
+        ValueError: a value is missing, is specified twice, or is invalid.
+        RuntimeError: no handler has the scheme; or the caller requests a second value.
         StoreError: the store cannot be reached or hosted.
-        RendezvousError: for ``rdzv://``, some workers did not arrive in time, or the endpoint
-            cannot be reached.
+        RendezvousError: ``rdzv://``: not all workers joined in time, or the endpoint cannot be reached.
 
     Example:
         >>> from rdzv.rendezvous import rendezvous
@@ -121,7 +118,7 @@ def _built_in(scheme: str, url: str, rank: int, world_size: int, *options: objec
 
 
 def _with_ranks(url: str, rank: int, world_size: int) -> str:
-    """Returns the URL with rank and world size in its query."""
+    """Adds the specified rank and world size to the query of a URL."""
     parts = urlsplit(url)
     given = {"rank": rank, "world_size": world_size}
     given = {name: number for name, number in given.items() if number != -1}
