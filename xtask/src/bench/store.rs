@@ -86,7 +86,10 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
             let times = client.ask(&server.port.to_string())?;
             for (comparison, call) in calls.iter_mut().zip(CALLS) {
                 let time = times[call].as_f64();
-                side(comparison, time.context("the client did not report a call")?);
+                side(
+                    comparison,
+                    time.context("the client did not report a call")?,
+                );
             }
         }
     }

@@ -100,8 +100,8 @@ impl Starts {
             let length = self.0.recv(&mut message).with_context(|| {
                 format!("only {} of {world} workers have started", started.len())
             })?;
-            let start: Start =
-                serde_json::from_slice(&message[..length]).context("a worker sent an invalid message")?;
+            let start: Start = serde_json::from_slice(&message[..length])
+                .context("a worker sent an invalid message")?;
             if start.time > after {
                 started.insert(start.rank, start);
             }

@@ -190,7 +190,7 @@ impl TorchelasticEvents {
                 let mut ended = self.milestone(*at, state, None);
                 ended.metadata.total_run_time = took.as_secs();
                 ended.metadata.raw_error.clone_from(raw_error);
-                ended.metadata.outcome = Some(if workers_succeeded {
+                ended.metadata.outcome = Some(if *workers_succeeded {
                     "SUCCEEDED"
                 } else {
                     "FAILED"

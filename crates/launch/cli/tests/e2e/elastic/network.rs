@@ -168,8 +168,7 @@ fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it
     let cut = Instant::now();
     near.stdout.await_text("/1 at", 1);
     let missed = cut.elapsed();
-    far.stderr
-        .await_text("no coordinator at", 1);
+    far.stderr.await_text("no coordinator at", 1);
     let said = cut.elapsed();
     // By heartbeats alone, it would take 10 to 15 s.
     assert!(missed < Duration::from_secs(9), "{missed:?}");
