@@ -36,9 +36,9 @@ impl RateLimit {
         }
         let admitted = self.passed < self.most;
         if admitted {
-            self.passed += 1
+            self.passed += 1;
         } else {
-            self.dropped += 1
+            self.dropped += 1;
         }
         admitted
     }

@@ -84,9 +84,9 @@ impl World {
                 // Without a record, spares may fill a round before an agent of the last round has
                 // reported.
                 if self.plan.has_spares() {
-                    self.kill_host(false)
+                    self.kill_host(false);
                 } else {
-                    self.lose_note()?
+                    self.lose_note()?;
                 }
             }
             Act::HostDies(0) => self.kill_host(false),

@@ -259,13 +259,13 @@ impl Plan {
     /// Draws the times at which the coordinator is killed.
     fn draw_deaths(&mut self, random: &mut Rng) {
         for _ in 0..random.usize(1..8) {
-            let at = Duration::from_millis(match random.bool() {
-                // While agents join, or while something else happens.
-                true => match self.acts.get(random.usize(0..self.acts.len())) {
+            let at = Duration::from_millis(if random.bool() {
+                match self.acts.get(random.usize(0..self.acts.len())) {
                     Some((at, ..)) => at.as_millis() as u64 + random.u64(0..60),
                     None => 0,
-                },
-                false => random.u64(0..120_000),
+                }
+            } else {
+                random.u64(0..120_000)
             });
             let after = if random.bool() { 0 } else { random.u32(0..60) };
             self.acts.push((at, 0, Act::HostDies(after)));

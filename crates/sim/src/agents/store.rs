@@ -96,9 +96,9 @@ impl World {
             return;
         };
         if note_is_lost {
-            *note = Note::new(cluster, note.authority.timeout)
+            *note = Note::new(cluster, note.authority.timeout);
         } else {
-            note.authority.epoch += 1
+            note.authority.epoch += 1;
         }
         let host = self.plan.hosted.then(|| self.agents[0].instance);
         let origin = origin(host, self.recovers, self.moves, self.plan.rules);

@@ -227,9 +227,9 @@ impl HangMonitor {
             action,
         };
         if condemned.is_empty() {
-            warn!("[{}] {report}", self.role)
+            warn!("[{}] {report}", self.role);
         } else {
-            error!("[{}] {report}", self.role)
+            error!("[{}] {report}", self.role);
         }
         let only_watchdog = condemned.len() == timers.len();
         let workers: Vec<LocalRank> = condemned.iter().map(|(worker, _)| *worker).collect();

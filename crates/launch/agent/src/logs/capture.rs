@@ -175,10 +175,10 @@ impl StderrCapture {
     /// Returns at most `most` last lines of a worker's stderr, oldest first.
     pub(crate) fn tail(&self, local_rank: LocalRank, most: usize) -> Vec<String> {
         let (bytes, cut) = self.tails.of(local_rank);
-        match self.terminals.is_empty() {
-            true => last_lines(&bytes, cut, most),
-            // Programs use colours on a terminal.
-            false => last_lines(strip(&bytes).as_bytes(), cut, most),
+        if self.terminals.is_empty() {
+            last_lines(&bytes, cut, most)
+        } else {
+            last_lines(strip(&bytes).as_bytes(), cut, most)
         }
     }
 }

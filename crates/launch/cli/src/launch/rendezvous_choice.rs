@@ -222,7 +222,7 @@ impl RendezvousChoice<'_> {
             if is_strict {
                 return Err(Refusal::Usage(sentence));
             } else {
-                context.warn(format!("{sentence}; it has no effect"))
+                context.warn(format!("{sentence}; it has no effect"));
             }
         }
         Ok(())

@@ -12,8 +12,8 @@ pub(super) fn tell(run: &str, waiting: &Waiting, is_reminder: bool) {
     let left = waiting.left.as_secs();
     let left = (!waiting.is_last_call()).then_some(left);
     if is_reminder {
-        tracing::warn!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run))
+        tracing::warn!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run));
     } else {
-        tracing::debug!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run))
+        tracing::debug!(target: reminder::TARGET, left, "[{}] {waiting}", escape(run));
     }
 }

@@ -246,7 +246,7 @@ impl Hosted {
         while let Some((node, has_ended)) = self.sessions.take_gone(now) {
             self.apply(out, |run, out| {
                 if has_ended {
-                    run.has_ended(now, &node, out)
+                    run.has_ended(now, &node, out);
                 } else {
                     let how = "its connection closed, and it did not come back";
                     run.lost(now, &node, how, out);

@@ -198,9 +198,9 @@ fn one_that_has_ended_is_accounted_for_in_a_recovery_without_a_note() {
         world.reattach(1, 1, held(0, 3));
         world.reattach(2, 2, held(1, 3));
         if has_ended {
-            end(&mut world, 1)
+            end(&mut world, 1);
         } else {
-            world.lose(1)
+            world.lose(1);
         }
         world.pass(Duration::from_secs(1));
         world.reattach(3, 3, held(2, 3));

@@ -279,10 +279,12 @@ impl Voter {
         let own = (self.settings.own, self.id, self.settings.is_store);
         let members = configuration.members();
         let is_full = self.peers.all_present().count() + 1 == self.settings.places.len();
-        let is_gone = |member| match self.open.is_some() {
-            true => self.gone_for(now.mono, member),
-            // If every endpoint has a connected process, a member that is none of them has ended.
-            false => is_full.then_some(Duration::ZERO),
+        let is_gone = |member| {
+            if self.open.is_some() {
+                self.gone_for(now.mono, member)
+            } else {
+                is_full.then_some(Duration::ZERO)
+            }
         };
         let whereabouts = |place: usize| {
             if self.open.is_some() {

@@ -583,11 +583,10 @@ impl Voter {
     pub(super) fn may_join(&self, (group, theirs): (GroupId, u32)) -> bool {
         let memory = self.open.as_ref().and_then(|open| open.memory.as_ref());
         memory.is_none_or(|memory| {
-            match cluster_of(group) == memory.cluster {
-                // Refuse a group that later groups of the cluster have followed.
-                true => (group >> 64) >= GroupId::from(memory.applied.0),
-                // A process that has only learned loses nothing that others lack.
-                false => !memory.votes || theirs > memory.rounds(),
+            if cluster_of(group) == memory.cluster {
+                (group >> 64) >= GroupId::from(memory.applied.0)
+            } else {
+                !memory.votes || theirs > memory.rounds()
             }
         })
     }

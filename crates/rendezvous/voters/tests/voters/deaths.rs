@@ -91,9 +91,9 @@ impl Plan {
             return;
         }
         if loses_machine {
-            self.world.lose(place)
+            self.world.lose(place);
         } else {
-            self.world.kill_with_agent(place)
+            self.world.kill_with_agent(place);
         }
         self.dead.push(place);
         self.bury();

@@ -397,9 +397,9 @@ impl World {
         }
         for place in &doom.places {
             if doom.loses_machine && place == first {
-                self.lose(*place)
+                self.lose(*place);
             } else {
-                self.kill_with_agent(*place)
+                self.kill_with_agent(*place);
             }
         }
     }

@@ -544,9 +544,9 @@ impl ServerMachine {
         {
             let overshoot = connection.assembler.overshoot();
             if connection.paused {
-                connection.held.extend_from_slice(&overshoot)
+                connection.held.extend_from_slice(&overshoot);
             } else {
-                self.serve(id, &overshoot)
+                self.serve(id, &overshoot);
             }
         }
     }

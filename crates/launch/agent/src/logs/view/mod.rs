@@ -189,10 +189,10 @@ impl LiveView {
             ends.map(|ends| (ends, Some(label)))
         };
         let pipe = || pty::open_pipe().map(|ends| (ends, None));
-        let (Ends { reader, writer }, label) = match self.options.terminals {
-            // If there are no pseudo-terminals (a container without devpts), pipes replace them.
-            true => terminal().or_else(|_| pipe())?,
-            false => pipe()?,
+        let (Ends { reader, writer }, label) = if self.options.terminals {
+            terminal().or_else(|_| pipe())?
+        } else {
+            pipe()?
         };
         let relay = self.readers.relay();
         let mut all = self.readers.streams();

@@ -96,10 +96,10 @@ impl Candidate {
             None => {}
         }
         if let Some(redirect) = &mut self.redirect {
-            match invites {
-                // The new voter may listen at the endpoint.
-                true => redirect.stop(),
-                false => redirect.members_changed(members),
+            if invites {
+                redirect.stop();
+            } else {
+                redirect.members_changed(members);
             }
         }
         let mut voter = self.voter.lock();

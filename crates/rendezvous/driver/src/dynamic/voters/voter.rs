@@ -122,9 +122,9 @@ impl VoterHost {
     /// Logs a fact. If the voters have changed, this also records an event.
     fn tell(&self, fact: &Fact) {
         if fact.is_warning() {
-            warn!("{fact}")
+            warn!("{fact}");
         } else {
-            info!("{fact}")
+            info!("{fact}");
         }
         let voters = match fact {
             // At the start, some of them have not sent their addresses yet.
