@@ -7,7 +7,7 @@ use bytes::{Buf as _, BufMut as _};
 use crate::voter::VoterId;
 
 /// Number of voter indexes, and so the maximum number of members.
-pub(crate) const PLACES: u8 = 10;
+pub(crate) const VOTER_INDICES: u8 = 10;
 
 /// Voter indexes per position in a list of voters.
 ///
@@ -28,7 +28,7 @@ pub struct Configuration {
     /// Voter index of each member, from 0; no two members share an index.
     ///
     /// The index decides how long a member waits before it campaigns.
-    pub places: BTreeMap<VoterId, u8>,
+    pub voter_indices: BTreeMap<VoterId, u8>,
 }
 
 impl Configuration {
@@ -39,7 +39,7 @@ impl Configuration {
     pub fn of_voters(voters: &[VoterId]) -> Self {
         Self {
             voters: voters.iter().copied().collect(),
-            places: voters
+            voter_indices: voters
                 .iter()
                 .copied()
                 .zip((0..).step_by(PLACES_OF_ONE.into()))
@@ -74,10 +74,13 @@ impl Configuration {
     /// The order is that of the voter indexes, starting after the index of the lost leader. Agents
     /// search for the next leader in this order.
     pub fn succession(&self, leader: VoterId) -> Vec<VoterId> {
-        let first = self.places.get(&leader).copied().unwrap_or_default();
-        let others = self.places.iter().filter(|(member, _)| **member != leader);
+        let first = self.voter_indices.get(&leader).copied().unwrap_or_default();
+        let others = self
+            .voter_indices
+            .iter()
+            .filter(|(member, _)| **member != leader);
         let mut others: Vec<_> = others
-            .map(|(member, place)| (place.wrapping_sub(first), *member))
+            .map(|(member, voter_index)| (voter_index.wrapping_sub(first), *member))
             .collect();
         others.sort_unstable();
         others.into_iter().map(|(_, member)| member).collect()
@@ -87,14 +90,19 @@ impl Configuration {
     ///
     /// With a list, an index at the same position of the list comes first. This keeps the order of
     /// the indexes equal to the order of the list.
-    pub fn free_place(&self, position: Option<u8>) -> Option<u8> {
+    pub fn free_voter_index(&self, position: Option<u8>) -> Option<u8> {
         let of_position = position.map(|position| {
             let first = position.saturating_mul(PLACES_OF_ONE);
-            first..first.saturating_add(PLACES_OF_ONE).min(PLACES)
+            first..first.saturating_add(PLACES_OF_ONE).min(VOTER_INDICES)
         });
-        let is_free = |place: &u8| !self.places.values().any(|other| other == place);
+        let is_free = |voter_index: &u8| {
+            !self
+                .voter_indices
+                .values()
+                .any(|other| other == voter_index)
+        };
         let beside = of_position.into_iter().flatten().find(is_free);
-        beside.or_else(|| (0..PLACES).find(is_free))
+        beside.or_else(|| (0..VOTER_INDICES).find(is_free))
     }
 
     /// `true` if `members` contain a majority, of the outgoing voters too.
@@ -125,11 +133,12 @@ impl Configuration {
                 Kind::Removed => false,
             };
             if step.kind != Kind::Removed {
-                next.places.insert(step.member, step.place);
+                next.voter_indices.insert(step.member, step.voter_index);
             }
         }
         let members = next.members();
-        next.places.retain(|member, _| members.contains(member));
+        next.voter_indices
+            .retain(|member, _| members.contains(member));
         next
     }
 
@@ -146,12 +155,12 @@ impl Configuration {
             if !seen.insert(step.member) {
                 return Some("a member is changed twice");
             }
-            let place = self.places.get(&step.member);
+            let voter_index = self.voter_indices.get(&step.member);
             let fault = match step.kind {
                 Kind::Removed if step.member == leader => Some("the leader hands over first"),
-                Kind::Removed if place.is_none() => Some("the removed one is no member"),
+                Kind::Removed if voter_index.is_none() => Some("the removed one is no member"),
                 Kind::Removed => None,
-                Kind::Learner if place.is_some() => Some("the learner is a member already"),
+                Kind::Learner if voter_index.is_some() => Some("the learner is a member already"),
                 Kind::Voter if self.voters.contains(&step.member) => {
                     Some("the voter votes already")
                 }
@@ -162,9 +171,13 @@ impl Configuration {
             }
         }
         let next = self.after(change);
-        let places: BTreeSet<u8> = next.places.values().copied().collect();
-        if places.len() != next.members().len() || places.iter().any(|place| *place >= PLACES) {
-            return Some("two members have one place");
+        let voter_indices: BTreeSet<u8> = next.voter_indices.values().copied().collect();
+        if voter_indices.len() != next.members().len()
+            || voter_indices
+                .iter()
+                .any(|voter_index| *voter_index >= VOTER_INDICES)
+        {
+            return Some("two members have one voter index");
         }
         next.voters.is_empty().then_some("no member would vote")
     }
@@ -186,7 +199,7 @@ pub enum Kind {
 pub(crate) struct Step {
     pub(crate) member: VoterId,
     pub(crate) kind: Kind,
-    pub(crate) place: u8,
+    pub(crate) voter_index: u8,
 }
 
 /// Change of members.
@@ -199,11 +212,11 @@ pub struct Change {
 
 impl Change {
     /// Adds a member as a learner or as a voter.
-    pub fn add(&mut self, member: VoterId, kind: Kind, place: u8) {
+    pub fn add(&mut self, member: VoterId, kind: Kind, voter_index: u8) {
         self.steps.push(Step {
             member,
             kind,
-            place,
+            voter_index,
         });
     }
 
@@ -220,7 +233,7 @@ impl Change {
     /// Returns the members that are not removed, with their voter indexes.
     pub fn added(&self) -> impl Iterator<Item = (VoterId, u8)> {
         let added = self.steps.iter().filter(|step| step.kind != Kind::Removed);
-        added.map(|step| (step.member, step.place))
+        added.map(|step| (step.member, step.voter_index))
     }
 
     pub(crate) fn write(&self) -> Vec<u8> {
@@ -232,7 +245,7 @@ impl Change {
                 Kind::Removed => 2,
             });
             bytes.put_u64_le(step.member.number());
-            bytes.put_u8(step.place);
+            bytes.put_u8(step.voter_index);
         }
         bytes
     }
@@ -240,7 +253,7 @@ impl Change {
     /// Decodes the change in the bytes of a log entry; `None` if there is none.
     pub(crate) fn read(mut bytes: &[u8]) -> Option<Self> {
         // Every member may be removed, and every member may be replaced.
-        if bytes.len() > 10 * 2 * usize::from(PLACES) {
+        if bytes.len() > 10 * 2 * usize::from(VOTER_INDICES) {
             return None;
         }
         let mut change = Self::default();

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use raft::prelude::{ConfState, EntryType, Message, MessageType, RawNode};
 
-use crate::configuration::{Change, PLACES};
+use crate::configuration::{Change, VOTER_INDICES};
 use crate::log::Log;
 use crate::voter::VoterId;
 use crate::wire::NUMBER_BOUND;
@@ -139,7 +139,7 @@ fn is_consistent(conf_state: &ConfState, own: u64) -> bool {
     let members: BTreeSet<u64> = voters.union(&outgoing).copied().collect();
     !voters.is_empty()
         && lists.iter().all(|(list, set)| list.len() == set.len())
-        && members.len() + learners.len() <= 2 * usize::from(PLACES)
+        && members.len() + learners.len() <= 2 * usize::from(VOTER_INDICES)
         && learners.is_disjoint(&members)
         && next.is_subset(&outgoing)
         && next.is_disjoint(&voters)

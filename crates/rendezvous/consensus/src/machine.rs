@@ -139,9 +139,9 @@ impl Consensus {
         let mut configuration = Configuration::of_voters(voters);
         if !settings.rules.has(Rule::VotersWaitInTurn) {
             configuration
-                .places
+                .voter_indices
                 .values_mut()
-                .for_each(|place| *place = 0);
+                .for_each(|voter_index| *voter_index = 0);
         }
         let conf_state = ConfState {
             voters: voters.iter().map(|voter| voter.number()).collect(),
@@ -153,8 +153,8 @@ impl Consensus {
         };
         let state = snapshot::wrap(at, &configuration, state);
         let log = Log::of_group(conf_state, state, term.max(1));
-        let place = configuration.places.get(&id).copied().unwrap_or(0);
-        let mut consensus = Self::new(now, settings, id, place, log, configuration);
+        let voter_index = configuration.voter_indices.get(&id).copied().unwrap_or(0);
+        let mut consensus = Self::new(now, settings, id, voter_index, log, configuration);
         consensus.clock.apply(at);
         if voters.first() == Some(&id) {
             consensus.election.begin(now.mono, Vec::new());
@@ -164,18 +164,25 @@ impl Consensus {
 
     /// Creates a member that an existing group has invited.
     ///
-    /// `place` is the voter index from the invitation. The member waits for the leader of the
+    /// `voter_index` is the voter index from the invitation. The member waits for the leader of the
     /// group.
-    pub fn join(now: Now, settings: Settings, id: VoterId, place: u8) -> Self {
+    pub fn join(now: Now, settings: Settings, id: VoterId, voter_index: u8) -> Self {
         let log = Log::default();
-        Self::new(now, settings, id, place, log, Configuration::default())
+        Self::new(
+            now,
+            settings,
+            id,
+            voter_index,
+            log,
+            Configuration::default(),
+        )
     }
 
     fn new(
         now: Now,
         settings: Settings,
         id: VoterId,
-        place: u8,
+        voter_index: u8,
         log: Log,
         configuration: Configuration,
     ) -> Self {
@@ -211,7 +218,7 @@ impl Consensus {
             configuration,
             now,
             ticked: now.mono,
-            election: Election::new(place),
+            election: Election::new(voter_index),
             clock: GroupClock::default(),
             questions: Questions::default(),
             assemblies: Assemblies::default(),
@@ -482,7 +489,7 @@ impl Consensus {
         let fault = self.configuration.fault(leader, change);
         fault.filter(|fault| {
             self.settings.rules.has(Rule::VotersWaitInTurn)
-                || *fault != "two members have one place"
+                || *fault != "two members have one voter index"
         })
     }
 

@@ -219,8 +219,8 @@ impl<'a> Group<'a> {
 
     /// Adds the promotion of a learner to a change.
     fn promote(&self, change: &mut Change, learner: VoterId) {
-        let place = self.view.configuration.places.get(&learner);
-        change.add(learner, Kind::Voter, place.copied().unwrap_or(0));
+        let voter_index = self.view.configuration.voter_indices.get(&learner);
+        change.add(learner, Kind::Voter, voter_index.copied().unwrap_or(0));
     }
 
     /// Returns a change that adds or removes one learner, if one is needed.
@@ -239,8 +239,8 @@ impl<'a> Group<'a> {
             .iter()
             .chain(&spare)
             .find(|it| !configuration.has(it.id) && it.standing == Standing::Present)?;
-        let place = configuration.free_place(newcomer.position)?;
-        change.add(newcomer.id, Kind::Learner, place);
+        let voter_index = configuration.free_voter_index(newcomer.position)?;
+        change.add(newcomer.id, Kind::Learner, voter_index);
         Some(change)
     }
 
@@ -261,10 +261,10 @@ impl<'a> Group<'a> {
         else {
             return Next::Nothing("no other candidate is there");
         };
-        let Some(place) = self.view.configuration.free_place(best.position) else {
-            return Next::Nothing("no place is free");
+        let Some(voter_index) = self.view.configuration.free_voter_index(best.position) else {
+            return Next::Nothing("no voter index is free");
         };
-        change.add(best.id, Kind::Learner, place);
+        change.add(best.id, Kind::Learner, voter_index);
         Next::Change(change)
     }
 }

@@ -79,7 +79,7 @@ pub struct Settings {
     ///
     /// In a group that agents may join, these are the
     /// known endpoints, and the first one is the endpoint of the job.
-    pub places: Vec<String>,
+    pub endpoints: Vec<String>,
     /// Settings of a group that agents may join.
     ///
     /// If `None`, the voters are the processes at the endpoints in `places`.
@@ -158,7 +158,7 @@ pub enum Output {
     /// The frame may be lost if there is no connection.
     ToPeer {
         /// Endpoint index of the receiver.
-        place: usize,
+        index: usize,
         /// The whole frame.
         frame: Vec<u8>,
     },
@@ -175,7 +175,7 @@ pub enum Output {
     /// `None`: connect to no process for that index.
     Call {
         /// Endpoint index that the address belongs to.
-        place: usize,
+        index: usize,
         /// Address to connect to (`host:port`).
         address: Option<String>,
     },
@@ -226,7 +226,7 @@ pub enum Fact {
     /// A new process votes in place of the process that ended at this endpoint.
     Replaced {
         /// Endpoint of the voter.
-        place: String,
+        endpoint: String,
     },
     /// Voters have left, and no process has replaced them.
     Fewer {
@@ -254,7 +254,7 @@ pub enum Fact {
     /// The process at an endpoint cannot be a voter of this group.
     Unsuitable {
         /// Endpoint that the process reported.
-        place: String,
+        endpoint: String,
         /// Reason.
         why: &'static str,
     },
@@ -294,9 +294,9 @@ impl fmt::Display for Fact {
                 formatter,
                 "the coordinator at {coordinator} is lost; the voters elect another one"
             ),
-            Self::Replaced { place } => write!(
+            Self::Replaced { endpoint } => write!(
                 formatter,
-                "the process at {place} votes in place of the one that has ended there"
+                "the process at {endpoint} votes in place of the one that has ended there"
             ),
             Self::Fewer { voters } => write!(
                 formatter,
@@ -333,8 +333,8 @@ impl fmt::Display for Fact {
             Self::GaveUp => formatter.write_str(
                 "more than half of the voters ended; the others found a new group and drop earlier rounds",
             ),
-            Self::Unsuitable { place, why } => {
-                write!(formatter, "the process at {place} cannot be a voter here: {why}")
+            Self::Unsuitable { endpoint, why } => {
+                write!(formatter, "the process at {endpoint} cannot be a voter here: {why}")
             }
         }
     }

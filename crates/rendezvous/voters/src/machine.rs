@@ -186,16 +186,16 @@ impl Voter {
         if self.group.is_none() && self.open.is_some() {
             // Every member of a group knows the coordinator.
             let mut others = self.peers.all_present();
-            let (place, _) = others.find(|(_, peer)| peer.group != 0)?;
-            return self.settings.places.get(place).map(String::as_str);
+            let (index, _) = others.find(|(_, peer)| peer.group != 0)?;
+            return self.settings.endpoints.get(index).map(String::as_str);
         }
         let leader = self.group.as_ref()?.consensus.role().leader?;
-        let place = match leader == self.id {
+        let index = match leader == self.id {
             true if self.coordinates() => self.settings.own,
             true => return None,
-            false => self.peers.place(leader)?,
+            false => self.peers.index(leader)?,
         };
-        self.settings.places.get(place).map(String::as_str)
+        self.settings.endpoints.get(index).map(String::as_str)
     }
 
     /// Role of this voter in its group; `None` outside a group.
@@ -208,9 +208,9 @@ impl Voter {
         self.group.as_ref().map_or(0, |group| group.id)
     }
 
-    fn own_place(&self) -> &str {
-        let places = &self.settings.places;
-        places.get(self.settings.own).map_or("", String::as_str)
+    fn own_endpoint(&self) -> &str {
+        let endpoints = &self.settings.endpoints;
+        endpoints.get(self.settings.own).map_or("", String::as_str)
     }
 
     fn greet(&mut self) {
@@ -220,7 +220,7 @@ impl Voter {
             epoch: u64::from(self.epoch),
             voter: self.id,
             is_store: self.settings.is_store,
-            address: self.own_place().to_owned(),
+            address: self.own_endpoint().to_owned(),
             of_run: self.open.as_ref().map(|open| OfRun {
                 run: open.run().to_owned(),
                 rounds: self.rounds(),
@@ -236,18 +236,18 @@ impl Voter {
     }
 
     /// Sends a frame to the process at an endpoint.
-    fn send(&mut self, place: usize, message: &Frame) {
+    fn send(&mut self, index: usize, message: &Frame) {
         let mut frame = Vec::new();
         message.write(&mut frame);
-        self.outbox.push(Output::ToPeer { place, frame });
+        self.outbox.push(Output::ToPeer { index, frame });
     }
 
     /// Sends a frame to every other connected process.
     fn send_all(&mut self, message: &Frame) {
-        let places: Vec<usize> = self.peers.all_present().map(|(place, _)| place).collect();
-        places
+        let indices: Vec<usize> = self.peers.all_present().map(|(index, _)| index).collect();
+        indices
             .into_iter()
-            .for_each(|place| self.send(place, message));
+            .for_each(|index| self.send(index, message));
     }
 
     fn close(&mut self, connection: ConnId, why: impl Into<String>) {
@@ -293,11 +293,11 @@ impl Voter {
             Ok(Frame::Invite {
                 cluster,
                 epoch,
-                place,
+                voter_index,
                 voters,
             }) => {
                 let group = (cluster, u32::try_from(epoch).unwrap_or(0));
-                self.invited(now, from, group, place, &voters);
+                self.invited(now, from, group, voter_index, &voters);
             }
             Ok(Frame::WhoCoordinates) => {
                 self.asking.insert(from);

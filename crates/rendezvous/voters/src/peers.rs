@@ -73,14 +73,14 @@ pub(super) struct Introduced {
 
 impl Peers {
     /// Adds or updates the process at an endpoint.
-    pub(super) fn introduce(&mut self, place: usize, address: &str, mut peer: Peer) -> Introduced {
+    pub(super) fn introduce(&mut self, index: usize, address: &str, mut peer: Peer) -> Introduced {
         let (voter, group, connection) = (peer.voter, peer.group, peer.connection);
-        let before = self.peers.get(&place).copied();
+        let before = self.peers.get(&index).copied();
         let same = before.filter(|peer| peer.voter == voter);
         if let Some(same) = same {
             (peer.since, peer.leaves) = (same.since, same.leaves);
         }
-        self.peers.insert(place, peer);
+        self.peers.insert(index, peer);
         let old = before.and_then(|peer| peer.connection);
         let ended = before.map(|peer| peer.voter).filter(|old| *old != voter);
         self.ended.extend(ended);
@@ -93,7 +93,7 @@ impl Peers {
         self.ended.remove(&voter);
         self.addresses.insert(voter, address.to_owned());
         if ended.is_some() {
-            self.remembered.remove(&place);
+            self.remembered.remove(&index);
         }
         Introduced {
             ended,
@@ -122,14 +122,14 @@ impl Peers {
     /// Forgets the process at an endpoint, if it is neither connected nor needed.
     pub(super) fn forget_absent(
         &mut self,
-        place: usize,
+        index: usize,
         is_needed: impl Fn(VoterId) -> bool,
     ) -> bool {
-        let peer = self.peers.get(&place);
+        let peer = self.peers.get(&index);
         let is_absent = |peer: &&Peer| peer.connection.is_none() && !is_needed(peer.voter);
         let is_forgotten = peer.filter(is_absent).is_some();
         if is_forgotten {
-            self.peers.remove(&place);
+            self.peers.remove(&index);
         }
         is_forgotten
     }
@@ -146,7 +146,7 @@ impl Peers {
     /// Processes that have announced their end, with their endpoint indexes.
     pub(super) fn all_leaving(&self) -> impl Iterator<Item = (usize, VoterId)> {
         let leaving = self.peers.iter().filter(|(_, peer)| peer.leaves);
-        leaving.map(|(place, peer)| (*place, peer.voter))
+        leaving.map(|(index, peer)| (*index, peer.voter))
     }
 
     /// `true` if a process has ended, or has announced its end and is disconnected.
@@ -166,19 +166,19 @@ impl Peers {
     pub(super) fn reports(&mut self, connection: ConnId, others: Vec<String>) {
         let mut peers = self.peers.iter();
         let peer = peers.find(|(_, peer)| peer.connection == Some(connection));
-        if let Some((place, _)) = peer {
-            self.remembered.insert(*place, others);
+        if let Some((index, _)) = peer {
+            self.remembered.insert(*index, others);
         }
     }
 
     /// Members that the process at an endpoint remembers.
-    pub(super) fn remembers(&self, place: usize) -> &[String] {
-        self.remembered.get(&place).map_or(&[], Vec::as_slice)
+    pub(super) fn remembers(&self, index: usize) -> &[String] {
+        self.remembered.get(&index).map_or(&[], Vec::as_slice)
     }
 
     /// `true` if that process has reported its memory.
-    pub(super) fn has_reported(&self, place: usize) -> bool {
-        self.remembered.contains_key(&place)
+    pub(super) fn has_reported(&self, index: usize) -> bool {
+        self.remembered.contains_key(&index)
     }
 
     /// `true` if another process has replaced this one at its endpoint.
@@ -206,21 +206,21 @@ impl Peers {
     }
 
     /// Endpoint index of a process.
-    pub(super) fn place(&self, voter: VoterId) -> Option<usize> {
+    pub(super) fn index(&self, voter: VoterId) -> Option<usize> {
         let mut peers = self.peers.iter();
         let found = peers.find(|(_, peer)| peer.voter == voter);
-        found.map(|(place, _)| *place)
+        found.map(|(index, _)| *index)
     }
 
     /// Returns the process at an endpoint, if it is connected.
-    pub(super) fn present(&self, place: usize) -> Option<Peer> {
-        let peer = self.peers.get(&place).copied();
+    pub(super) fn present(&self, index: usize) -> Option<Peer> {
+        let peer = self.peers.get(&index).copied();
         peer.filter(|peer| peer.connection.is_some())
     }
 
     /// Connected processes with their endpoint indexes.
     pub(super) fn all_present(&self) -> impl Iterator<Item = (usize, Peer)> {
-        let peers = self.peers.iter().map(|(place, peer)| (*place, *peer));
+        let peers = self.peers.iter().map(|(index, peer)| (*index, *peer));
         peers.filter(|(_, peer)| peer.connection.is_some())
     }
 
@@ -237,12 +237,12 @@ impl Peers {
         is_gone: impl Fn(VoterId) -> Option<Duration>,
         whereabouts: impl Fn(usize) -> Whereabouts,
     ) -> Vec<Candidate> {
-        let candidate = |id, standing, place: usize, since, is_store| {
+        let candidate = |id, standing, index: usize, since, is_store| {
             let Whereabouts {
                 machine,
                 network,
                 position,
-            } = whereabouts(place);
+            } = whereabouts(index);
             Candidate {
                 id,
                 standing,
@@ -267,7 +267,7 @@ impl Peers {
             Mono::ZERO,
             own.2,
         )];
-        for (place, peer) in &self.peers {
+        for (index, peer) in &self.peers {
             let standing = match peer.connection {
                 _ if peer.leaves => Standing::Gone(Duration::MAX),
                 Some(_) => Standing::Present,
@@ -277,7 +277,7 @@ impl Peers {
                 candidates.push(candidate(
                     peer.voter,
                     standing,
-                    *place,
+                    *index,
                     peer.since,
                     peer.is_store,
                 ));

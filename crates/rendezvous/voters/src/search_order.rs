@@ -21,7 +21,7 @@ const DOUBLINGS: u32 = 2;
 /// long to fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchOrder {
-    places: Vec<String>,
+    endpoints: Vec<String>,
     /// Index of the endpoint that was asked last.
     at: usize,
     hint: Option<usize>,
@@ -32,10 +32,10 @@ pub struct SearchOrder {
 
 impl SearchOrder {
     /// Creates a search that starts with the first endpoint.
-    pub fn new(places: Vec<String>) -> Self {
+    pub fn new(endpoints: Vec<String>) -> Self {
         Self {
-            at: places.len().saturating_sub(1),
-            places,
+            at: endpoints.len().saturating_sub(1),
+            endpoints,
             hint: None,
             found: None,
             failures: 0,
@@ -44,25 +44,25 @@ impl SearchOrder {
 
     /// Number of endpoints.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.endpoints.len()
     }
 
     /// `true` if there are no endpoints.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.endpoints.is_empty()
     }
 
     /// Returns the index of the endpoint to ask now.
     pub fn advance(&mut self) -> usize {
-        let next = (self.at + 1) % self.places.len().max(1);
+        let next = (self.at + 1) % self.endpoints.len().max(1);
         self.at = self.hint.take().unwrap_or(next);
         self.at
     }
 
     /// Records that the coordinator is at this endpoint.
-    pub fn found(&mut self, place: usize) {
-        (self.at, self.hint, self.failures) = (place, None, 0);
-        self.found = Some(place);
+    pub fn found(&mut self, index: usize) {
+        (self.at, self.hint, self.failures) = (index, None, 0);
+        self.found = Some(index);
     }
 
     /// Index of the endpoint at which the coordinator was found last.
@@ -82,21 +82,21 @@ impl SearchOrder {
 
     /// Indexes of all endpoints except the current one, the next one first.
     pub fn others(&self) -> Vec<usize> {
-        let count = self.places.len();
+        let count = self.endpoints.len();
         (1..count).map(|next| (self.at + next) % count).collect()
     }
 
     /// Replaces the endpoints; keeps the position if its endpoint is still listed.
-    pub fn replace(&mut self, places: Vec<String>) {
-        let at = self.places.get(self.at);
-        let found = at.and_then(|at| places.iter().position(|place| place == at));
-        self.at = found.unwrap_or(places.len().saturating_sub(1));
-        (self.places, self.hint) = (places, None);
+    pub fn replace(&mut self, endpoints: Vec<String>) {
+        let at = self.endpoints.get(self.at);
+        let found = at.and_then(|at| endpoints.iter().position(|endpoint| endpoint == at));
+        self.at = found.unwrap_or(endpoints.len().saturating_sub(1));
+        (self.endpoints, self.hint) = (endpoints, None);
     }
 
     /// Asks this endpoint next, because the coordinator may be there.
-    pub fn suppose(&mut self, place: usize) {
-        self.hint = Some(place);
+    pub fn suppose(&mut self, index: usize) {
+        self.hint = Some(index);
     }
 
     /// Handles a voter's report about the coordinator's endpoint.
@@ -115,8 +115,8 @@ impl SearchOrder {
     /// The coordinator's endpoint may be that of the voter by now. Returns `true` if it is one of
     /// the endpoints; other answers are ignored.
     pub fn elsewhere(&mut self, coordinator: &str) -> bool {
-        let mut places = self.places.iter();
-        self.hint = places.position(|place| place == coordinator);
+        let mut endpoints = self.endpoints.iter();
+        self.hint = endpoints.position(|endpoint| endpoint == coordinator);
         self.hint.is_some()
     }
 }

@@ -170,7 +170,7 @@ impl World {
         let (slot, id) = (process.slot, process.id);
         *process = Process {
             runs: false,
-            place: process.place,
+            voter_index: process.voter_index,
             ..Process::new(slot, id, process.clock, process.since)
         };
         self.time.log(id, || "is killed".into());

@@ -98,7 +98,7 @@ impl World {
                 }
                 Ok(())
             }
-            Packet::Invite(place) => self.invited(to, place),
+            Packet::Invite(voter_index) => self.invited(to, voter_index),
             Packet::Ping(ends) => {
                 peer.ended = ends.then_some(0);
                 Ok(())

@@ -49,7 +49,7 @@ pub(super) struct Process {
     pub(super) id: VoterId,
     /// Machine; `None` until the process is invited.
     pub(super) consensus: Option<Consensus>,
-    pub(super) place: u8,
+    pub(super) voter_index: u8,
     /// Clock: nanoseconds at the beginning of the world, and its speed.
     pub(super) clock: (u64, f64),
     pub(super) since: u64,
@@ -85,7 +85,7 @@ impl Process {
             slot,
             id,
             consensus: None,
-            place: 0,
+            voter_index: 0,
             clock,
             since,
             counters: Counters::default(),

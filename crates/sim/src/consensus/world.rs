@@ -178,7 +178,7 @@ impl World {
         }
         let last = self.processes.iter().rfind(|it| it.slot == slot);
         let reused = last
-            .map(|it| (it.id, it.place))
+            .map(|it| (it.id, it.voter_index))
             .filter(|_| !self.plan.rules.has(Rule::IdsAreNew));
         let id = match first {
             Some(first) => first[slot],
@@ -202,12 +202,12 @@ impl World {
             let settings = self.settings();
             let clock = process.now(now);
             process.consensus = Some(Consensus::bootstrap(clock, settings, id, first, &state));
-            process.place = slot as u8;
-        } else if let Some((_, place)) = reused {
+            process.voter_index = slot as u8;
+        } else if let Some((_, voter_index)) = reused {
             let settings = self.settings();
             let clock = process.now(now);
-            process.consensus = Some(Consensus::join(clock, settings, id, place));
-            process.place = place;
+            process.consensus = Some(Consensus::join(clock, settings, id, voter_index));
+            process.voter_index = voter_index;
         }
         self.time.log(id, || format!("starts at slot {slot}"));
         self.processes.push(process);
@@ -604,10 +604,10 @@ impl World {
                     // A group cannot recover if its future voters die before it notices.
                     return Ok(());
                 }
-                for (member, place) in change.added() {
+                for (member, voter_index) in change.added() {
                     self.has_log(it, member, after.is_voter(member))?;
                     if !configuration.has(member) {
-                        self.invite(it, member, place);
+                        self.invite(it, member, voter_index);
                     }
                 }
                 self.handle(it, Input::Change(&change))
@@ -615,11 +615,11 @@ impl World {
         }
     }
 
-    fn invite(&mut self, it: usize, member: VoterId, place: u8) {
+    fn invite(&mut self, it: usize, member: VoterId, voter_index: u8) {
         let peers = self.processes[it].peers.iter();
         let numbers = peers.filter(|(_, peer)| peer.id == member);
         if let Some(number) = numbers.map(|(number, _)| *number).max() {
-            self.send(it, number, Packet::Invite(place));
+            self.send(it, number, Packet::Invite(voter_index));
         }
     }
 
@@ -629,13 +629,13 @@ impl World {
             return;
         };
         let last = consensus.last().0;
-        let places = consensus.configuration().places.iter();
-        let silent = places.filter(|(member, _)| consensus.lag(**member) == Some(last));
-        for (member, place) in silent
-            .map(|(member, place)| (*member, *place))
+        let voter_indices = consensus.configuration().voter_indices.iter();
+        let silent = voter_indices.filter(|(member, _)| consensus.lag(**member) == Some(last));
+        for (member, voter_index) in silent
+            .map(|(member, voter_index)| (*member, *voter_index))
             .collect::<Vec<_>>()
         {
-            self.invite(it, member, place);
+            self.invite(it, member, voter_index);
         }
     }
 
@@ -692,17 +692,17 @@ impl World {
         candidates
     }
 
-    pub(super) fn invited(&mut self, it: usize, place: u8) -> Result<(), Violation> {
+    pub(super) fn invited(&mut self, it: usize, voter_index: u8) -> Result<(), Violation> {
         let now = self.time.now;
         let settings = self.settings();
         let process = &mut self.processes[it];
         if process.consensus.is_none() {
             let clock = process.now(now);
-            process.consensus = Some(Consensus::join(clock, settings, process.id, place));
-            process.place = place;
+            process.consensus = Some(Consensus::join(clock, settings, process.id, voter_index));
+            process.voter_index = voter_index;
             process.committed = 1;
             self.schedule(it);
-        } else if process.place != place {
+        } else if process.voter_index != voter_index {
             // A voter index cannot change, so the process returns as another member.
             let slot = process.slot;
             if self.kill(it, false) {

@@ -135,7 +135,7 @@ impl World {
         let mut time = Scheduler::new(seed, trace);
         let endpoint = |it: usize| format!("n{it}:1");
         let machines = (0..MACHINES).map(|own| {
-            let places: Vec<usize> = match (plan.is_open, own) {
+            let machines: Vec<usize> = match (plan.is_open, own) {
                 (false, _) => (0..MACHINES).collect(),
                 (true, 0) => vec![0],
                 (true, own) => vec![0, own],
@@ -156,7 +156,7 @@ impl World {
                     _ => Start::Invited,
                 },
             });
-            let own_place = places.iter().position(|it| *it == own).unwrap_or(0);
+            let own_index = machines.iter().position(|it| *it == own).unwrap_or(0);
             Machine {
                 clock: (
                     time.random.u64(0..1_000_000_000_000),
@@ -164,8 +164,8 @@ impl World {
                 ),
                 voter: Voter::new(voter::Settings {
                     open,
-                    places: places.iter().map(|it| endpoint(*it)).collect(),
-                    own: own_place,
+                    endpoints: machines.iter().map(|it| endpoint(*it)).collect(),
+                    own: own_index,
                     // In half of the runs, one machine replaces every other one as coordinator.
                     is_store: own == 0 && seed.is_multiple_of(2),
                     // The first agent of the machine, unless a store runs alone in the process.
@@ -175,7 +175,7 @@ impl World {
                     node_timeout: plan.node_timeout,
                     rules: plan.rules,
                 }),
-                calls: places.iter().copied().enumerate().collect(),
+                calls: machines.iter().copied().enumerate().collect(),
                 greeting: Vec::new(),
                 keys: BTreeMap::new(),
                 reads: VecDeque::new(),
@@ -444,8 +444,8 @@ impl World {
         while let Some(output) = self.machines[it].voter.poll_output() {
             match output {
                 voter::Output::Coordinator(output) => self.coordinator(it, output)?,
-                voter::Output::ToPeer { place, frame } => {
-                    let to = self.machines[it].calls.get(&place).copied();
+                voter::Output::ToPeer { index, frame } => {
+                    let to = self.machines[it].calls.get(&index).copied();
                     let links = self.links_from(it);
                     if let Some((id, _)) = links.into_iter().find(|(_, end)| Some(*end) == to) {
                         self.send(id, frame);
@@ -465,11 +465,11 @@ impl World {
                         return broken("a group whose voters all live leaves");
                     }
                 }
-                voter::Output::Call { place, address } => {
+                voter::Output::Call { index, address } => {
                     let calls = &mut self.machines[it].calls;
-                    calls.remove(&place);
+                    calls.remove(&index);
                     let number = address.and_then(|it| it[1..2].parse().ok());
-                    calls.extend(number.map(|number| (place, number)));
+                    calls.extend(number.map(|number| (index, number)));
                 }
                 voter::Output::Reply(..) | voter::Output::Retire | voter::Output::Note(_) => {}
             }

@@ -34,7 +34,7 @@ const QUANTITIES: [Quantity; 15] = [
 ];
 
 /// Keys and sizes of the calls with tensors that workers lend from an arena.
-pub(super) const LENT: [(&str, &str); 2] = [("lent", "64 MiB"), ("lent_large", "1 GiB")];
+pub(super) const FROM_ARENA: [(&str, &str); 2] = [("lent", "64 MiB"), ("lent_large", "1 GiB")];
 
 /// Answers from the workers of one side in one run, by key.
 #[derive(Debug, Default)]

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::peer::Server;
 use super::{release_binary, table, test_program};
 use crate::install;
-use figures::{Figures, LENT, comparisons};
+use figures::{FROM_ARENA, Figures, comparisons};
 use group::Group;
 
 /// Maximum processor time of rdzv without calls, in per cent of one core.
@@ -54,7 +54,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let met = table::print(&format!("bench rpc, {runs} runs"), "PyTorch", &compared);
     table::print("through TCP alone", "PyTorch", &over_tcp);
     println!();
-    for (key, size) in LENT {
+    for (key, size) in FROM_ARENA {
         let times: Vec<f64> = ours.iter().map(|run| run.0[key] * 1e6).collect();
         let times = table::spread(&times);
         println!("rdzv alone, {size} lent from an arena, one call, us: {times}");

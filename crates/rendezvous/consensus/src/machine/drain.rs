@@ -118,16 +118,16 @@ impl Consensus {
         }
         // A change that is impossible here is impossible at every member, so it changes nothing.
         if let Ok(conf_state) = self.node.apply_conf_change(&library_change(&change)) {
-            let places = self.configuration.after(&change).places;
+            let voter_indices = self.configuration.after(&change).voter_indices;
             self.node.mut_store().conf_state = conf_state.clone();
-            self.in_force(of_library(&conf_state, places));
+            self.in_force(of_library(&conf_state, voter_indices));
         }
     }
 
     fn in_force(&mut self, configuration: Configuration) {
         self.configuration = configuration;
-        if let Some(place) = self.configuration.places.get(&self.id) {
-            self.election.set_place(*place);
+        if let Some(voter_index) = self.configuration.voter_indices.get(&self.id) {
+            self.election.set_voter_index(*voter_index);
         }
         let is_newest = !self.node.raft.has_pending_conf();
         if is_newest {
@@ -140,13 +140,13 @@ impl Consensus {
     fn restore(&mut self, snapshot: Snapshot) {
         let index = snapshot.get_metadata().index;
         let conf_state = snapshot.get_metadata().get_conf_state().clone();
-        let Some((at, places, state)) = snapshot::unwrap(&snapshot.data) else {
+        let Some((at, voter_indices, state)) = snapshot::unwrap(&snapshot.data) else {
             return;
         };
         self.node.mut_store().restore(snapshot);
         self.clock.apply(at);
         self.wants_snapshot = false;
-        let configuration = of_library(&conf_state, places);
+        let configuration = of_library(&conf_state, voter_indices);
         self.appended.clone_from(&configuration);
         self.outbox.push(Output::Note(configuration.clone()));
         self.outbox.push(Output::Restore { index, at, state });
@@ -222,18 +222,18 @@ impl Consensus {
 /// Converts the library's configuration, and adds the voter indexes.
 fn of_library(
     conf_state: &ConfState,
-    places: std::collections::BTreeMap<VoterId, u8>,
+    voter_indices: std::collections::BTreeMap<VoterId, u8>,
 ) -> Configuration {
     let set = |members: &[u64]| members.iter().copied().filter_map(VoterId::new).collect();
     let mut configuration = Configuration {
         voters: set(&conf_state.voters),
         outgoing: set(&conf_state.voters_outgoing),
         learners: set(&conf_state.learners),
-        places,
+        voter_indices,
     };
     let members = configuration.members();
     configuration
-        .places
+        .voter_indices
         .retain(|member, _| members.contains(member));
     configuration
 }

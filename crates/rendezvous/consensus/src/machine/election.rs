@@ -34,7 +34,7 @@ pub(super) const TICKS_BOUND: usize =
 
 #[derive(Debug, Default)]
 pub(super) struct Election {
-    place: u8,
+    voter_index: u8,
     /// Last term in which this member knew a leader.
     led: u64,
     /// Time of the next campaign, and time of the last possible one.
@@ -48,9 +48,9 @@ pub(super) struct Election {
 }
 
 impl Election {
-    pub(super) fn new(place: u8) -> Self {
+    pub(super) fn new(voter_index: u8) -> Self {
         Self {
-            place,
+            voter_index,
             ..Self::default()
         }
     }
@@ -62,8 +62,8 @@ impl Election {
     }
 
     /// Sets the voter index of this member in a configuration that came into force.
-    pub(super) fn set_place(&mut self, place: u8) {
-        self.place = place;
+    pub(super) fn set_voter_index(&mut self, voter_index: u8) {
+        self.voter_index = voter_index;
     }
 
     /// Records that a term has a leader.
@@ -79,7 +79,7 @@ impl Election {
     pub(super) fn ticks(&self, term: u64) -> usize {
         let failed = term.saturating_sub(self.led);
         let multiples = (1 + failed).min(MULTIPLES) as usize;
-        super::ELECTION_TICKS + multiples * usize::from(self.place)
+        super::ELECTION_TICKS + multiples * usize::from(self.voter_index)
     }
 
     pub(super) fn is_due(&self, now: Mono) -> bool {

@@ -12,7 +12,7 @@ use raft::{ProgressState, StateRole};
 use rdzv_core::time::Now;
 
 use super::{Consensus, clock};
-use crate::configuration::{Configuration, PLACES};
+use crate::configuration::{Configuration, VOTER_INDICES};
 use crate::voter::VoterId;
 use crate::wire::SNAPSHOT_BOUND;
 use crate::wire::message::Part;
@@ -21,35 +21,35 @@ use crate::wire::message::Part;
 const OVERDUE_TICKS: u32 = 40;
 
 /// Voter indexes of members.
-type Places = BTreeMap<VoterId, u8>;
+type VoterIndices = BTreeMap<VoterId, u8>;
 
 pub(super) fn wrap(at: Now, configuration: &Configuration, state: &[u8]) -> Vec<u8> {
-    let places = &configuration.places;
-    let mut bytes = Vec::with_capacity(17 + 9 * places.len() + state.len());
+    let voter_indices = &configuration.voter_indices;
+    let mut bytes = Vec::with_capacity(17 + 9 * voter_indices.len() + state.len());
     clock::write(at, &mut bytes);
-    bytes.put_u8(u8::try_from(places.len()).unwrap_or(u8::MAX));
-    for (member, place) in places {
+    bytes.put_u8(u8::try_from(voter_indices.len()).unwrap_or(u8::MAX));
+    for (member, voter_index) in voter_indices {
         bytes.put_u64_le(member.number());
-        bytes.put_u8(*place);
+        bytes.put_u8(*voter_index);
     }
     bytes.put_slice(state);
     bytes
 }
 
 /// Decodes the time, the voter indexes and the state of a snapshot.
-pub(super) fn unwrap(bytes: &Bytes) -> Option<(Now, Places, Bytes)> {
+pub(super) fn unwrap(bytes: &Bytes) -> Option<(Now, VoterIndices, Bytes)> {
     let mut rest = &bytes[..];
     let at = clock::read(&mut rest)?;
     let count = rest.try_get_u8().ok()?;
-    if count > 2 * PLACES {
+    if count > 2 * VOTER_INDICES {
         return None;
     }
-    let mut places = Places::new();
+    let mut voter_indices = VoterIndices::new();
     for _ in 0..count {
         let member = VoterId::new(rest.try_get_u64_le().ok()?)?;
-        places.insert(member, rest.try_get_u8().ok()?);
+        voter_indices.insert(member, rest.try_get_u8().ok()?);
     }
-    Some((at, places, bytes.slice_ref(rest)))
+    Some((at, voter_indices, bytes.slice_ref(rest)))
 }
 
 /// States that arrive in parts, one per peer.

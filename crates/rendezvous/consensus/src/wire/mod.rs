@@ -68,7 +68,7 @@ const RUN: u8 = 2;
 const VOTES: u8 = 4;
 
 /// Maximum number of voters in a frame.
-const VOTERS_BOUND: usize = 2 * crate::configuration::PLACES as usize;
+const VOTERS_BOUND: usize = 2 * crate::configuration::VOTER_INDICES as usize;
 
 /// Error that a frame cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -133,7 +133,7 @@ pub enum Frame {
         /// Epoch of the group.
         epoch: u64,
         /// Voter index of the receiver.
-        place: u8,
+        voter_index: u8,
         /// Current voters.
         voters: Vec<VoterId>,
     },
@@ -189,7 +189,7 @@ impl Frame {
             opcode::INVITE => Self::Invite {
                 cluster: body.try_get_u128_le()?,
                 epoch: number(body, "epoch")?,
-                place: body.try_get_u8()?,
+                voter_index: body.try_get_u8()?,
                 voters: voters(body)?,
             },
             opcode::WHO_COORDINATES => Self::WhoCoordinates,
@@ -255,12 +255,12 @@ impl Frame {
             Self::Invite {
                 cluster,
                 epoch,
-                place,
+                voter_index,
                 voters,
             } => {
                 body.put_u128_le(*cluster);
                 body.put_u64_le(*epoch);
-                body.put_u8(*place);
+                body.put_u8(*voter_index);
                 put_voters(&mut body, voters.iter().map(|voter| voter.number()));
                 opcode::INVITE
             }

@@ -59,8 +59,8 @@ impl Group {
         group
     }
 
-    fn join(&mut self, number: u64, place: u8) {
-        let member = Consensus::join(self.now, Settings::default(), id(number), place);
+    fn join(&mut self, number: u64, voter_index: u8) {
+        let member = Consensus::join(self.now, Settings::default(), id(number), voter_index);
         self.members.insert(id(number), member);
     }
 
@@ -128,8 +128,8 @@ impl Group {
 
     fn change(&mut self, steps: &[(u64, Kind, u8)]) {
         let mut change = Change::default();
-        for (member, kind, place) in steps {
-            change.add(id(*member), *kind, *place);
+        for (member, kind, voter_index) in steps {
+            change.add(id(*member), *kind, *voter_index);
         }
         self.handle(id(1), Input::Change(&change));
         self.settle();
@@ -295,7 +295,10 @@ fn changes_that_are_not_possible_are_refused() {
             vec![(2, Kind::Learner, 5)],
             "the learner is a member already",
         ),
-        (vec![(4, Kind::Learner, 2)], "two members have one place"),
+        (
+            vec![(4, Kind::Learner, 2)],
+            "two members have one voter index",
+        ),
         (
             vec![(4, Kind::Voter, 5)],
             "the voter-to-be does not have the log yet",

@@ -65,10 +65,10 @@ fn candidate(text: &str) -> Candidate {
 fn configuration(voters: &str, learners: &str) -> Configuration {
     let mut configuration =
         Configuration::of_voters(&voters.split(' ').map(id).collect::<Vec<_>>());
-    let places = configuration.voters.len() as u8..;
-    for (place, learner) in places.zip(learners.split_whitespace().map(id)) {
+    let voter_indices = configuration.voters.len() as u8..;
+    for (voter_index, learner) in voter_indices.zip(learners.split_whitespace().map(id)) {
         configuration.learners.insert(learner);
-        configuration.places.insert(learner, place);
+        configuration.voter_indices.insert(learner, voter_index);
     }
     configuration
 }
@@ -199,9 +199,9 @@ fn a_process_that_replaces_another_has_its_position_in_the_order() {
         (2, "6", "9"),
         (0, "4", "7"),
     ] {
-        let place = configuration.free_place(Some(position)).unwrap();
-        configuration.places.insert(id(new), place);
-        configuration.places.remove(&id(old));
+        let voter_index = configuration.free_voter_index(Some(position)).unwrap();
+        configuration.voter_indices.insert(id(new), voter_index);
+        configuration.voter_indices.remove(&id(old));
     }
     assert_eq!(configuration.succession(id("8")), ["9", "7"].map(id));
     assert_eq!(configuration.succession(id("9")), ["7", "8"].map(id));

@@ -30,7 +30,7 @@ fn frames() -> Vec<Frame> {
     let invite = Frame::Invite {
         cluster: 9,
         epoch: 0,
-        place: 4,
+        voter_index: 4,
         voters: vec![voter, VoterId::new(8).unwrap()],
     };
     let elsewhere = Frame::Elsewhere {

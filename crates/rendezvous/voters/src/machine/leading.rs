@@ -67,8 +67,8 @@ impl Voter {
     ) {
         match output {
             consensus::Output::Send { to, frame } => {
-                if let Some(place) = self.peers.place(to) {
-                    self.outbox.push(Output::ToPeer { place, frame });
+                if let Some(index) = self.peers.index(to) {
+                    self.outbox.push(Output::ToPeer { index, frame });
                 }
             }
             consensus::Output::Apply { command, .. } => {
@@ -114,8 +114,8 @@ impl Voter {
             }
             consensus::Output::Dropped(token) => self.gate.refused(token),
             consensus::Output::Close { peer, reason } => {
-                let place = self.peers.place(peer);
-                let peer = place.and_then(|place| self.peers.present(place));
+                let index = self.peers.index(peer);
+                let peer = index.and_then(|index| self.peers.present(index));
                 if let Some(connection) = peer.and_then(|peer| peer.connection) {
                     self.close(connection, reason);
                 }
@@ -140,8 +140,8 @@ impl Voter {
         if group.consensus.role().leads {
             let leaving = self.peers.all_leaving();
             let left = leaving.filter(|(_, voter)| !configuration.has(*voter));
-            for (place, _) in left.collect::<Vec<_>>() {
-                self.send(place, &Frame::Left);
+            for (index, _) in left.collect::<Vec<_>>() {
+                self.send(index, &Frame::Left);
             }
         }
     }
@@ -151,10 +151,10 @@ impl Voter {
         for voter in configuration.voters.difference(&group.voters) {
             // A voter that votes a second time replaces no other voter.
             if group.have_voted.insert(*voter)
-                && let Some(place) = self.peers.place(*voter)
+                && let Some(index) = self.peers.index(*voter)
             {
-                let place = self.endpoint(place);
-                self.log(group, Fact::Replaced { place });
+                let endpoint = self.endpoint(index);
+                self.log(group, Fact::Replaced { endpoint });
             }
         }
         if configuration.voters.len() < group.voters.len() {
@@ -165,15 +165,15 @@ impl Voter {
 
     /// Logs the location of the coordinator if it has changed.
     fn announce_leader(&mut self, group: &mut Group, role: &Role) {
-        let place = match role.leader {
+        let index = match role.leader {
             // This process logs its own leadership when its coordinator starts.
             Some(leader) if leader == self.id => return,
-            Some(leader) => self.peers.place(leader),
+            Some(leader) => self.peers.index(leader),
             None => None,
         };
-        let was = std::mem::replace(&mut group.leader, place);
-        match place {
-            Some(_) if place == group.announced => {}
+        let was = std::mem::replace(&mut group.leader, index);
+        match index {
+            Some(_) if index == group.announced => {}
             Some(at) => {
                 let before = self.announced_before(group, at);
                 self.log(
@@ -196,13 +196,13 @@ impl Voter {
     }
 
     /// Records the new coordinator as logged and returns the one logged before.
-    fn announced_before(&self, group: &mut Group, place: usize) -> Option<String> {
-        let before = group.announced.replace(place);
+    fn announced_before(&self, group: &mut Group, index: usize) -> Option<String> {
+        let before = group.announced.replace(index);
         before.map(|before| self.endpoint(before))
     }
 
-    pub(super) fn endpoint(&self, place: usize) -> String {
-        let endpoint = self.settings.places.get(place).cloned();
+    pub(super) fn endpoint(&self, index: usize) -> String {
+        let endpoint = self.settings.endpoints.get(index).cloned();
         endpoint.unwrap_or_default()
     }
 

@@ -40,19 +40,19 @@ impl Voter {
             self.unsuitable(address, why);
             return self.close(from, why);
         }
-        let place = if self.open.is_some() {
+        let index = if self.open.is_some() {
             self.call_at(address)
         } else {
-            (self.settings.places.iter()).position(|place| place == address)
+            (self.settings.endpoints.iter()).position(|endpoint| endpoint == address)
         };
-        let Some(place) = place.filter(|place| *place != self.settings.own) else {
+        let Some(index) = index.filter(|index| *index != self.settings.own) else {
             let why =
                 "its endpoint is none of the other voters'; start all agents with the same list";
             self.unsuitable(address, why);
             return self.close(from, why);
         };
         let theirs = (peer.rounds, peer.votes);
-        let new = self.peers.introduce(place, address, peer);
+        let new = self.peers.introduce(index, address, peer);
         if let Some(old) = new.replaced {
             self.dismiss(old, "the process at its endpoint has another connection");
         }
@@ -60,14 +60,14 @@ impl Voter {
             self.consent(now, consensus::Input::PeerDown(ended));
         }
         if new.is_new {
-            self.tell_newcomer(place);
+            self.tell_newcomer(index);
         }
         if group != 0 && group == self.group_id() {
             if new.is_new {
                 self.consent(now, consensus::Input::PeerUp(voter));
             }
         } else if self.group.is_some() && self.open.is_some() {
-            self.meets(now, place, group, theirs);
+            self.meets(now, index, group, theirs);
         } else if group != 0 && self.group.is_some() {
             self.unsuitable(address, "it is in another group");
         }
@@ -81,10 +81,10 @@ impl Voter {
         if is_known || self.unsuitable.len() >= MOST_UNSUITABLE {
             return;
         }
-        let place = address.to_owned();
-        self.unsuitable.insert(place.clone());
+        let endpoint = address.to_owned();
+        self.unsuitable.insert(endpoint.clone());
         self.outbox
-            .push(Output::Log(Fact::Unsuitable { place, why }));
+            .push(Output::Log(Fact::Unsuitable { endpoint, why }));
     }
 
     /// Founds a group if all conditions hold.
@@ -97,8 +97,8 @@ impl Voter {
             return;
         }
         let mut voters = vec![self.id];
-        for place in 1..self.settings.places.len() {
-            let peer = self.peers.present(place).filter(|peer| peer.group == 0);
+        for index in 1..self.settings.endpoints.len() {
+            let peer = self.peers.present(index).filter(|peer| peer.group == 0);
             let Some(peer) = peer else {
                 return;
             };
@@ -114,7 +114,7 @@ impl Voter {
         let (own, settings) = (self.id, self.settings.consensus());
         let consensus = Consensus::bootstrap(now, settings, own, &voters, &[]);
         self.outbox.push(Output::Log(Fact::Founded {
-            voters: self.settings.places.clone(),
+            voters: self.settings.endpoints.clone(),
         }));
         self.enter(id, consensus, voters);
     }
@@ -143,7 +143,7 @@ impl Voter {
         now: Now,
         from: ConnId,
         (group, epoch): (GroupId, u32),
-        place: u8,
+        voter_index: u8,
         voters: &[VoterId],
     ) {
         let Some(peer) = self.peers.at(from) else {
@@ -159,7 +159,7 @@ impl Voter {
         }
         if !voters.contains(&self.id) {
             let settings = self.settings.consensus();
-            let consensus = Consensus::join(now, settings, self.id, place);
+            let consensus = Consensus::join(now, settings, self.id, voter_index);
             let inviter = self.peers.address(peer.voter).unwrap_or_default();
             let inviter = inviter.to_owned();
             self.enter(group, consensus, Vec::new());
@@ -170,8 +170,8 @@ impl Voter {
             return self.consent(now, consensus::Input::PeerUp(peer.voter));
         }
         let is_own = voters.get(self.settings.own) == Some(&self.id);
-        if !is_own || voters.len() != self.settings.places.len() {
-            let address = self.endpoint(self.peers.place(peer.voter).unwrap_or(0));
+        if !is_own || voters.len() != self.settings.endpoints.len() {
+            let address = self.endpoint(self.peers.index(peer.voter).unwrap_or(0));
             return self.unsuitable(
                 &address,
                 "it has the voters in another order; start all agents with the same list",
@@ -191,26 +191,29 @@ impl Voter {
         for (at, peer) in self.peers.all_present().filter(|(_, peer)| peer.group == 0) {
             let mut founders = group.founders.iter();
             let founder = founders.position(|founder| *founder == peer.voter);
-            let place = configuration.places.get(&peer.voter).filter(|_| leads);
-            let (place, voters) = match (founder, place) {
-                (Some(place), _) => (place as u8, group.founders.clone()),
-                (None, Some(place)) => {
+            let voter_index = configuration
+                .voter_indices
+                .get(&peer.voter)
+                .filter(|_| leads);
+            let (voter_index, voters) = match (founder, voter_index) {
+                (Some(founder), _) => (founder as u8, group.founders.clone()),
+                (None, Some(voter_index)) => {
                     let voters = group.voters.iter().copied();
                     let others = voters.filter(|voter| *voter != peer.voter);
-                    (*place, others.collect())
+                    (*voter_index, others.collect())
                 }
                 (None, None) => continue,
             };
             let invite = Frame::Invite {
                 cluster: group.id,
                 epoch: u64::from(self.epoch),
-                place,
+                voter_index,
                 voters,
             };
             invitations.push((at, invite));
         }
-        for (place, frame) in invitations {
-            self.send(place, &frame);
+        for (index, frame) in invitations {
+            self.send(index, &frame);
         }
     }
 
@@ -278,7 +281,7 @@ impl Voter {
         let configuration = group.consensus.configuration();
         let own = (self.settings.own, self.id, self.settings.is_store);
         let members = configuration.members();
-        let is_full = self.peers.all_present().count() + 1 == self.settings.places.len();
+        let is_full = self.peers.all_present().count() + 1 == self.settings.endpoints.len();
         let is_gone = |member| {
             if self.open.is_some() {
                 self.gone_for(now.mono, member)
@@ -286,14 +289,14 @@ impl Voter {
                 is_full.then_some(Duration::ZERO)
             }
         };
-        let whereabouts = |place: usize| {
+        let whereabouts = |index: usize| {
             if self.open.is_some() {
-                OpenGroup::whereabouts(&self.endpoint(place))
+                OpenGroup::whereabouts(&self.endpoint(index))
             } else {
                 Whereabouts {
-                    machine: place as u64,
-                    network: place as u64,
-                    position: u8::try_from(place).ok(),
+                    machine: index as u64,
+                    network: index as u64,
+                    position: u8::try_from(index).ok(),
                 }
             }
         };
@@ -363,7 +366,7 @@ impl Voter {
         let (alive, configuration) = (self.all_connected(), group.consensus.configuration());
         // A member that knows no voter cannot tell whether the voters could elect a leader.
         let has_majority = !configuration.voters.is_empty() && configuration.is_majority(&alive);
-        let is_lost = alive.len() == self.settings.places.len()
+        let is_lost = alive.len() == self.settings.endpoints.len()
             && group.consensus.role().leader.is_none()
             && !has_majority;
         if self.is_lost_for_good(now, is_lost) {

@@ -43,7 +43,7 @@ use rdzv_rendezvous_proto::coordinator::{self, Note, Origin};
 use rdzv_store_proto::wire::request::rendezvous as opcode;
 
 /// Maximum number of addresses that are known at the same time.
-const MOST_PLACES: usize = 32;
+const MOST_ENDPOINTS: usize = 32;
 
 /// A voter's knowledge of a group that agents may join.
 #[derive(Debug, Default)]
@@ -210,7 +210,7 @@ impl Voter {
         if self.open.is_none() {
             return;
         }
-        let memory = self.memory(group).unwrap_or_else(|| self.known_places());
+        let memory = self.memory(group).unwrap_or_else(|| self.known_endpoints());
         let note = Note {
             authority: Authority {
                 cluster: memory.cluster,
@@ -221,7 +221,7 @@ impl Voter {
             },
             is_partial: self.open.as_ref().is_some_and(|open| open.is_partial),
             voters: memory.others,
-            address: self.own_place().to_owned(),
+            address: self.own_endpoint().to_owned(),
             applied: memory.applied,
             votes: memory.votes,
             runs: memory.runs,
@@ -233,39 +233,39 @@ impl Voter {
     ///
     /// `None` if there is no room for another address.
     pub(super) fn call_at(&mut self, address: &str) -> Option<usize> {
-        let places = &mut self.settings.places;
-        if let Some(known) = places.iter().position(|place| place == address) {
+        let endpoints = &mut self.settings.endpoints;
+        if let Some(known) = endpoints.iter().position(|endpoint| endpoint == address) {
             return Some(known);
         }
-        let free = places.iter().position(String::is_empty);
-        let place = match free {
+        let free = endpoints.iter().position(String::is_empty);
+        let index = match free {
             Some(free) => {
-                address.clone_into(&mut places[free]);
+                address.clone_into(&mut endpoints[free]);
                 free
             }
-            None if places.len() < MOST_PLACES => {
-                places.push(address.to_owned());
-                places.len() - 1
+            None if endpoints.len() < MOST_ENDPOINTS => {
+                endpoints.push(address.to_owned());
+                endpoints.len() - 1
             }
             None => return None,
         };
         self.outbox.push(Output::Call {
-            place,
+            index,
             address: Some(address.to_owned()),
         });
-        Some(place)
+        Some(index)
     }
 
     /// Stops connecting to disconnected processes that are no members.
     ///
     /// The job's endpoint stays, because another process may start there.
     fn forget_absent(&mut self, configuration: &Configuration) {
-        for place in 1..self.settings.places.len() {
+        for index in 1..self.settings.endpoints.len() {
             let is_needed = |voter: VoterId| configuration.has(voter);
-            if place != self.settings.own && self.peers.forget_absent(place, is_needed) {
-                self.settings.places[place].clear();
+            if index != self.settings.own && self.peers.forget_absent(index, is_needed) {
+                self.settings.endpoints[index].clear();
                 self.outbox.push(Output::Call {
-                    place,
+                    index,
                     address: None,
                 });
             }
@@ -292,8 +292,8 @@ impl Voter {
         &self,
         members: impl IntoIterator<Item = &'a VoterId>,
     ) -> Vec<String> {
-        let places = members.into_iter().filter_map(|id| self.place_of(*id));
-        places.map(|place| self.endpoint(place)).collect()
+        let indices = members.into_iter().filter_map(|id| self.index_of(*id));
+        indices.map(|index| self.endpoint(index)).collect()
     }
 
     /// Sends the members' addresses to agents and members, if they have changed.
@@ -335,11 +335,11 @@ impl Voter {
     }
 
     /// Sends the members to a new process, which may not know them.
-    pub(super) fn tell_newcomer(&mut self, place: usize) {
+    pub(super) fn tell_newcomer(&mut self, index: usize) {
         let group = self.group.as_ref().filter(|_| self.coordinates());
         if let Some(group) = group.filter(|_| self.open.is_some()) {
             let members = self.members_of(group.consensus.appended());
-            self.send(place, &Frame::Members(members));
+            self.send(index, &Frame::Members(members));
         }
     }
 
@@ -495,7 +495,7 @@ impl Voter {
         match &self.open {
             Some(open) if has_torchrun || open.agents.has_of_before(now) => 1,
             Some(open) => open.most,
-            None => self.settings.places.len(),
+            None => self.settings.endpoints.len(),
         }
     }
 
@@ -526,11 +526,11 @@ impl Voter {
     pub(super) fn meets(
         &mut self,
         now: Now,
-        place: usize,
+        index: usize,
         group: GroupId,
         (theirs, votes): (u32, bool),
     ) {
-        let other = self.endpoint(place);
+        let other = self.endpoint(index);
         let (rounds, own) = (self.rounds(), self.group_id());
         if cluster_of(group) == cluster_of(own) {
             if group > own {

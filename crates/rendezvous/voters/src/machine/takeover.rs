@@ -125,11 +125,12 @@ impl Voter {
     }
 
     /// Returns the known addresses of possible members, in place of a memory.
-    pub(super) fn known_places(&self) -> Memory {
-        let places = self.settings.places.iter().enumerate();
-        let others = places.filter(|(at, place)| *at != self.settings.own && !place.is_empty());
+    pub(super) fn known_endpoints(&self) -> Memory {
+        let endpoints = self.settings.endpoints.iter().enumerate();
+        let others =
+            endpoints.filter(|(at, endpoint)| *at != self.settings.own && !endpoint.is_empty());
         Memory {
-            others: others.map(|(_, place)| place.clone()).collect(),
+            others: others.map(|(_, endpoint)| endpoint.clone()).collect(),
             ..Memory::default()
         }
     }
@@ -180,9 +181,9 @@ impl Voter {
             if !checked.insert(address.clone()) {
                 continue;
             }
-            let mut places = self.settings.places.iter();
-            let place = places.position(|place| !place.is_empty() && *place == address);
-            let peer = place.and_then(|place| self.peers.present(place));
+            let mut endpoints = self.settings.endpoints.iter();
+            let index = endpoints.position(|endpoint| !endpoint.is_empty() && *endpoint == address);
+            let peer = index.and_then(|index| self.peers.present(index));
             let Some(peer) = peer.filter(|peer| peer.group == 0) else {
                 if !self.settings.rules.has(Rule::MissingBlock) {
                     continue;
@@ -196,12 +197,12 @@ impl Voter {
             if !is_first {
                 return;
             }
-            if let Some(place) = place {
-                needed.extend(self.peers.remembers(place).iter().cloned());
+            if let Some(index) = index {
+                needed.extend(self.peers.remembers(index).iter().cloned());
             }
             if peer.applied == (0, 0) {
                 is_partial = true;
-            } else if place.is_none_or(|place| !self.peers.has_reported(place)) {
+            } else if index.is_none_or(|index| !self.peers.has_reported(index)) {
                 return;
             }
         }

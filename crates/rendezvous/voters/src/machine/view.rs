@@ -33,7 +33,7 @@ impl Voter {
         let heard = &mut self.seen.heard;
         if heard.insert(peer.voter, now.mono).is_none() {
             // The previous process at its endpoint has ended.
-            heard.retain(|voter, _| self.peers.place(*voter).is_some());
+            heard.retain(|voter, _| self.peers.index(*voter).is_some());
         }
     }
 
@@ -68,9 +68,9 @@ impl Voter {
         let group = self.group.as_ref();
         let voters = group.into_iter();
         let voters = voters.flat_map(|group| &group.consensus.configuration().voters);
-        let mut places: Vec<usize> = voters.filter_map(|id| self.place_of(*id)).collect();
-        places.sort_unstable();
-        places.into_iter().map(|at| self.endpoint(at)).collect()
+        let mut indices: Vec<usize> = voters.filter_map(|id| self.index_of(*id)).collect();
+        indices.sort_unstable();
+        indices.into_iter().map(|at| self.endpoint(at)).collect()
     }
 
     fn own_role(&self, group: &Group) -> Role {
@@ -85,13 +85,13 @@ impl Voter {
         let members = group.consensus.configuration().members();
         let mut members: Vec<_> = members
             .into_iter()
-            .map(|id| (self.place_of(id), id))
+            .map(|id| (self.index_of(id), id))
             .collect();
         // Members at unknown endpoints come last.
-        members.sort_by_key(|(place, id)| (place.is_none(), *place, *id));
-        let views = members.into_iter().map(|(place, id)| VoterView {
+        members.sort_by_key(|(index, id)| (index.is_none(), *index, *id));
+        let views = members.into_iter().map(|(index, id)| VoterView {
             id: Some(id.number()),
-            address: place.map(|place| self.endpoint(place)),
+            address: index.map(|index| self.endpoint(index)),
             state: self.state(now, group, id),
             last_heard: (self.seen.heard.get(&id)).map(|heard| now.mono.since(*heard)),
             lag: group.consensus.lag(id),
@@ -99,11 +99,11 @@ impl Voter {
         views.collect()
     }
 
-    pub(super) fn place_of(&self, id: VoterId) -> Option<usize> {
+    pub(super) fn index_of(&self, id: VoterId) -> Option<usize> {
         if id == self.id {
             Some(self.settings.own)
         } else {
-            self.peers.place(id)
+            self.peers.index(id)
         }
     }
 
@@ -172,10 +172,10 @@ impl Voter {
             return None;
         }
         let missing = voters.difference(&alive);
-        let mut missing: Vec<_> = missing.map(|id| (self.place_of(*id), *id)).collect();
+        let mut missing: Vec<_> = missing.map(|id| (self.index_of(*id), *id)).collect();
         missing.sort_unstable();
-        let missing = missing.into_iter().map(|(place, id)| match place {
-            Some(place) => self.endpoint(place),
+        let missing = missing.into_iter().map(|(index, id)| match index {
+            Some(index) => self.endpoint(index),
             None => format!("voter {:016x}", id.number()),
         });
         let present = voters.intersection(&alive).count();
@@ -191,12 +191,12 @@ impl Voter {
         if self.open.as_ref().is_some_and(|open| !has_voted(open)) {
             return None;
         }
-        let places = 0..self.settings.places.len();
-        let missing: Vec<String> = places
-            .filter(|place| *place != self.settings.own && self.peers.present(*place).is_none())
-            .map(|place| self.endpoint(place))
+        let indices = 0..self.settings.endpoints.len();
+        let missing: Vec<String> = indices
+            .filter(|index| *index != self.settings.own && self.peers.present(*index).is_none())
+            .map(|index| self.endpoint(index))
             .collect();
-        let of = self.settings.places.len();
+        let of = self.settings.endpoints.len();
         let is_waiting = !self.has_retired && !missing.is_empty();
         is_waiting.then(|| Wait::for_voters(of - missing.len(), of, missing))
     }

@@ -34,11 +34,11 @@ pub(crate) fn run(seed: u64, rules: Rules<Rule>) {
         plan.end_some();
         plan.fault(agents);
         let (world, random) = (&mut plan.world, &mut plan.random);
-        for place in world.coordinators() {
+        for index in world.coordinators() {
             let agent = random.usize(0..agents);
             if !plan.dead.contains(&agent) {
                 attempt[agent] += 1;
-                world.join(place, agent as u32, attempt[agent]);
+                world.join(index, agent as u32, attempt[agent]);
             }
         }
         world.pass(Duration::from_millis(random.u64(1..400)));
@@ -46,16 +46,16 @@ pub(crate) fn run(seed: u64, rules: Rules<Rule>) {
     }
     plan.world.spare();
     plan.world.heal();
-    for place in std::mem::take(&mut plan.ending) {
-        plan.die(place, true);
+    for index in std::mem::take(&mut plan.ending) {
+        plan.die(index, true);
     }
     let (mut world, dead) = (plan.world, plan.dead);
-    dead.into_iter().for_each(|place| world.start_agent(place));
+    dead.into_iter().for_each(|index| world.start_agent(index));
     world.pass(Duration::from_secs(12));
     // Announce another round.
-    for place in world.coordinators() {
+    for index in world.coordinators() {
         for (agent, attempt) in attempt.iter().enumerate() {
-            world.join(place, agent as u32, attempt + 1);
+            world.join(index, agent as u32, attempt + 1);
         }
     }
     world.pass(Duration::from_secs(1));
@@ -86,52 +86,52 @@ struct Plan {
 
 impl Plan {
     /// Kills a process, or loses it together with its machine.
-    fn die(&mut self, place: usize, loses_machine: bool) {
-        if self.dead.contains(&place) {
+    fn die(&mut self, index: usize, loses_machine: bool) {
+        if self.dead.contains(&index) {
             return;
         }
         if loses_machine {
-            self.world.lose(place);
+            self.world.lose(index);
         } else {
-            self.world.kill_with_agent(place);
+            self.world.kill_with_agent(index);
         }
-        self.dead.push(place);
+        self.dead.push(index);
         self.bury();
     }
 
     /// Marks processes that a [`Doom`] killed as dead; some may be dead already.
     fn bury(&mut self) {
-        for place in self.world.struck() {
-            if !self.dead.contains(&place) {
-                self.dead.push(place);
+        for index in self.world.struck() {
+            if !self.dead.contains(&index) {
+                self.dead.push(index);
             }
         }
     }
 
     /// Ends some of the ending processes, and kills some of them earlier.
     fn end_some(&mut self) {
-        for place in std::mem::take(&mut self.ending) {
+        for index in std::mem::take(&mut self.ending) {
             match self.random.u32(0..4) {
-                0 => self.die(place, false),
-                1 => self.die(place, true),
-                _ => self.ending.push(place),
+                0 => self.die(index, false),
+                1 => self.die(index, true),
+                _ => self.ending.push(index),
             }
         }
     }
 
     /// Kills a process between two of its outputs, and perhaps others with it.
-    fn doom(&mut self, place: usize, agents: usize) {
+    fn doom(&mut self, index: usize, agents: usize) {
         let random = &mut self.random;
         let coordinator = self.world.coordinator();
-        let (place, moment) = match coordinator.filter(|_| random.bool()) {
+        let (index, moment) = match coordinator.filter(|_| random.bool()) {
             Some(coordinator) => (coordinator, Moment::Announced(false)),
-            None => (place, Moment::Output(random.u32(0..30))),
+            None => (index, Moment::Output(random.u32(0..30))),
         };
         let is_alone = random.bool();
-        let others = (0..agents).filter(|it| *it != place && !self.dead.contains(it));
+        let others = (0..agents).filter(|it| *it != index && !self.dead.contains(it));
         let others = others.filter(|_| !is_alone && random.u32(0..4) > 0);
         self.world.doom(Doom {
-            places: [place].into_iter().chain(others).collect(),
+            endpoints: [index].into_iter().chain(others).collect(),
             moment,
             frames_arrive: random.bool(),
             loses_machine: self.loses_machines && random.bool(),
@@ -139,33 +139,33 @@ impl Plan {
     }
 
     fn fault(&mut self, agents: usize) {
-        let place = self.random.usize(0..agents);
-        let lives = !self.dead.contains(&place);
+        let index = self.random.usize(0..agents);
+        let lives = !self.dead.contains(&index);
         match self.random.u32(0..11) {
             0 | 1 => {
                 let loses = self.loses_machines && self.random.bool();
-                self.die(place, loses);
+                self.die(index, loses);
             }
             2..=4 if !self.dead.is_empty() => {
                 let dead = self.random.usize(0..self.dead.len());
-                let place = self.dead.swap_remove(dead);
-                self.world.start_agent(place);
+                let index = self.dead.swap_remove(dead);
+                self.world.start_agent(index);
             }
-            5 => self.world.cut_off(&[place]),
+            5 => self.world.cut_off(&[index]),
             6 => self.world.heal(),
-            7 if self.loses_machines && lives && !self.ending.contains(&place) => {
-                self.world.end(place);
-                self.ending.push(place);
+            7 if self.loses_machines && lives && !self.ending.contains(&index) => {
+                self.world.end(index);
+                self.ending.push(index);
             }
             8 | 9 if lives => {
-                self.doom(place, agents);
+                self.doom(index, agents);
             }
             // Some at the same time: either all with their machines or none.
             10 => {
                 let loses = self.loses_machines && self.random.bool();
-                for place in 0..agents {
+                for index in 0..agents {
                     if self.random.u32(0..3) > 0 {
-                        self.die(place, loses);
+                        self.die(index, loses);
                     }
                 }
             }

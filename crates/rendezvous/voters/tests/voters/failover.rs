@@ -11,9 +11,9 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Forms a round of two agents at the coordinator of a new group.
 fn round_of_two(world: &mut World) -> (usize, (u64, u32), u64) {
-    let place = world.coordinator().unwrap();
-    world.join(place, 0, 1);
-    world.join(place, 1, 1);
+    let index = world.coordinator().unwrap();
+    world.join(index, 0, 1);
+    world.join(index, 1, 1);
     world.pass(SECOND);
     let formed = |events: Vec<Event>| {
         events.into_iter().find_map(|event| match event {
@@ -23,7 +23,7 @@ fn round_of_two(world: &mut World) -> (usize, (u64, u32), u64) {
     };
     let round = formed(world.take(0)).unwrap();
     assert_eq!(formed(world.take(1)), Some(round));
-    (place, world.authority(place), round)
+    (index, world.authority(index), round)
 }
 
 fn held(round: u64, rank: u32) -> HeldRound {
@@ -50,16 +50,16 @@ fn attached(world: &mut World, agent: u32) -> Authority {
 
 #[test]
 fn a_group_is_founded_when_every_place_is_there_and_not_before() {
-    for places in [3, 5] {
-        let mut world = World::new(places, 1);
-        for place in (0..places).rev() {
+    for endpoints in [3, 5] {
+        let mut world = World::new(endpoints, 1);
+        for index in (0..endpoints).rev() {
             assert!(world.coordinators().is_empty());
-            world.start(place);
+            world.start(index);
             world.pass(SECOND);
         }
         let coordinator = world.coordinator().unwrap();
-        for place in 0..places {
-            let named = world.named_by(place);
+        for index in 0..endpoints {
+            let named = world.named_by(index);
             assert_eq!(named, Some(World::endpoint(coordinator)));
         }
     }
@@ -68,18 +68,18 @@ fn a_group_is_founded_when_every_place_is_there_and_not_before() {
 #[test]
 fn a_coordinator_tells_the_agent_in_its_process_alone_that_it_is_there() {
     let mut world = World::new(3, 1);
-    (0..3).for_each(|place| world.start(place));
+    (0..3).for_each(|index| world.start(index));
     world.pass(SECOND);
-    let place = world.coordinator().unwrap();
-    assert!(place < 2, "one of the two agents is there");
+    let index = world.coordinator().unwrap();
+    assert!(index < 2, "one of the two agents is there");
     for agent in 0..2 {
-        world.join(place, agent, 1);
+        world.join(index, agent, 1);
         let events = world.take(agent);
         let told = events.iter().find_map(|event| match event {
             Event::Attached(authority) => Some(authority.in_process),
             _ => None,
         });
-        assert_eq!(told, Some(agent as usize == place), "{agent} at {place}");
+        assert_eq!(told, Some(agent as usize == index), "{agent} at {index}");
     }
 }
 
@@ -92,8 +92,8 @@ fn a_coordinator_beside_an_agent_hands_over_to_a_store_when_nothing_was_decided_
     world.pass(SECOND / 2);
     let first = world.coordinator().unwrap();
     assert_ne!(first, 2);
-    let (place, last, round) = round_of_two(&mut world);
-    assert_eq!(place, first, "a round was being formed");
+    let (index, last, round) = round_of_two(&mut world);
+    assert_eq!(index, first, "a round was being formed");
     world.pass(SECOND * 2);
     assert_eq!(world.coordinator(), Some(2));
     for agent in [0, 1] {
@@ -194,14 +194,14 @@ fn nothing_is_announced_that_the_next_coordinator_would_not_know() {
 
 #[test]
 fn a_minority_has_no_coordinator() {
-    for (places, few) in [(3, vec![0]), (3, vec![2]), (5, vec![0, 1]), (5, vec![3, 4])] {
-        let mut world = World::founded(places);
+    for (endpoints, few) in [(3, vec![0]), (3, vec![2]), (5, vec![0, 1]), (5, vec![3, 4])] {
+        let mut world = World::founded(endpoints);
         world.cut_off(&few);
         world.pass(SECOND * 5);
         let coordinator = world.coordinator().unwrap();
         assert!(!few.contains(&coordinator));
-        for place in few {
-            assert_eq!(world.named_by(place), None);
+        for index in few {
+            assert_eq!(world.named_by(index), None);
         }
     }
 }
@@ -241,14 +241,14 @@ fn a_new_process_founds_no_second_group_beside_the_one_that_lives() {
     world.cut_off(&[0]);
     world.start(0);
     world.pass(SECOND * 5);
-    assert!(world.coordinator().is_some_and(|place| place != 0));
+    assert!(world.coordinator().is_some_and(|index| index != 0));
     world.heal();
     world.pass(SECOND * 2);
-    let place = world.coordinator().unwrap();
-    world.join(place, 2, 1);
+    let index = world.coordinator().unwrap();
+    world.join(index, 2, 1);
     world.pass(SECOND);
     world.take(2);
-    assert_eq!(world.authority(place).0, cluster);
+    assert_eq!(world.authority(index).0, cluster);
     assert_eq!(world.named_by(0), world.named_by(1));
 }
 
@@ -328,12 +328,12 @@ fn of_three_voters_two_may_end_one_after_the_other() {
 fn two_of_three_voters_may_end_at_the_same_time() {
     let mut world = World::founded(3);
     let (first, ..) = round_of_two(&mut world);
-    let others: Vec<usize> = (0..3).filter(|place| *place != first).collect();
-    others.iter().for_each(|place| world.end(*place));
+    let others: Vec<usize> = (0..3).filter(|index| *index != first).collect();
+    others.iter().for_each(|index| world.end(*index));
     world.pass(Duration::from_millis(50));
-    others.iter().for_each(|place| {
-        assert!(!world.hands_over(*place));
-        world.kill(*place);
+    others.iter().for_each(|index| {
+        assert!(!world.hands_over(*index));
+        world.kill(*index);
     });
     world.pass(SECOND * 5);
     assert_eq!(world.coordinator(), Some(first));
@@ -344,9 +344,9 @@ fn the_last_voter_waits_for_no_successor() {
     let mut world = World::founded(3);
     let (first, ..) = round_of_two(&mut world);
     world.end(first);
-    for place in (0..3).filter(|place| *place != first) {
+    for index in (0..3).filter(|index| *index != first) {
         assert!(world.hands_over(first));
-        world.kill(place);
+        world.kill(index);
     }
     assert!(!world.hands_over(first));
 }

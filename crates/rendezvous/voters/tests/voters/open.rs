@@ -62,13 +62,13 @@ fn reattach(
     size: u32,
     last: (u64, u32),
 ) -> Authority {
-    let place = world
+    let index = world
         .coordinator()
         .unwrap_or_else(|| panic!("{:#?}", world.facts));
     let mut attached = None;
     for agent in agents {
         world.take(agent);
-        world.reattach(place, agent, last, Some(held(agent, size)));
+        world.reattach(index, agent, last, Some(held(agent, size)));
         let events = world.take(agent);
         attached = events.iter().find_map(|event| match event {
             Event::Attached(authority) => Some(*authority),
@@ -138,7 +138,7 @@ fn a_voter_that_stays_away_is_replaced_or_the_group_shrinks() {
     assert_eq!(voters(&world), Some(3));
     world.lose(1);
     world.pass(SECOND * 2);
-    assert_eq!(voters(&world), Some(3), "the fourth takes its place");
+    assert_eq!(voters(&world), Some(3), "the fourth takes its index");
     world.lose(2);
     world.pass(SECOND * 4);
     assert_eq!(voters(&world), Some(1), "of two, one votes");
@@ -312,11 +312,11 @@ fn if_all_voters_end_at_once_one_goes_on_from_its_note_when_all_are_back() {
         let mut world = with_round(4, 5);
         let last = world.authority(0);
         // The last process, which is no voter, holds the round.
-        (0..3).for_each(|place| world.kill(place));
+        (0..3).for_each(|index| world.kill(index));
         world.pass(SECOND);
         (0..3)
-            .filter(|place| *place != away)
-            .for_each(|place| world.start(place));
+            .filter(|index| *index != away)
+            .for_each(|index| world.start(index));
         world.pass(SECOND * 5);
         assert_eq!(
             world.coordinator(),
@@ -372,7 +372,7 @@ fn a_process_that_has_not_begun_greets_nobody() {
         note: Box::new(note),
     };
     let mut voter = Voter::new(voter::Settings {
-        places: vec!["n0:29400".to_owned(), "n1:29400".to_owned()],
+        endpoints: vec!["n0:29400".to_owned(), "n1:29400".to_owned()],
         open: Some(Open {
             run: "run".to_owned(),
             most: 5,

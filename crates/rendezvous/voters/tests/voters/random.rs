@@ -16,61 +16,61 @@ const SEEDS: u64 = 100;
 #[test]
 fn whatever_dies_a_term_has_one_coordinator_and_a_round_one_set_of_members() {
     for seed in 0..SEEDS {
-        let places = if seed % 3 == 0 { 5 } else { 3 };
-        run(seed, places);
+        let endpoints = if seed % 3 == 0 { 5 } else { 3 };
+        run(seed, endpoints);
     }
 }
 
-fn run(seed: u64, places: usize) {
+fn run(seed: u64, endpoints: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut world = World::new(places, seed);
-    let mut dead: Vec<usize> = (0..places).collect();
+    let mut world = World::new(endpoints, seed);
+    let mut dead: Vec<usize> = (0..endpoints).collect();
     let mut attempt = [0; 4];
     let mut ending: Vec<usize> = Vec::new();
     for _ in 0..40 {
         // A process that ends in order lives a little longer.
-        ending.retain(|place| {
+        ending.retain(|index| {
             let ends = random.bool();
-            if ends && !dead.contains(place) {
-                world.kill(*place);
-                dead.push(*place);
+            if ends && !dead.contains(index) {
+                world.kill(*index);
+                dead.push(*index);
             }
             !ends
         });
         match random.u32(0..8) {
-            0 | 1 if dead.len() < places => {
-                let place = random.usize(0..places);
-                if !dead.contains(&place) {
-                    world.kill(place);
-                    dead.push(place);
+            0 | 1 if dead.len() < endpoints => {
+                let index = random.usize(0..endpoints);
+                if !dead.contains(&index) {
+                    world.kill(index);
+                    dead.push(index);
                 }
             }
             2..=4 if !dead.is_empty() => world.start(dead.swap_remove(random.usize(0..dead.len()))),
-            5 => world.cut_off(&[random.usize(0..places)]),
+            5 => world.cut_off(&[random.usize(0..endpoints)]),
             6 => world.heal(),
             7 => {
-                let place = random.usize(0..places);
-                if !dead.contains(&place) && !ending.contains(&place) {
-                    world.end(place);
-                    ending.push(place);
+                let index = random.usize(0..endpoints);
+                if !dead.contains(&index) && !ending.contains(&index) {
+                    world.end(index);
+                    ending.push(index);
                 }
             }
             _ => {}
         }
         // Agents join at every process that behaves like a coordinator.
-        for place in world.coordinators() {
+        for index in world.coordinators() {
             let agent = random.usize(0..attempt.len());
             attempt[agent] += 1;
-            world.join(place, agent as u32, attempt[agent]);
+            world.join(index, agent as u32, attempt[agent]);
         }
         world.pass(Duration::from_millis(random.u64(1..400)));
     }
     world.heal();
-    for place in ending.into_iter().filter(|place| !dead.contains(place)) {
-        world.kill(place);
-        world.start(place);
+    for index in ending.into_iter().filter(|index| !dead.contains(index)) {
+        world.kill(index);
+        world.start(index);
     }
-    dead.into_iter().for_each(|place| world.start(place));
+    dead.into_iter().for_each(|index| world.start(index));
     world.pass(Duration::from_secs(6));
     assert!(world.coordinator().is_some(), "seed {seed}");
 }

@@ -21,14 +21,14 @@ fn every_voter_names_the_same_coordinator_and_the_state_of_each() {
     world.pass(10 * SECOND);
     let coordinator = world.coordinator().unwrap();
     let endpoints = [0, 1, 2].map(World::endpoint);
-    for place in 0..3 {
-        let view = world.view(place);
+    for index in 0..3 {
+        let view = world.view(index);
         assert_eq!(view.coordinator, Some(World::endpoint(coordinator)));
         let theirs = world.view(coordinator);
         assert!(view.cluster.is_some() && view.term >= Some(1));
         assert_eq!((view.cluster, view.term), (theirs.cluster, theirs.term));
         assert_eq!(view.epoch, view.term);
-        let role = if place == coordinator {
+        let role = if index == coordinator {
             Role::Coordinator
         } else {
             Role::Voter
@@ -46,10 +46,10 @@ fn every_voter_names_the_same_coordinator_and_the_state_of_each() {
         assert_eq!((view.target, view.waiting), (3, None));
         assert_eq!((view.elections, view.takeovers), (1, 0));
         for (at, voter) in view.voters.iter().enumerate() {
-            let is_leader = place == coordinator;
+            let is_leader = index == coordinator;
             assert_eq!(voter.lag.is_some(), is_leader);
-            assert_eq!(voter.last_heard.is_none(), at == place);
-            if at != place && (is_leader || at == coordinator) {
+            assert_eq!(voter.last_heard.is_none(), at == index);
+            if at != index && (is_leader || at == coordinator) {
                 assert!(voter.last_heard.unwrap() < SECOND, "{voter:?}");
             }
         }
@@ -64,8 +64,8 @@ fn a_coordinator_that_is_killed_is_silent_until_another_process_has_its_place() 
     world.kill(dead);
     world.pass(2 * SECOND);
     let next = world.coordinator().unwrap();
-    for place in (0..3).filter(|place| *place != dead) {
-        let view = world.view(place);
+    for index in (0..3).filter(|index| *index != dead) {
+        let view = world.view(index);
         assert_eq!(view.coordinator, Some(World::endpoint(next)));
         assert_eq!(view.voters[dead].state, VoterState::Silent);
         assert_eq!(view.voters[next].state, VoterState::Leader);
@@ -74,8 +74,8 @@ fn a_coordinator_that_is_killed_is_silent_until_another_process_has_its_place() 
     }
     world.start(dead);
     world.pass(5 * SECOND);
-    for place in 0..3 {
-        let view = world.view(place);
+    for index in 0..3 {
+        let view = world.view(index);
         let states = states(&view);
         assert!(
             states.iter().all(|(_, state)| *state != VoterState::Silent),
@@ -136,11 +136,11 @@ fn an_agent_beside_an_only_voter_says_itself_that_it_is_gone() {
 #[test]
 fn a_coordinator_that_waits_for_agents_names_their_ranks() {
     let mut world = World::founded(3);
-    let place = world.coordinator().unwrap();
-    world.join(place, 0, 1);
-    world.join(place, 1, 1);
+    let index = world.coordinator().unwrap();
+    world.join(index, 0, 1);
+    world.join(index, 1, 1);
     world.pass(SECOND);
-    world.kill(place);
+    world.kill(index);
     world.pass(SECOND);
     let next = world.coordinator().unwrap();
     assert_eq!(world.view(next).waiting, None, "no agent has asked yet");

@@ -39,7 +39,7 @@ type Link = (usize, usize);
 
 /// Deaths at a moment that the first of the processes reaches.
 pub(crate) struct Doom {
-    pub(crate) places: Vec<usize>,
+    pub(crate) endpoints: Vec<usize>,
     pub(crate) moment: Moment,
     /// `true` if the last frames of the first process arrive.
     pub(crate) frames_arrive: bool,
@@ -57,7 +57,7 @@ pub(crate) enum Moment {
 
 pub(crate) struct World {
     pub(crate) now: Now,
-    places: Vec<Option<Process>>,
+    endpoints: Vec<Option<Process>>,
     /// Open connections by their number.
     links: BTreeMap<Link, ConnId>,
     last_link: u32,
@@ -103,13 +103,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(places: usize, seed: u64) -> Self {
+    pub(crate) fn new(endpoints: usize, seed: u64) -> Self {
         let mut world = Self {
             now: Now {
                 mono: Mono::ZERO,
                 wall: Wall::from_unix_micros(1_700_000_000_000_000),
             },
-            places: Vec::new(),
+            endpoints: Vec::new(),
             links: BTreeMap::new(),
             last_link: 0,
             cut: BTreeSet::new(),
@@ -135,14 +135,14 @@ impl World {
             struck: Vec::new(),
             dying: None,
         };
-        world.places.resize_with(places, || None);
+        world.endpoints.resize_with(endpoints, || None);
         world
     }
 
     /// Starts all processes and waits until they have a coordinator.
-    pub(crate) fn founded(places: usize) -> Self {
-        let mut world = Self::new(places, 1);
-        (0..places).for_each(|place| world.start(place));
+    pub(crate) fn founded(endpoints: usize) -> Self {
+        let mut world = Self::new(endpoints, 1);
+        (0..endpoints).for_each(|index| world.start(index));
         world.pass(Duration::from_secs(1));
         assert!(world.coordinator().is_some());
         world
@@ -151,70 +151,70 @@ impl World {
     /// Creates a group that agents may join, with at most `most` voters.
     ///
     /// The process at the first endpoint founds it.
-    pub(crate) fn open(places: usize, most: usize, seed: u64) -> Self {
-        Self::open_with(places, most, seed, Rules::default())
+    pub(crate) fn open(endpoints: usize, most: usize, seed: u64) -> Self {
+        Self::open_with(endpoints, most, seed, Rules::default())
     }
 
     /// Creates the same group with voters that keep these rules.
-    pub(crate) fn open_with(places: usize, most: usize, seed: u64, rules: Rules<Rule>) -> Self {
-        let mut world = Self::new(places, seed);
+    pub(crate) fn open_with(endpoints: usize, most: usize, seed: u64, rules: Rules<Rule>) -> Self {
+        let mut world = Self::new(endpoints, seed);
         world.rules = rules;
         world.open = Some(most);
         world.start(0);
         world
     }
 
-    pub(crate) fn endpoint(place: usize) -> String {
-        format!("n{place}:29400")
+    pub(crate) fn endpoint(index: usize) -> String {
+        format!("n{index}:29400")
     }
 
     /// Starts a process that is only a voter.
-    pub(crate) fn start_store(&mut self, place: usize) {
-        self.stores.insert(place);
-        self.start(place);
+    pub(crate) fn start_store(&mut self, index: usize) {
+        self.stores.insert(index);
+        self.start(index);
     }
 
     /// Starts a new process at an endpoint.
-    pub(crate) fn start(&mut self, place: usize) {
+    pub(crate) fn start(&mut self, index: usize) {
         if self.open.is_some() {
-            return self.start_open(place, Vec::new());
+            return self.start_open(index, Vec::new());
         }
-        let places = (0..self.places.len()).map(Self::endpoint).collect();
-        self.start_with(place, places);
+        let endpoints = (0..self.endpoints.len()).map(Self::endpoint).collect();
+        self.start_with(index, endpoints);
     }
 
     /// Starts a new process with another list of endpoints.
-    pub(crate) fn start_with(&mut self, place: usize, places: Vec<String>) {
-        self.start_voter(place, places, None);
+    pub(crate) fn start_with(&mut self, index: usize, endpoints: Vec<String>) {
+        self.start_voter(index, endpoints, None);
     }
 
     /// Starts a process of a group that agents may join, like a driver does.
     ///
     /// The process gets the record of its predecessor, or the members that its agent knows.
-    fn start_open(&mut self, place: usize, members: Vec<String>) {
-        let note = self.notes.get(&place).cloned();
+    fn start_open(&mut self, index: usize, members: Vec<String>) {
+        let note = self.notes.get(&index).cloned();
         let members = match &note {
             Some(note) => note.voters.clone(),
             None => members,
         };
-        let note = note.or_else(|| (place == 0).then(|| Note::new(self.seeds, SECONDS)));
+        let note = note.or_else(|| (index == 0).then(|| Note::new(self.seeds, SECONDS)));
         let start = match note.map(Box::new) {
             None => Start::Invited,
             Some(note) if !note.voters.is_empty() => Start::Returns { note },
             Some(mut note) => {
                 note.authority.epoch += 1;
                 let origin = Origin {
-                    addresses: [Self::endpoint(place)].into(),
+                    addresses: [Self::endpoint(index)].into(),
                     rules: self.rules,
                     ..Origin::default()
                 };
                 Start::Alone { note, origin }
             }
         };
-        let mut places = vec![Self::endpoint(0)];
-        for member in members.into_iter().chain([Self::endpoint(place)]) {
-            if !places.contains(&member) && !member.is_empty() {
-                places.push(member);
+        let mut endpoints = vec![Self::endpoint(0)];
+        for member in members.into_iter().chain([Self::endpoint(index)]) {
+            if !endpoints.contains(&member) && !member.is_empty() {
+                endpoints.push(member);
             }
         }
         let open = Open {
@@ -222,47 +222,47 @@ impl World {
             most: self.open.unwrap(),
             start,
         };
-        self.start_voter(place, places, Some(open));
+        self.start_voter(index, endpoints, Some(open));
     }
 
-    fn start_voter(&mut self, place: usize, places: Vec<String>, open: Option<Open>) {
+    fn start_voter(&mut self, index: usize, endpoints: Vec<String>, open: Option<Open>) {
         self.seeds += 1;
-        let own = places.iter().position(|of| *of == Self::endpoint(place));
+        let own = endpoints.iter().position(|of| *of == Self::endpoint(index));
         let own = own.unwrap();
-        let calls = places.iter().enumerate().filter(|(at, _)| *at != own);
-        let calls = calls.map(|(at, place)| (at, Self::place_of(place)));
+        let calls = endpoints.iter().enumerate().filter(|(at, _)| *at != own);
+        let calls = calls.map(|(at, index)| (at, Self::index_of(index)));
         let calls = calls.collect();
         let voter = Voter::new(Settings {
-            places,
+            endpoints,
             open,
             own,
-            is_store: self.stores.contains(&place),
+            is_store: self.stores.contains(&index),
             // The instance of the agent is its index plus 1.
-            agent: (!self.stores.contains(&place)).then_some(place as u64 + 1),
+            agent: (!self.stores.contains(&index)).then_some(index as u64 + 1),
             seed: self.seeds,
             timeout: SECONDS,
             node_timeout: Duration::from_secs(3),
             rules: self.rules,
         });
-        self.places[place] = Some(Process {
+        self.endpoints[index] = Some(Process {
             voter,
             greeting: Vec::new(),
             keys: BTreeMap::new(),
             has_retired: false,
             calls,
         });
-        self.drain(place);
+        self.drain(index);
         if self.open.is_some() {
-            self.handle(place, Input::Tick);
+            self.handle(index, Input::Tick);
         }
     }
 
     /// Restarts the agent at an endpoint.
     ///
     /// Its voter restarts too, if the agent had one, or if it is at the job's endpoint.
-    pub(crate) fn start_agent(&mut self, place: usize) {
-        if place == 0 || self.notes.contains_key(&place) {
-            self.start(place);
+    pub(crate) fn start_agent(&mut self, index: usize) {
+        if index == 0 || self.notes.contains_key(&index) {
+            self.start(index);
         }
     }
 
@@ -271,13 +271,13 @@ impl World {
         let facts = self
             .facts
             .iter()
-            .map(|(place, fact)| format!("n{place}: {fact}"));
+            .map(|(index, fact)| format!("n{index}: {fact}"));
         let facts: Vec<String> = facts.collect();
-        let notes = self.notes.iter().map(|(place, note)| {
+        let notes = self.notes.iter().map(|(index, note)| {
             let Authority { cluster, epoch, .. } = note.authority;
             let (cluster, rounds) = (cluster % 1000, note.runs.get("run").map(|run| run.round));
             format!(
-                "n{place}: {cluster} {epoch} {rounds:?}, beside {:?}",
+                "n{index}: {cluster} {epoch} {rounds:?}, beside {:?}",
                 note.voters
             )
         });
@@ -288,49 +288,49 @@ impl World {
         )
     }
 
-    fn place_of(endpoint: &str) -> usize {
+    fn index_of(endpoint: &str) -> usize {
         let number = endpoint.trim_start_matches('n').split(':').next();
         number.unwrap().parse().unwrap()
     }
 
     /// Loses a machine with its process, its record and its agent.
-    pub(crate) fn lose(&mut self, place: usize) {
-        self.kill_with_agent(place);
-        self.notes.remove(&place);
+    pub(crate) fn lose(&mut self, index: usize) {
+        self.kill_with_agent(index);
+        self.notes.remove(&index);
     }
 
     /// Kills the process at an endpoint and the agent in it.
-    pub(crate) fn kill_with_agent(&mut self, place: usize) {
-        self.kill(place);
-        self.invited.retain(|(invited, _)| *invited != place);
-        (self.attached).retain(|(_, agent)| *agent as usize != place);
+    pub(crate) fn kill_with_agent(&mut self, index: usize) {
+        self.kill(index);
+        self.invited.retain(|(invited, _)| *invited != index);
+        (self.attached).retain(|(_, agent)| *agent as usize != index);
         for coordinator in self.coordinators() {
-            let agent = ConnId(AGENTS + place as u32);
+            let agent = ConnId(AGENTS + index as u32);
             self.handle(coordinator, Input::Closed(agent));
         }
     }
 
     /// Ends the process at an endpoint by its own decision.
-    pub(crate) fn end(&mut self, place: usize) {
-        self.handle(place, Input::Ending);
+    pub(crate) fn end(&mut self, index: usize) {
+        self.handle(index, Input::Ending);
     }
 
     /// Returns the group as the process at an endpoint sees it.
-    pub(crate) fn view(&self, place: usize) -> GroupView {
-        let process = self.places[place].as_ref();
+    pub(crate) fn view(&self, index: usize) -> GroupView {
+        let process = self.endpoints[index].as_ref();
         process.unwrap().voter.view(self.now)
     }
 
     /// `true` if the process at an endpoint waits for a successor.
-    pub(crate) fn hands_over(&self, place: usize) -> bool {
-        let process = self.places[place].as_ref();
+    pub(crate) fn hands_over(&self, index: usize) -> bool {
+        let process = self.endpoints[index].as_ref();
         process.is_some_and(|process| process.voter.hands_over())
     }
 
     /// Kills the process at an endpoint.
-    pub(crate) fn kill(&mut self, place: usize) {
-        self.places[place] = None;
-        self.hang_up(|link| link.0 == place || link.1 == place);
+    pub(crate) fn kill(&mut self, index: usize) {
+        self.endpoints[index] = None;
+        self.hang_up(|link| link.0 == index || link.1 == index);
     }
 
     /// Plans the death of some processes with their agents.
@@ -338,9 +338,9 @@ impl World {
     /// All of them die when the first one reaches a moment.
     pub(crate) fn doom(&mut self, doom: Doom) {
         let is_there = doom
-            .places
+            .endpoints
             .first()
-            .is_some_and(|at| self.places[*at].is_some());
+            .is_some_and(|at| self.endpoints[*at].is_some());
         self.doom = Some(doom).filter(|_| is_there);
     }
 
@@ -355,8 +355,8 @@ impl World {
     }
 
     /// `true` if the process dies before this output, or after its last one.
-    fn is_struck(&mut self, place: usize, output: Option<&Output>) -> bool {
-        let doom = self.doom.as_mut().filter(|doom| doom.places[0] == place);
+    fn is_struck(&mut self, index: usize, output: Option<&Output>) -> bool {
+        let doom = self.doom.as_mut().filter(|doom| doom.endpoints[0] == index);
         let Some(doom) = doom else { return false };
         let has_announced = matches!(
             output,
@@ -380,7 +380,7 @@ impl World {
     }
 
     fn strike(&mut self, doom: &Doom) {
-        let Some(first) = doom.places.first() else {
+        let Some(first) = doom.endpoints.first() else {
             return;
         };
         let in_flight = std::mem::take(&mut self.in_flight);
@@ -388,27 +388,27 @@ impl World {
             .into_iter()
             .partition(|(_, link, ..)| link.0 == *first);
         self.in_flight = others.into();
-        for place in &doom.places {
-            self.places[*place] = None;
-            self.struck.push(*place);
+        for index in &doom.endpoints {
+            self.endpoints[*index] = None;
+            self.struck.push(*index);
         }
         for (_, link, from, frame) in sent.into_iter().filter(|_| doom.frames_arrive) {
             self.arrive(link, from, &frame);
         }
-        for place in &doom.places {
-            if doom.loses_machine && place == first {
-                self.lose(*place);
+        for index in &doom.endpoints {
+            if doom.loses_machine && index == first {
+                self.lose(*index);
             } else {
-                self.kill_with_agent(*place);
+                self.kill_with_agent(*index);
             }
         }
     }
 
     /// Cuts these processes off from the others; no process is notified.
-    pub(crate) fn cut_off(&mut self, places: &[usize]) {
-        for from in 0..self.places.len() {
-            for to in 0..self.places.len() {
-                if places.contains(&from) != places.contains(&to) {
+    pub(crate) fn cut_off(&mut self, endpoints: &[usize]) {
+        for from in 0..self.endpoints.len() {
+            for to in 0..self.endpoints.len() {
+                if endpoints.contains(&from) != endpoints.contains(&to) {
                     self.cut.insert((from, to));
                 }
             }
@@ -434,11 +434,11 @@ impl World {
         }
     }
 
-    fn handle(&mut self, place: usize, input: Input<'_>) {
+    fn handle(&mut self, index: usize, input: Input<'_>) {
         let now = self.now;
-        if let Some(process) = &mut self.places[place] {
+        if let Some(process) = &mut self.endpoints[index] {
             process.voter.handle(now, input);
-            self.drain(place);
+            self.drain(index);
         }
         if let Some(doom) = self.dying.take() {
             self.strike(&doom);
@@ -446,83 +446,83 @@ impl World {
         while let Some(abandoned) = self.abandoned.pop_front() {
             self.hang_up(|link| link == abandoned);
         }
-        while let Some((place, id)) = self.closing.pop_front() {
+        while let Some((index, id)) = self.closing.pop_front() {
             match id {
                 Some(id) if id.0 >= AGENTS => {
-                    self.dismissed.insert((place, id.0 - AGENTS));
-                    self.handle(place, Input::Closed(id));
+                    self.dismissed.insert((index, id.0 - AGENTS));
+                    self.handle(index, Input::Closed(id));
                 }
                 Some(id) => {
                     let links = self.links.clone();
                     self.hang_up(|link| links.get(&link) == Some(&id));
                 }
-                None => self.hang_up(|link| link.0 == place),
+                None => self.hang_up(|link| link.0 == index),
             }
         }
     }
 
-    fn drain(&mut self, place: usize) {
+    fn drain(&mut self, index: usize) {
         loop {
-            let Some(process) = &mut self.places[place] else {
+            let Some(process) = &mut self.endpoints[index] else {
                 return;
             };
             let output = process.voter.poll_output();
-            if self.is_struck(place, output.as_ref()) {
-                (self.places[place], self.dying) = (None, self.doom.take());
+            if self.is_struck(index, output.as_ref()) {
+                (self.endpoints[index], self.dying) = (None, self.doom.take());
                 return;
             }
-            let (Some(output), Some(process)) = (output, &mut self.places[place]) else {
+            let (Some(output), Some(process)) = (output, &mut self.endpoints[index]) else {
                 return;
             };
             match output {
-                Output::Coordinator(output) => self.of_coordinator(place, output),
-                Output::ToPeer { place: at, frame } => {
+                Output::Coordinator(output) => self.of_coordinator(index, output),
+                Output::ToPeer { index: at, frame } => {
                     if let Some(to) = process.calls.get(&at).copied() {
-                        self.send((place, to), frame);
+                        self.send((index, to), frame);
                     }
                 }
-                Output::Call { place: at, address } => {
+                Output::Call { index: at, address } => {
                     let old = process.calls.remove(&at);
                     if let Some(address) = address {
-                        process.calls.insert(at, Self::place_of(&address));
+                        process.calls.insert(at, Self::index_of(&address));
                     }
                     let calls: BTreeSet<usize> = process.calls.values().copied().collect();
                     if let Some(old) = old.filter(|old| !calls.contains(old)) {
-                        self.abandoned.push_back((place, old));
+                        self.abandoned.push_back((index, old));
                     }
                 }
-                Output::Note(note) => drop(self.notes.insert(place, *note)),
+                Output::Note(note) => drop(self.notes.insert(index, *note)),
                 Output::Greet(frame) => {
                     process.greeting.clone_from(&frame);
                     let links: Vec<Link> = self.links.keys().copied().collect();
-                    for link in links.into_iter().filter(|link| link.0 == place) {
+                    for link in links.into_iter().filter(|link| link.0 == index) {
                         self.send(link, frame.clone());
                     }
                 }
                 Output::Reply(..) => {}
-                Output::Dismiss(id, _) => self.closing.push_back((place, Some(id))),
+                Output::Dismiss(id, _) => self.closing.push_back((index, Some(id))),
                 Output::SteppedDown => process.keys.clear(),
                 Output::Retire => {
                     process.has_retired = true;
-                    self.closing.push_back((place, None));
+                    self.closing.push_back((index, None));
                 }
-                Output::Log(fact) => self.facts.push((place, fact)),
+                Output::Log(fact) => self.facts.push((index, fact)),
             }
         }
     }
 
-    fn of_coordinator(&mut self, place: usize, output: CoordinatorOutput) {
-        let process = self.places[place].as_mut().unwrap();
+    fn of_coordinator(&mut self, index: usize, output: CoordinatorOutput) {
+        let process = self.endpoints[index].as_mut().unwrap();
         match output {
             // The kernel of the agent acknowledges this event.
             CoordinatorOutput::Send(_, Event::Alive(None)) => {}
             CoordinatorOutput::Send(id, event) => {
                 let agent = id.0 - AGENTS;
-                self.check(place, agent, &event);
+                self.check(index, agent, &event);
                 if let Event::Attached(authority) = &event
                     && authority.takes_voters
                 {
-                    self.attached.push_back((place, agent));
+                    self.attached.push_back((index, agent));
                 }
                 if let Event::Voters {
                     addresses,
@@ -532,7 +532,7 @@ impl World {
                 {
                     self.invited.push((agent as usize, addresses.clone()));
                 }
-                self.events.entry(agent).or_default().push((place, event));
+                self.events.entry(agent).or_default().push((index, event));
             }
             CoordinatorOutput::Read(key) => {
                 let value = process.keys.get(&key).cloned();
@@ -543,7 +543,7 @@ impl World {
             }
             CoordinatorOutput::Store { key, value } => drop(process.keys.insert(key, value)),
             CoordinatorOutput::Remove(key) => drop(process.keys.remove(&key)),
-            CoordinatorOutput::Close(id, _) => self.closing.push_back((place, Some(id))),
+            CoordinatorOutput::Close(id, _) => self.closing.push_back((index, Some(id))),
             CoordinatorOutput::Note { .. }
             | CoordinatorOutput::Adopt(_)
             | CoordinatorOutput::Confirm(_) => {
@@ -556,19 +556,19 @@ impl World {
     /// Checks the invariants of terms and rounds.
     ///
     /// A term of a group has one coordinator, and a round has one set of members.
-    fn check(&mut self, place: usize, agent: u32, event: &Event) {
+    fn check(&mut self, index: usize, agent: u32, event: &Event) {
         match event {
             Event::Attached(Authority { cluster, epoch, .. }) => {
-                self.last_authority.insert(place, (*cluster, *epoch));
-                let first = *(self.authorities.entry((*cluster, *epoch))).or_insert(place);
+                self.last_authority.insert(index, (*cluster, *epoch));
+                let first = *(self.authorities.entry((*cluster, *epoch))).or_insert(index);
                 let (seeds, story) = (self.seeds >> 20, self.story());
                 assert_eq!(
-                    first, place,
+                    first, index,
                     "seed {seeds}, two have epoch {epoch}: {story}"
                 );
             }
             Event::Formed { round, rank, .. } => {
-                let cluster = self.authority(place).0;
+                let cluster = self.authority(index).0;
                 let ranks = self.announced.entry((cluster, *round)).or_default();
                 let other = ranks.insert(*rank, agent);
                 let (seeds, story) = (self.seeds >> 20, self.story());
@@ -582,8 +582,8 @@ impl World {
     }
 
     /// Cluster and epoch that the coordinator at an endpoint announced last.
-    pub(crate) fn authority(&self, place: usize) -> (u64, u32) {
-        self.last_authority[&place]
+    pub(crate) fn authority(&self, index: usize) -> (u64, u32) {
+        self.last_authority[&index]
     }
 
     fn send(&mut self, link: Link, frame: Vec<u8>) {
@@ -604,19 +604,23 @@ impl World {
     /// Connects processes that are not connected yet.
     fn connect(&mut self) {
         let can = |process: &Option<Process>| process.as_ref().is_some_and(|it| !it.has_retired);
-        for from in 0..self.places.len() {
-            for to in 0..self.places.len() {
+        for from in 0..self.endpoints.len() {
+            for to in 0..self.endpoints.len() {
                 let link = (from, to);
-                let process = self.places[from].as_ref();
+                let process = self.endpoints[from].as_ref();
                 let calls = process.is_some_and(|it| it.calls.values().any(|called| *called == to));
                 let is_there = self.links.contains_key(&link) || self.cut.contains(&link) || !calls;
-                if from == to || is_there || !can(&self.places[from]) || !can(&self.places[to]) {
+                if from == to
+                    || is_there
+                    || !can(&self.endpoints[from])
+                    || !can(&self.endpoints[to])
+                {
                     continue;
                 }
                 self.last_link += 1;
                 assert!(self.last_link < AGENTS);
                 self.links.insert(link, ConnId(self.last_link));
-                let greeting = self.places[from].as_ref().unwrap().greeting.clone();
+                let greeting = self.endpoints[from].as_ref().unwrap().greeting.clone();
                 self.send(link, greeting);
             }
         }
@@ -651,23 +655,26 @@ impl World {
             {
                 self.arrive(link, from, &frame);
             }
-            while let Some((place, agent)) = self.attached.pop_front() {
+            while let Some((index, agent)) = self.attached.pop_front() {
                 if !self.of_before.contains(&agent) {
-                    let is_voter = self.places.get(agent as usize).is_some_and(Option::is_some);
-                    let willing = !is_voter && (agent as usize) < self.places.len();
-                    self.ask(place, agent, &Operation::Candidate { willing });
+                    let is_voter = self
+                        .endpoints
+                        .get(agent as usize)
+                        .is_some_and(Option::is_some);
+                    let willing = !is_voter && (agent as usize) < self.endpoints.len();
+                    self.ask(index, agent, &Operation::Candidate { willing });
                 }
             }
-            for (place, members) in std::mem::take(&mut self.invited) {
-                if self.places[place].is_none() {
-                    self.start_open(place, members);
+            for (index, members) in std::mem::take(&mut self.invited) {
+                if self.endpoints[index].is_none() {
+                    self.start_open(index, members);
                 }
             }
-            for place in 0..self.places.len() {
-                let process = self.places[place].as_ref();
+            for index in 0..self.endpoints.len() {
+                let process = self.endpoints[index].as_ref();
                 let due = process.and_then(|process| process.voter.deadline());
                 if due.is_some_and(|due| due <= self.now.mono) {
-                    self.handle(place, Input::Tick);
+                    self.handle(index, Input::Tick);
                 }
             }
         }
@@ -675,38 +682,38 @@ impl World {
 
     /// Indexes of the processes that run a coordinator.
     pub(crate) fn coordinators(&self) -> Vec<usize> {
-        let places = self.places.iter().enumerate();
+        let endpoints = self.endpoints.iter().enumerate();
         let coordinates =
             |process: &Option<Process>| process.as_ref().is_some_and(|it| it.voter.coordinates());
-        let found = places.filter(|(_, process)| coordinates(process));
-        found.map(|(place, _)| place).collect()
+        let found = endpoints.filter(|(_, process)| coordinates(process));
+        found.map(|(index, _)| index).collect()
     }
 
     /// Index of the coordinator, if there is one.
     pub(crate) fn coordinator(&self) -> Option<usize> {
         match self.coordinators()[..] {
-            [place] => Some(place),
+            [index] => Some(index),
             _ => None,
         }
     }
 
     /// Endpoint of the coordinator, as a voter reports it.
-    pub(crate) fn named_by(&self, place: usize) -> Option<String> {
-        let process = self.places[place].as_ref()?;
+    pub(crate) fn named_by(&self, index: usize) -> Option<String> {
+        let process = self.endpoints[index].as_ref()?;
         process.voter.coordinator().map(str::to_owned)
     }
 
     /// Sends an agent's request to the voter at an endpoint.
-    pub(crate) fn ask(&mut self, place: usize, agent: u32, operation: &Operation) {
+    pub(crate) fn ask(&mut self, index: usize, agent: u32, operation: &Operation) {
         let mut bytes = Vec::new();
         operation.write(&mut bytes);
-        self.dismissed.remove(&(place, agent));
+        self.dismissed.remove(&(index, agent));
         let request = Input::Request {
             from: ConnId(AGENTS + agent),
             opcode: bytes[0],
             payload: &bytes[9..],
         };
-        self.handle(place, request);
+        self.handle(index, request);
     }
 
     pub(crate) fn join_of(&self, agent: u32, attempt: u32) -> Join {
@@ -728,9 +735,9 @@ impl World {
         }
     }
 
-    pub(crate) fn join(&mut self, place: usize, agent: u32, attempt: u32) {
+    pub(crate) fn join(&mut self, index: usize, agent: u32, attempt: u32) {
         let join = self.join_of(agent, attempt);
-        self.ask(place, agent, &Operation::Join(Box::new(join)));
+        self.ask(index, agent, &Operation::Join(Box::new(join)));
     }
 
     /// Reattaches an agent that followed the coordinator of `last`.
@@ -738,7 +745,7 @@ impl World {
     /// The agent continues at another coordinator, with the round that it holds, if any.
     pub(crate) fn reattach(
         &mut self,
-        place: usize,
+        index: usize,
         agent: u32,
         (cluster, epoch): (u64, u32),
         holds: Option<HeldRound>,
@@ -759,7 +766,7 @@ impl World {
             left: None,
             leaves: false,
         };
-        self.ask(place, agent, &Operation::Reattach(Box::new(reattach)));
+        self.ask(index, agent, &Operation::Reattach(Box::new(reattach)));
     }
 
     /// Takes the events of an agent that the test has not checked yet.

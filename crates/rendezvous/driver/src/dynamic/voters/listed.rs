@@ -166,7 +166,7 @@ pub(super) fn start_voter(
     listeners: Vec<TcpListener>,
     voter: VoterOptions,
 ) -> Result<TcpStoreServer, StoreError> {
-    let address = voter.settings.places[voter.settings.own].clone();
+    let address = voter.settings.endpoints[voter.settings.own].clone();
     let onlookers = voter.onlookers.clone();
     let explain = |source| StoreError::Listen { address, source };
     become_voter(&mut server, listeners, voter).map_err(explain)?;

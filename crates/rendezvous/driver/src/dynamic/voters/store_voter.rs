@@ -109,7 +109,7 @@ impl StoreVoter {
         let listeners = self.listeners.iter().map(TcpListener::try_clone);
         let voter = VoterOptions {
             settings: Settings {
-                places: self.places.iter().map(Endpoint::to_string).collect(),
+                endpoints: self.places.iter().map(Endpoint::to_string).collect(),
                 open: None,
                 own: self.own,
                 is_store: true,

@@ -46,7 +46,7 @@ impl VoterOptions {
     ) -> Self {
         Self {
             settings: Settings {
-                places: places.iter().map(Endpoint::to_string).collect(),
+                endpoints: places.iter().map(Endpoint::to_string).collect(),
                 open: None,
                 own,
                 is_store: false,
@@ -79,7 +79,7 @@ pub(super) fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
         onlookers,
     } = options;
     let mut links = BTreeMap::new();
-    let peers = settings.places.iter().enumerate();
+    let peers = settings.endpoints.iter().enumerate();
     for (index, peer) in peers.filter(|(index, _)| *index != settings.own) {
         links.insert(index, VoterLink::start(peer, &credentials)?);
     }
@@ -148,8 +148,8 @@ impl VoterHost {
     /// Applies an output that does not concern the store or its connections.
     fn of_itself(&mut self, output: Output) {
         match output {
-            Output::ToPeer { place, frame } => {
-                if let Some(link) = self.links.get(&place) {
+            Output::ToPeer { index, frame } => {
+                if let Some(link) = self.links.get(&index) {
                     link.send(frame);
                 }
             }
@@ -158,7 +158,7 @@ impl VoterHost {
                 links.for_each(|link| link.greet(frame.clone()));
                 self.greeting = frame;
             }
-            Output::Call { place, address } => self.call(place, address),
+            Output::Call { index, address } => self.call(index, address),
             Output::Note(note) => {
                 if let Some(file) = &mut self.note
                     && let Err(error) = file.replace(*note)
