@@ -1,4 +1,4 @@
-//! `cargo xtask budget`: costs that are the same on a busy machine, against their limits.
+//! `cargo xtask budget`: limits of costs that a busy machine does not change.
 //!
 //! | cost | counted by |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | instructions of a request to the store server | callgrind |
 //!
 //! Both are counted in the development build that the tests use. A launch is counted in system
-//! calls, since valgrind 3.19 has no `pidfd_open`, without which no agent runs.
+//! calls, because valgrind 3.19 has no `pidfd_open`, and every agent needs `pidfd_open`.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,17 +18,17 @@ use crate::command::{succeeds, target_folder};
 use crate::install::{apt_install, has};
 use crate::test;
 
-/// Limits: 5 % more than was counted on the day of the limit.
+/// Limits: 5 % above the count on the day of the limit.
 const LAUNCH: u64 = 1_104;
 const REQUEST: u64 = 14_170;
 
 /// Number of launches; the least count is taken.
 const LAUNCHES: usize = 7;
 
-/// Requests of the two runs whose difference is counted, so that the start drops out.
+/// Requests of both runs; the difference of their counts excludes the start.
 const REQUESTS: [u64; 2] = [1000, 3000];
 
-/// Counts both, of programs that `cargo xtask test` builds.
+/// Counts both costs, of programs that `cargo xtask test` builds.
 pub(crate) fn run() -> anyhow::Result<()> {
     for program in ["valgrind", "strace"] {
         if !has(program) {
@@ -39,7 +39,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let built = target_folder()?.join("debug");
     let rdzv = built.join("rdzv");
     let client = test::programs(&built.join("rdzv-test-programs"), &["store_client"])?;
-    // On a busy machine a launch waits more often; the least of some is always the same.
+    // On a busy machine a launch waits more often, but the minimum of several launches is constant.
     let launches = (0..LAUNCHES).map(|_| system_calls(&rdzv));
     let launches = launches.collect::<anyhow::Result<Vec<_>>>()?;
     let launch = launches.into_iter().min().unwrap_or_default();
@@ -67,7 +67,7 @@ fn system_calls(rdzv: &Path) -> anyhow::Result<u64> {
     strace
         .args(["-f", "-qq", "-c", "-U", "calls,name", "-o"])
         .arg(&summary);
-    // cargo sets it for xtask, and the loader would search its folders in each process.
+    // cargo sets this variable for xtask, and the loader would search its folders in each process.
     strace.env_remove("LD_LIBRARY_PATH");
     strace
         .arg(rdzv)
@@ -80,7 +80,9 @@ fn system_calls(rdzv: &Path) -> anyhow::Result<u64> {
     Ok(total.context("strace printed no total")?.trim().parse()?)
 }
 
-/// A store server under callgrind, which writes its counts into files that begin as `file`.
+/// Returns the command of a store server under callgrind.
+///
+/// It writes its counts to files whose names begin with `file`.
 fn callgrind(file: &Path, rdzv: &Path) -> Command {
     let mut command = Command::new("valgrind");
     command
@@ -91,12 +93,14 @@ fn callgrind(file: &Path, rdzv: &Path) -> Command {
     command
 }
 
-/// Returns the instructions of a store server that one client sends `requests`, one at a time.
+/// Returns the instructions of a store server for this number of requests.
+///
+/// One client sends them, one at a time.
 fn instructions(rdzv: &Path, client: &Path, requests: u64) -> anyhow::Result<u64> {
     let folder = tempfile::tempdir()?;
     let server = Server::start(&mut callgrind(&folder.path().join("counts"), rdzv))?;
     ask(&server, client, requests)?;
-    // It writes its counts when it ends in order.
+    // The server writes its counts at an orderly end.
     server.end()?;
     let mut total = 0;
     for entry in folder.path().read_dir()? {

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what must hold before anything is merged, cheapest first.
+//! `cargo xtask ci`: checks that must pass before a merge, the cheapest first.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,8 +7,9 @@ use std::thread;
 use crate::command::{cargo, lowest_priority, root, step};
 use crate::{budget, etcd, install, test, tidy};
 
-/// Title, program and arguments of each check that needs neither a build nor a network. The
-/// programs are those of [`crate::setup`].
+/// Title, program and arguments of each check without a build or a network.
+///
+/// The programs are those of [`crate::setup`].
 #[rustfmt::skip]
 const CHECKS: [(&str, &str, &str); 6] = [
     ("spelling", "typos", "."),
@@ -23,8 +24,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
     check()?;
     tidy::run(&[])?;
-    // PyTorch's packages take minutes to arrive. They do so while everything is compiled; an error
-    // shows up again when the tests ask for them.
+    // PyTorch's packages take minutes to download, so this runs during the compilation. The tests
+    // report an error again.
     let arrival = thread::spawn(|| {
         let _ = install::python();
         let _ = etcd::server();
@@ -62,8 +63,10 @@ fn document() -> anyhow::Result<()> {
     step("documentation", &mut lowest_priority(&command))
 }
 
-/// Lets Clippy compile the workspace, with its lints, and warnings denied. `cargo clippy` sets these
-/// variables too, but it only checks: everything would be compiled a second time for the tests.
+/// Returns variables with which Clippy compiles the workspace.
+///
+/// Its lints apply, and warnings are denied. `cargo clippy` sets these variables too, but it only
+/// checks, so the tests would compile everything a second time.
 fn linted() -> Vec<(&'static str, String)> {
     let beside_cargo = std::env::var_os("CARGO")
         .map(|cargo| Path::new(&cargo).with_file_name("clippy-driver"))

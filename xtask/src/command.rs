@@ -1,4 +1,6 @@
-//! Running other programs: each step is announced, and a failure names the command that failed.
+//! Execution of other programs.
+//!
+//! Each step is announced, and a failure names the command that failed.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Seek as _};
@@ -9,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
-/// The root of the workspace, whatever the current directory is.
+/// Returns the root of the workspace, whatever the current directory is.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -17,15 +19,16 @@ pub(crate) fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// The cargo that started this task, or else the one on `PATH`.
+/// Returns the cargo that started this task, or the one on `PATH`.
 pub(crate) fn cargo() -> Command {
     builder(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// A program that builds the workspace, in its root.
+/// Returns a program that builds the workspace, in its root.
 ///
-/// It does not get the variables that describe this package: build scripts that look at them would
-/// run again, and with them most of the build, at each change between `cargo` and `cargo xtask`.
+/// The program does not get the variables that describe this package. Build scripts that read these
+/// variables would run again at each change between `cargo` and `cargo xtask`, and most of the
+/// build with them.
 pub(crate) fn builder(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root());
@@ -38,16 +41,16 @@ pub(crate) fn builder(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The part of what cargo knows about the workspace that tasks use.
+/// Part of cargo's metadata about the workspace that tasks use.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
     pub(crate) workspace_root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// Folder for the output of cargo's builds.
     pub(crate) target_directory: PathBuf,
 }
 
-/// A package of the workspace.
+/// Package of the workspace.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Package {
     pub(crate) name: String,
@@ -55,29 +58,29 @@ pub(crate) struct Package {
     pub(crate) dependencies: Vec<Dependency>,
 }
 
-/// A line of its manifest.
+/// Dependency in a manifest.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dependency {
     pub(crate) name: String,
-    /// `dev` for tests.
+    /// Kind of the dependency; `dev` for tests.
     pub(crate) kind: Option<String>,
 }
 
-/// What cargo knows about the workspace.
+/// Returns cargo's metadata about the workspace.
 pub(crate) fn metadata() -> anyhow::Result<Metadata> {
     let text = output(cargo().args(["metadata", "--format-version", "1", "--no-deps"]))?;
     serde_json::from_str(&text).context("cargo metadata printed something else than expected")
 }
 
-/// Returns the folder in which cargo puts what it builds.
+/// Returns the folder for the output of cargo's builds.
 pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
     Ok(metadata()?.target_directory)
 }
 
-/// Variables for cargo, which decide how the workspace is compiled.
+/// Variables for cargo, which determine how the workspace is compiled.
 pub(crate) type Variables = [(&'static str, String)];
 
-/// The command as one line, for messages.
+/// Returns the command as one line, for messages.
 pub(crate) fn line(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(
@@ -113,7 +116,9 @@ fn run(
     Ok(())
 }
 
-/// The same command with the lowest priority: it takes processor time that no test wants.
+/// Returns the same command with the lowest priority.
+///
+/// It uses only processor time that no test needs.
 pub(crate) fn lowest_priority(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     for (name, value) in command.get_envs() {
@@ -131,8 +136,9 @@ pub(crate) fn lowest_priority(command: &Command) -> Command {
     nice
 }
 
-/// Runs `command` as [`step`] does, and prints its output when it has ended: the lines of steps that run
-/// at the same time stay apart.
+/// Runs `command` as [`step`] does, and prints its output at its end.
+///
+/// So the lines of parallel steps do not mix.
 pub(crate) fn step_aside(title: &str, command: &mut Command) -> anyhow::Result<()> {
     println!("\n==> {title}, beside others\n    {}", line(command));
     let mut file = tempfile::tempfile().context("cannot create a temporary file")?;
@@ -146,7 +152,9 @@ pub(crate) fn step_aside(title: &str, command: &mut Command) -> anyhow::Result<(
     })
 }
 
-/// Runs `command` quietly and returns what it wrote to stdout; its stderr is part of the error.
+/// Runs `command` quietly, and returns its stdout.
+///
+/// An error contains its stderr.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let text = line(command);
     let output = command
@@ -160,7 +168,9 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{text}` printed no UTF-8"))
 }
 
-/// Whether `command` can be started and exits with 0; its output is dropped.
+/// `true` if `command` can be started and exits with 0.
+///
+/// The output is dropped.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())

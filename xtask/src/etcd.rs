@@ -1,8 +1,8 @@
-//! The etcd server that the tests of the etcd backends run against.
+//! Etcd server that the tests of the etcd backends use.
 //!
-//! It is taken out of Debian's package `etcd-server` into the cache folder (see
-//! [`crate::install`]), without being installed: that needs no root, and no service is started.
-//! Whoever has a server already, or no `apt-get`, names its program in `RDZV_ETCD`.
+//! It comes from Debian's package `etcd-server`, which is unpacked into the cache folder (see
+//! [`crate::install`]). It is not installed, so no root is needed, and no service starts. If you
+//! have a server, or no `apt-get`, set `RDZV_ETCD` to the path of its program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use crate::command::{output, step};
 use crate::install::{cache_folder, make_once};
 
-/// Names the server's program, for us and for the tests.
+/// Variable with the server's program, for xtask and for the tests.
 pub(crate) const VARIABLE: &str = "RDZV_ETCD";
 
 const PACKAGE: &str = "etcd-server";
@@ -21,7 +21,7 @@ const PACKAGE: &str = "etcd-server";
 const BY_HAND: &str = "the tests need an etcd server (3.4 or 3.5): install one and set RDZV_ETCD \
                        to the path of its program `etcd`";
 
-/// The path of a server's program; fetched on first use.
+/// Returns the path of a server's program, which is fetched at the first use.
 pub(crate) fn server() -> anyhow::Result<PathBuf> {
     if let Some(given) = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
         let program = std::path::absolute(given).context("failed to resolve RDZV_ETCD")?;
@@ -38,11 +38,11 @@ pub(crate) fn server() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Makes `folder`, with the files of the package in it.
+/// Makes `folder`, with the files of the package.
 fn fetch(folder: &Path) -> anyhow::Result<()> {
     println!("\n==> fetching etcd (once)\n    {}", folder.display());
     let work = folder.with_extension("part");
-    // What an aborted run has left.
+    // Files of an aborted run.
     let _ = fs::remove_dir_all(&work);
     let (lists, files) = (work.join("lists"), work.join("files"));
     for made in [&lists.join("partial"), &files] {
@@ -59,14 +59,16 @@ fn fetch(folder: &Path) -> anyhow::Result<()> {
     )?;
     let version = output(Command::new(files.join("usr/bin/etcd")).arg("--version"))?;
     println!("    {}", version.lines().next().unwrap_or_default());
-    // A rename, so that the folder is complete whenever it is there.
+    // The rename ensures that the folder is complete if it exists.
     fs::rename(&files, folder).with_context(|| format!("failed to create {}", folder.display()))?;
     let _ = fs::remove_dir_all(&work);
     Ok(())
 }
 
-/// Downloads the package into `work`; if the machine does not know it, after reading package lists
-/// of our own into `lists`, which needs no root either.
+/// Downloads the package into `work`.
+///
+/// If the machine has no list with it, this first reads separate package lists into `lists`. That
+/// needs no root either.
 fn download(work: &Path, lists: &Path) -> anyhow::Result<()> {
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");

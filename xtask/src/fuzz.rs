@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz [seconds]`: each target of `fuzz/` in turn, for that long.
+//! `cargo xtask fuzz [seconds]`: runs each target of `fuzz/` for this time.
 
 use std::process::Command;
 
@@ -23,8 +23,8 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let targets: Vec<&str> = targets.split_whitespace().collect();
     ensure!(!targets.is_empty(), "fuzz/ declares no target");
     for target in targets {
-        // Without a sanitizer the targets build with the stable compiler; what they look for is
-        // panics, hangs and unbounded memory, for which none is needed.
+        // Without a sanitizer the targets build with the stable compiler. They detect panics, hangs
+        // and unbounded memory, which need no sanitizer.
         step(
             &format!("fuzz {target} for {seconds} s"),
             fuzz()

@@ -1,8 +1,8 @@
-//! Installing into the cache folder, which every clone shares.
+//! Installation into the cache folder, which all clones share.
 //!
-//! The cache folder is `$RDZV_CACHE`, or else `$XDG_CACHE_HOME/rdzv`, or else `~/.cache/rdzv`. An
-//! environment's folder is named after the hash of its requirements. A marker, written last, says
-//! that the folder is complete; a lock keeps two runs from making it at the same time.
+//! The cache folder is `$RDZV_CACHE`, or else `$XDG_CACHE_HOME/rdzv`, or else `~/.cache/rdzv`. The
+//! name of an environment's folder has the hash of its requirements. A marker, written last, shows
+//! that the folder is complete. A lock keeps two runs from making it at the same time.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,14 +14,18 @@ use anyhow::{Context, ensure};
 
 use crate::command::{output, root, step, succeeds};
 
-/// File that is written when everything in an environment is installed.
+/// File that is written last, when an environment is complete.
 const MARKER: &str = ".compiled";
 
-/// Requirements with hashes, beside the `.in` files from which `cargo xtask setup --lock` makes them.
+/// Requirements with hashes.
+///
+/// `cargo xtask setup --lock` makes them from the `.in` files beside them.
 pub(crate) const TOOLS: &str = "xtask/tools.txt";
 pub(crate) const PYTHON: &str = "python/requirements.txt";
 
-/// Returns the path of a tool in `xtask/tools.in`; installs all of them on first use.
+/// Returns the path of a tool in `xtask/tools.in`.
+///
+/// The first use installs all of them.
 pub(crate) fn tool(name: &str) -> anyhow::Result<PathBuf> {
     let folder = environment("tools", TOOLS, |folder| {
         if !succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {
@@ -39,7 +43,9 @@ pub(crate) fn tool(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin").join(name))
 }
 
-/// Returns the interpreter of the Python environment, with PyTorch; makes it on first use.
+/// Returns the interpreter of the Python environment with PyTorch.
+///
+/// The first use makes the environment.
 pub(crate) fn python() -> anyhow::Result<PathBuf> {
     let uv = tool("uv")?;
     let version = "import sys; assert sys.version_info >= (3, 11), sys.version";
@@ -48,7 +54,7 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
     let folder = environment("python", PYTHON, |folder| {
         let uv = |arguments: &str| {
             let mut command = Command::new(&uv);
-            // Installed files are links into uv's cache, so both lie in one folder.
+            // Installed files are links into uv's cache, so both must be in one folder.
             command.env("UV_CACHE_DIR", folder.with_file_name("uv"));
             command
                 .env("UV_HTTP_TIMEOUT", "180")
@@ -58,7 +64,7 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
         };
         let mut venv = uv("venv --quiet --python python3");
         step("make the environment", venv.arg(folder))?;
-        // Without bytecode, the first import compiles, and may not be allowed to write.
+        // Without bytecode, the first import would compile, and might not be allowed to write.
         let install = "pip install --quiet --compile-bytecode --require-hashes -r";
         step(
             "install PyTorch and the tools of Python",
@@ -73,7 +79,7 @@ pub(crate) fn python() -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin").join("python"))
 }
 
-/// Returns the folder of an environment, which `make` fills unless it is complete.
+/// Returns the folder of an environment, after `make` has completed it.
 fn environment(
     name: &str,
     requirements: &str,
@@ -100,7 +106,9 @@ fn environment(
     Ok(folder)
 }
 
-/// Makes a folder of the cache, unless it has the file `last`, which `make` creates last.
+/// Makes a folder of the cache, unless it has the file `last`.
+///
+/// `make` creates this file last.
 pub(crate) fn make_once(
     folder: &Path,
     last: &Path,
@@ -119,7 +127,7 @@ pub(crate) fn make_once(
     if last.is_file() { Ok(()) } else { make() }
 }
 
-/// Installs packages of Debian, through sudo unless the user is root.
+/// Installs packages of Debian, with sudo unless the user is root.
 pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let apt = |arguments: &[&str]| {
@@ -150,7 +158,7 @@ pub(crate) fn has(program: &str) -> bool {
     std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
 
-/// Returns the folder that holds everything that takes long to fetch.
+/// Returns the folder for everything that takes long to download.
 pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
     let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let below = |base: &OsStr, rest: &str| Path::new(base).join(rest);

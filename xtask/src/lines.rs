@@ -1,7 +1,8 @@
-//! `cargo xtask lines`: the size of each crate, of this checkout or another one.
+//! `cargo xtask lines`: size of each crate, of this checkout or another one.
 //!
-//! Tests are what only tests compile: code under `#[cfg(test)]`, the folders `tests`, `examples`
-//! and `benches`, and packages for tests. A file's size counts comments and blanks, but no tests.
+//! Test code is code that only tests compile: code under `#[cfg(test)]`, the folders `tests`,
+//! `examples` and `benches`, and packages for tests. The size of a file includes comments and blank
+//! lines, but no tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -58,7 +59,7 @@ fn is_in(path: &str, folder: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Whether the package in `folder` is there for tests only.
+/// `true` if the package in `folder` is only for tests.
 fn is_for_tests(folder: &str) -> bool {
     folder
         .split('/')
@@ -112,7 +113,7 @@ impl Size {
         self.restricted += other.restricted;
     }
 
-    /// The row of the table; the files come out in order of size.
+    /// Returns the row of the table, and sorts the files by size.
     fn row(&mut self, name: &str) -> String {
         self.files.sort_unstable();
         let (median, largest) = match &self.files[..] {

@@ -1,4 +1,4 @@
-//! `cargo xtask`: everything a developer runs here that is not plain cargo.
+//! `cargo xtask`: all developer tasks that plain cargo does not have.
 
 mod bench;
 mod budget;

@@ -1,9 +1,9 @@
-//! The tests of the Python package, installed into an environment.
+//! Tests of the Python package, which is installed into an environment.
 //!
-//! The environment finds PyTorch and the tools in the one of the cache, through a file of paths,
-//! and has nothing of its own but the package: from the files that the workspace's build has made,
-//! or from a wheel of the release profile. A wheel of the development profile would compile all
-//! dependencies again, which have fewer features without the rest of the workspace.
+//! The environment finds PyTorch and the tools in the environment of the cache, through a file of
+//! paths. It has only the package itself, from the workspace's build or from a wheel of the release
+//! profile. A wheel of the development profile would compile all dependencies again, because they
+//! have fewer features without the rest of the workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,10 @@ use crate::{install, wheel};
 /// Arguments of pytest: three files at a time, beside the tests of Rust.
 pub(crate) const IN_PARALLEL: [&str; 4] = ["-n", "3", "--dist", "loadfile"];
 
-/// `cargo xtask python`: the tests of the Python package alone. After `--release`, with a wheel of that profile: for tests that are
-/// made long. The other arguments go to pytest: files from `python/tests` on, or `-k` with words.
+/// `cargo xtask python`: runs only the tests of the Python package.
+///
+/// `--release` as the first argument uses a wheel of that profile, for tests that are made long.
+/// The other arguments go to pytest: files in `python/tests`, or `-k` with an expression.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let (python, arguments) = match arguments {
         [first, rest @ ..] if first == "--release" => (environment(&wheel::release()?)?, rest),
@@ -31,7 +33,9 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     )
 }
 
-/// `cargo xtask flags`: writes the flags that Python's `launch` takes, from the table of the launcher.
+/// `cargo xtask flags`: writes the flags of Python's `launch`.
+///
+/// They come from the table of the launcher.
 pub(crate) fn flags() -> anyhow::Result<()> {
     build()?;
     let python = root().join("python");
@@ -45,8 +49,9 @@ pub(crate) fn flags() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `cargo xtask test --upstream`: PyTorch's own suites for `torch.distributed`, all of them: collectives with rdzv and with
-/// gloo, and RPC.
+/// `cargo xtask test --upstream`: runs PyTorch's own suites.
+///
+/// These are the suites for `torch.distributed`: collectives with rdzv and with gloo, and RPC.
 pub(crate) fn upstream() -> anyhow::Result<()> {
     build()?;
     let python = installed()?;
@@ -62,25 +67,25 @@ pub(crate) fn upstream() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// pytest in the folder of the tests.
+/// Returns pytest in the folder of the tests.
 fn pytest(python: &Path) -> Command {
     let mut command = Command::new(python);
     command
         .current_dir(root().join("python").join("tests"))
         .args(["-m", "pytest"]);
-    // The developer's own Python is no part of it.
+    // The developer's own Python is not used.
     command.env_remove("PYTHONPATH").env_remove("VIRTUAL_ENV");
-    // The processes of xdist have to collect the same tests, of sets too.
+    // The processes of xdist must collect the same tests, even from sets.
     command.env("PYTHONHASHSEED", "0");
     command
 }
 
-/// Folders of tests that compute and bound no time.
+/// Folders of tests that need processor time but have no time limits.
 const UNHURRIED: [&str; 3] = ["docs", "typed", "upstream"];
 
-/// Runs the tests of the package in parallel, in an environment of [`installed`].
+/// Runs the tests of the package in parallel, after [`installed`].
 ///
-/// Without arguments, all but those of [`test_unhurried`].
+/// Without arguments, it runs all tests except those of [`test_unhurried`].
 pub(crate) fn test(python: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let mut pytest = pytest(python);
     pytest.args(IN_PARALLEL).args(arguments);
@@ -90,7 +95,7 @@ pub(crate) fn test(python: &Path, arguments: &[String]) -> anyhow::Result<()> {
     step_aside("tests of the Python package", &mut pytest)
 }
 
-/// Runs the tests that compute and bound no time, with the lowest priority.
+/// Runs the tests without time limits, with the lowest priority.
 pub(crate) fn test_unhurried(python: &Path) -> anyhow::Result<()> {
     let mut pytest = pytest(python);
     pytest.args(UNHURRIED);
@@ -106,7 +111,7 @@ fn build() -> anyhow::Result<()> {
 
 /// Returns the interpreter of an environment with the package.
 ///
-/// [`build`](crate::test::build) has compiled it.
+/// [`build`](crate::test::build) has compiled the package.
 pub(crate) fn installed() -> anyhow::Result<PathBuf> {
     let (python, site) = empty()?;
     let built = target_folder()?.join("debug");
@@ -117,7 +122,7 @@ pub(crate) fn installed() -> anyhow::Result<PathBuf> {
     step("copy the package", &mut copy)?;
     fs::copy(built.join("lib_rdzv.so"), package.join("_rdzv.abi3.so"))?;
     fs::copy(built.join("rdzv"), python.with_file_name("rdzv"))?;
-    // Entry points, name and version.
+    // These are entry points, name and version.
     let tools = install::python()?;
     let folder = tools.parent().unwrap_or(Path::new(""));
     let mut metadata = Command::new(&tools);
@@ -160,7 +165,7 @@ fn empty() -> anyhow::Result<(PathBuf, PathBuf)> {
     Ok((python, site))
 }
 
-/// Part of an installer: name, entry points, and the list of files.
+/// Program that writes name, entry points, and the list of files.
 const METADATA: &str = "\
 import pathlib, sys, build_backend
 site = pathlib.Path(sys.argv[1])

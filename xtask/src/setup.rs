@@ -1,6 +1,6 @@
-//! `cargo xtask setup`: installs what tests, benchmarks and checks need.
+//! `cargo xtask setup`: installs the programs for tests, benchmarks and checks.
 //!
-//! | what | from | installed by |
+//! | item | from | installed by |
 //! |---|---|---|
 //! | tools (nextest, uv, ruff, …) | `xtask/tools.txt` | pip |
 //! | one Python environment, with PyTorch | `python/requirements.txt` | uv |
@@ -14,7 +14,9 @@ use crate::command::{root, step};
 use crate::install::{PYTHON, TOOLS, python, tool};
 use crate::{etcd, slurm};
 
-/// Installs everything. With `--lock`, pins the newest versions of the requirements first.
+/// Installs everything.
+///
+/// With `--lock`, pins the newest versions of the requirements first.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     match arguments {
         [] => {}
@@ -32,7 +34,9 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// uv, which pins the requirements in `file` with their hashes, for every platform.
+/// Returns uv, which pins the requirements in `file`.
+///
+/// They have their hashes, for every platform.
 fn pin(file: &str) -> anyhow::Result<Command> {
     let compile = "pip compile --quiet --upgrade --universal --generate-hashes \
                    --no-emit-index-url --no-header --python-version 3.11";

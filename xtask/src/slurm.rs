@@ -1,4 +1,6 @@
-//! The Slurm that `interop/slurm` runs: the packages of Debian, and whether this machine can have nodes.
+//! Slurm for `interop/slurm`: Debian's packages, and a test of this machine.
+//!
+//! The test shows if the machine can have nodes.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -9,15 +11,17 @@ use anyhow::{Context, ensure};
 use crate::command::{output, step};
 use crate::install::{apt_install, has};
 
-/// Names the way in which Slurm follows the processes of a job, for the tests.
+/// Variable for the tests: the way in which Slurm tracks processes of a job.
 pub(crate) const PROCTRACK: &str = "RDZV_SLURM_PROCTRACK";
 
 const PACKAGES: [&str; 4] = ["slurmctld", "slurmd", "slurm-client", "munge"];
 
-/// Programs that a node is made with, beside them.
+/// Further programs with which a node is made.
 const TOOLS: [&str; 5] = ["ip", "nsenter", "unshare", "setpriv", "hostname"];
 
-/// The ways of following processes that can be tested here. Why there is none, or only one, is printed.
+/// Returns the ways of tracking processes that can be tested here.
+///
+/// The reason for a missing way is printed.
 pub(crate) fn proctracks() -> Vec<&'static str> {
     let skipped =
         |what: &str, reason: &anyhow::Error| println!("    {what} are skipped: {reason:#}");
@@ -34,7 +38,7 @@ pub(crate) fn proctracks() -> Vec<&'static str> {
     }
 }
 
-/// Installs what is missing, and tries to make a node.
+/// Installs missing programs, and tries to make a node.
 fn prepare() -> anyhow::Result<()> {
     let user = output(Command::new("id").arg("-u"))?;
     ensure!(user.trim() == "0", "nodes are made by root only");
@@ -55,7 +59,7 @@ fn prepare() -> anyhow::Result<()> {
     step("make a node and take it away", &mut node).context("no namespaces can be made")
 }
 
-/// Whether there is a freezer of control groups (version 1) that this process may use.
+/// Checks that there is a usable freezer of control groups (version 1).
 fn freezer() -> anyhow::Result<()> {
     let tasks = Path::new("/sys/fs/cgroup/freezer/tasks");
     let opened = OpenOptions::new().append(true).open(tasks);

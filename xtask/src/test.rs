@@ -1,9 +1,9 @@
-//! `cargo xtask test`: every test there is, with one command, on a machine that has cargo and Python.
+//! `cargo xtask test`: all tests with one command, given cargo and Python.
 //!
-//! nextest runs the tests of Rust, pytest those of `interop/` (PyTorch against the binaries just
-//! built), of the Python package ([`crate::python`]) and of the manifests in `examples/kubernetes`.
-//! Tests that need an etcd server, or gigabytes of memory, are ignored by a plain `cargo test`, and
-//! run here. PyTorch or etcd missing is a failure, never a skip.
+//! nextest runs the tests of Rust. pytest runs the tests of `interop/` (PyTorch against the built
+//! binaries), of the Python package ([`crate::python`]), and of the manifests in
+//! `examples/kubernetes`. A plain `cargo test` ignores tests that need an etcd server or gigabytes
+//! of memory; they run here. If PyTorch or etcd is missing, the run fails; it never skips tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("RDZV_PLACEMENT", "placement"),
 ];
 
-/// Files of the build folder that the interop suite needs beside them.
+/// Files of the build folder that the interop suite also needs.
 const BESIDE: [(&str, &str); 2] = [
     ("RDZV_BINARY", "rdzv"),
     ("RDZV_DLPACK_BORDER", "libdlpack_border.so"),
@@ -33,8 +33,10 @@ const BESIDE: [(&str, &str); 2] = [
 /// Folder of the tests with a real Slurm.
 const SLURM: &str = "interop/slurm";
 
-/// Runs all tests; with arguments, runs pytest alone and passes them on, for example `-k queue`. `--upstream` alone
-/// runs PyTorch's own suites.
+/// Runs all tests, or with arguments only pytest.
+///
+/// The arguments are passed on, for example `-k queue`. `--upstream` alone runs PyTorch's own
+/// suites.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     if arguments == ["--upstream"] {
         return python::upstream();
@@ -47,10 +49,11 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     python::test(&python::installed()?, arguments)
 }
 
-/// Runs every suite, of programs that [`build`] compiled with the same `variables`, and names all that failed.
+/// Runs every suite, and names all that failed.
 ///
-/// Tests of Rust bound more times. Beside them run `aside` and tests of Python that bound no time, with
-/// the lowest priority.
+/// [`build`] compiled the programs with the same `variables`. Tests of Rust have more time limits.
+/// So `aside` and the tests of Python without time limits run beside them, with the lowest
+/// priority.
 pub(crate) fn suites(
     variables: &Variables,
     aside: impl FnOnce() -> anyhow::Result<()> + Send,
@@ -88,7 +91,7 @@ pub(crate) fn suites(
     bail!("{}", failures.join("\n"))
 }
 
-/// The result of a thread; its panic goes on here.
+/// Returns the result of a thread, or continues its panic.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread
         .join()
@@ -128,7 +131,7 @@ fn examples(variables: &Variables) -> anyhow::Result<()> {
     step_aside("examples of the documentation", &mut command)
 }
 
-/// Checks the manifests of Kubernetes, and what the `rdzv` that [`build`] compiled makes of them.
+/// Checks the manifests of Kubernetes with the `rdzv` that [`build`] compiled.
 fn manifests() -> anyhow::Result<()> {
     let mut pytest = Command::new(install::python()?);
     pytest
@@ -166,7 +169,9 @@ fn interop(arguments: &[String]) -> anyhow::Result<()> {
     step_aside("tests with PyTorch", &mut pytest)
 }
 
-/// Lets the binary of all test programs link its names, and returns the paths of `names`.
+/// Makes the binary of all test programs link its names.
+///
+/// Returns the paths of `names`.
 pub(crate) fn programs(all: &Path, names: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     step("names of the test programs", &mut Command::new(all))?;
     let folder = all.with_file_name("programs");
@@ -178,7 +183,9 @@ pub(crate) fn programs(all: &Path, names: &[&str]) -> anyhow::Result<Vec<PathBuf
     paths.collect()
 }
 
-/// Returns a subcommand of cargo that [`crate::setup`] installed, started as cargo would start it.
+/// Returns a subcommand of cargo that [`crate::setup`] installed.
+///
+/// It is started as cargo would start it.
 pub(crate) fn cargo_tool(name: &str) -> anyhow::Result<Command> {
     let mut tool = builder(install::tool(&format!("cargo-{name}"))?);
     tool.arg(name);

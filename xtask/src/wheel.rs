@@ -1,7 +1,7 @@
-//! `cargo xtask wheel`: the Python package, with the launcher in it.
+//! `cargo xtask wheel`: builds the Python package, with the launcher in it.
 //!
-//! The build backend of the package itself does it (`python/build/build_backend.py`), so that this
-//! wheel is the one that `pip install .` makes.
+//! The build backend of the package does it (`python/build/build_backend.py`). So this wheel is the
+//! same as that of `pip install .`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,24 +12,24 @@ use anyhow::{Context, bail, ensure};
 use crate::command::{Variables, builder, root, step, target_folder};
 use crate::install;
 
-/// The newest glibc that a wheel for others may need: PyTorch needs it too.
+/// Newest glibc that a published wheel may need: PyTorch needs it too.
 const GLIBC_ACCEPTED: &str = "2.28";
 
-/// The glibc that such a wheel is linked for, and its name as a platform.
+/// Glibc for which such a wheel is linked, and its name as a platform.
 const GLIBC: &str = "2.17";
 const MANYLINUX: &str = "manylinux_2_17";
 
-/// Which wheel is built, and where it is put.
+/// Wheel to build, and its destination.
 #[derive(Debug, Default)]
 struct Options {
-    /// For machines with an older glibc, with zig as the linker.
+    /// `true` for machines with an older glibc, with zig as the linker.
     zig: bool,
-    /// The Rust target, with `zig`.
+    /// Rust target, with `zig`.
     target: Option<String>,
     out: Option<PathBuf>,
 }
 
-/// Builds a wheel as the arguments say.
+/// Builds the wheel that the arguments select.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let options = options(arguments)?;
     let out = match &options.out {
@@ -67,12 +67,12 @@ fn options(arguments: &[String]) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// A wheel of the release profile for this machine.
+/// Builds a wheel of the release profile for this machine.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
     build(&target_folder()?.join("wheel"), "", &[])
 }
 
-/// A release that runs wherever glibc is [`GLIBC`] or newer.
+/// Builds a wheel that runs with glibc [`GLIBC`] or newer.
 fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let target = target.unwrap_or(&host);
@@ -100,7 +100,7 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Has the build backend put a wheel into `out`, which holds nothing else afterwards.
+/// Builds a wheel into `out`, which has nothing else afterwards.
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
     let python = install::python()?;
     let tools = python.parent().context("the tools have a folder")?;
@@ -123,7 +123,7 @@ fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<P
     }
 }
 
-/// The wheels in a folder.
+/// Returns the wheels in a folder.
 fn wheels(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = folder.read_dir()?;
     let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
@@ -132,7 +132,7 @@ fn wheels(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The program of pip, without an environment of its own.
+/// Program of pip without a separate environment.
 const BUILD: &str = "\
 import sys, build_backend
 build_backend.build_wheel(sys.argv[1], {'build-args': sys.argv[2]})";

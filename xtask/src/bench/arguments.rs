@@ -1,8 +1,8 @@
-//! What every benchmark is told on the command line.
+//! Command line arguments of every benchmark.
 
 use anyhow::{Context, bail, ensure};
 
-/// How often to measure: `--runs N`, or `default`.
+/// Returns the number of runs: `--runs N`, or `default`.
 pub(super) fn runs(benchmark: &str, arguments: &[String], default: usize) -> anyhow::Result<usize> {
     let runs = match arguments {
         [] => default,

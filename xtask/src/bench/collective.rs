@@ -1,9 +1,9 @@
-//! `cargo xtask bench collective`: `all_reduce` of our process group beside gloo's, and a message to another rank and
-//! back, on loopback.
+//! `cargo xtask bench collective`: `all_reduce` and messages, against gloo.
 //!
-//! Every rank is a process; both sides find one another through the same kind of store (`rdzv
-//! store`), a group of its own for each measurement. The figure of a run is the median time of one
-//! `all_reduce`, or of a message there and back, at rank 0.
+//! Messages go to another rank and back, on loopback. Every rank is a process. Both sides meet
+//! through the same kind of store (`rdzv store`), with a separate group for each measurement. The
+//! figure of a run is the median time at rank 0 of one `all_reduce`, or of a message to the other
+//! rank and back.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::install;
 
 const PEER: &str = include_str!("collective_peer.py");
 
-/// World size, name of the figure, name.
+/// World size, name of the figure, and name of the case.
 const CASES: [(u32, &str, &str); 9] = [
     (2, "4", "2 ranks, 4 B"),
     (2, "65536", "2 ranks, 64 KiB"),
@@ -31,7 +31,7 @@ const CASES: [(u32, &str, &str); 9] = [
     (2, "message 16777216", "message, 16 MiB"),
 ];
 
-/// What two of the three sizes have to reach for each world size.
+/// Factor that two of the three sizes must reach for each world size.
 const FASTER: f64 = 1.5;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {
@@ -61,7 +61,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     }
     let title = format!("bench collective, all_reduce and messages of f32, {runs} runs");
     let mut met = table::print(&title, "gloo", &cases);
-    // Of messages only that they are not slower.
+    // Messages only must not be slower.
     for of_world in cases[..6].chunks(3) {
         let faster = of_world.iter().filter(|case| case.advantage() >= FASTER);
         met &= faster.count() >= 2;
@@ -89,7 +89,7 @@ fn group(
         Peer::start(command().args(words))
     });
     let mut ranks = ranks.collect::<anyhow::Result<Vec<Peer>>>()?;
-    let figures = ranks[0].answer().context("rank 0 said no figures")?;
+    let figures = ranks[0].answer().context("rank 0 printed no figures")?;
     for (rank, peer) in ranks.into_iter().enumerate() {
         let status = peer.end()?;
         ensure!(status.success(), "rank {rank} failed ({status})");

@@ -1,8 +1,8 @@
-"""One rank of a gloo group that does nothing but reduce, and exchange messages.
+"""One rank of a gloo group that only reduces and exchanges messages.
 
-Arguments: host:port of a store, rank, world size, name of the group. Rank 0 prints one line of JSON:
-the median seconds of one `all_reduce`, by size in bytes; and with two ranks, of a message to the other
-one and back, as `message` and the size.
+Arguments: host:port of a store, rank, world size, name of the group. Rank 0 prints one line of JSON
+with the median seconds of one `all_reduce`, by size in bytes. With two ranks it also has the median
+seconds of a message to the other rank and back, as `message` and the size.
 """
 
 import json
@@ -52,5 +52,5 @@ for size, rounds in ROUNDS if world_size == 2 else ():
 dist.barrier()
 if rank == 0:
     print(json.dumps(figures), flush=True)
-# Ends here and now: threads of gloo may still hold what would be torn down.
+# The process ends immediately: threads of gloo may still use objects that would be destroyed.
 os._exit(0)

@@ -1,4 +1,4 @@
-//! Workers that write as fast as they can, and a console that shows all of it.
+//! Workers that write as fast as they can, and a console that shows everything.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,17 +13,17 @@ use super::worker::{self, LINE};
 /// Size of one read of the console.
 const READ: usize = 256 << 10;
 
-/// The output of each worker, in files that are made before the measurement.
+/// Output of each worker, in files that are made before the measurement.
 pub(super) struct Flood {
     folder: tempfile::TempDir,
     workers: u32,
-    /// Lines of all workers together.
+    /// Number of lines of all workers together.
     pub(super) lines: usize,
 }
 
 pub(super) struct Poured {
     pub(super) megabytes_per_second: f64,
-    /// Lines that did not arrive as they were written.
+    /// Number of lines that arrived damaged.
     pub(super) torn: usize,
 }
 
@@ -52,9 +52,9 @@ impl Flood {
         let mut command = launcher.play(&labelled(self.workers, folder.path()), "pour")?;
         command.args([&notes, self.folder.path()]);
         let mut launch = Running::start(command.stdout(Stdio::piped()))?;
-        let mut console = launch.0.stdout.take().expect("stdout was asked for");
+        let mut console = launch.0.stdout.take().expect("stdout is piped");
         let expected = self.lines * (LINE + "[default0]:".len());
-        // Its pages are touched here: while the flood runs, the reader does nothing but read.
+        // Its pages are accessed here, so that the reader does nothing but read during the flood.
         let mut shown = vec![b'.'; expected + READ];
         let (mut end, mut last_byte) = (0, 0);
         loop {
@@ -79,7 +79,7 @@ impl Flood {
     }
 }
 
-/// How many lines are as they were written, each once, and in the order of their worker.
+/// Returns the number of correct lines, each once and in its worker's order.
 fn whole(shown: &[u8], workers: u32) -> usize {
     let mut next = vec![0; workers as usize];
     let mut whole = 0;
@@ -94,7 +94,7 @@ fn whole(shown: &[u8], workers: u32) -> usize {
     whole
 }
 
-/// Rank and number of a line with its label, if every byte of it is right.
+/// Returns rank and number of a labelled line, if every byte of it is right.
 fn read(shown: &[u8]) -> Option<(u32, usize)> {
     let shown = str::from_utf8(shown).ok()?;
     let (label, said) = shown.strip_prefix("[default")?.split_once("]:")?;
@@ -103,7 +103,7 @@ fn read(shown: &[u8]) -> Option<(u32, usize)> {
     (said == line(rank, number)).then_some((rank, number))
 }
 
-/// A line of the flood: everything in it follows from rank and number.
+/// Returns a line of the flood, which follows from rank and number.
 fn line(rank: u32, number: usize) -> String {
     let mut line = format!("rank {rank} line {number} ");
     let mut state = (u64::from(rank) << 32) + number as u64 + 1;

@@ -1,11 +1,10 @@
-//! `cargo xtask bench launch`: what it costs to start workers, to replace a dead one and to label
-//! the output of a chatty one.
+//! `cargo xtask bench launch`: costs of starts, of replacements and of output.
 //!
 //! | quantity | from | to |
 //! |---|---|---|
 //! | start | the launcher is started with two `/bin/true` | it has ended |
-//! | memory | the same runs | largest resident size of any of its processes |
-//! | replacement | the last instruction of a dying worker, of two | the first of its replacement |
+//! | memory | the same runs | largest resident size of any process of the launcher |
+//! | replacement | last instruction of one of two workers | first instruction of its replacement |
 //! | tee | a worker begins to write to its labelled stdout | the console has the last byte |
 
 use anyhow::ensure;
@@ -17,7 +16,7 @@ use super::table::{self, Better, Comparison};
 use super::worker;
 use crate::install;
 
-/// Enough for both sides to be busy for a noticeable time: 60 MB.
+/// Number of lines, 60 MB: both sides are busy for a noticeable time.
 const FLOOD_LINES: usize = 600_000;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {
@@ -51,7 +50,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Milliseconds from the death of a worker to the start of the next attempt.
+/// Returns the milliseconds from the death of a worker to the next attempt.
 fn replace(launcher: &Launcher) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir()?;
     let notes = folder.path().join("notes");

@@ -1,4 +1,4 @@
-//! The two launchers that are compared, and what they start: workers that play a part.
+//! Launchers that are compared, and the workers that they start.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use nix::unistd::Pid;
 
 use super::{release_binary, this_program, worker};
 
-/// One side.
+/// One side of the comparison.
 pub(super) struct Launcher {
     words: Vec<PathBuf>,
 }
 
 impl Launcher {
-    /// `rdzv run`, built optimised, and the torchrun beside this interpreter.
+    /// Returns an optimised `rdzv run`, and the torchrun of this interpreter.
     pub(super) fn both(python: &Path) -> anyhow::Result<[Self; 2]> {
         let ours = Self {
             words: vec![release_binary()?, PathBuf::from("run")],
@@ -27,7 +27,7 @@ impl Launcher {
         Ok([ours, theirs])
     }
 
-    /// A launch of workers with these flags, of the program that is still to be named.
+    /// Returns a launch of workers with these flags, without the program.
     pub(super) fn launch<F: AsRef<OsStr>>(&self, flags: &[F]) -> Command {
         let mut command = Command::new(&self.words[0]);
         command
@@ -40,7 +40,7 @@ impl Launcher {
         command
     }
 
-    /// A launch of workers that play this part (see [`worker`]).
+    /// Returns a launch of workers that play this part (see [`worker`]).
     pub(super) fn play<F: AsRef<OsStr>>(&self, flags: &[F], part: &str) -> anyhow::Result<Command> {
         let mut command = self.launch(flags);
         command
@@ -50,7 +50,7 @@ impl Launcher {
     }
 }
 
-/// The flags by which as many workers have their output labelled, with logs in `folder`.
+/// Returns flags for workers with labelled output, and logs in `folder`.
 pub(super) fn labelled(workers: u32, folder: &Path) -> [OsString; 6] {
     [
         "--nproc-per-node".into(),
@@ -62,7 +62,7 @@ pub(super) fn labelled(workers: u32, folder: &Path) -> [OsString; 6] {
     ]
 }
 
-/// A process, which ends with this.
+/// Process that is killed at the drop.
 pub(super) struct Running(pub(super) Child);
 
 impl Running {
@@ -77,7 +77,7 @@ impl Running {
         self.0.id()
     }
 
-    /// Sends SIGTERM, so that no worker stays, and waits until the process has ended.
+    /// Sends SIGTERM, so that no worker stays, and waits for the process.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         signal(self.pid(), Signal::SIGTERM)?;
         self.0.wait()?;
@@ -87,7 +87,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when it has ended already. Workers notice that their parent is gone.
+        // Both fail only if the process has already ended. Workers detect that their parent has
+        // ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

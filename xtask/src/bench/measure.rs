@@ -1,8 +1,8 @@
-//! The parent that measures: runs one command and reports its wall time and peak memory.
+//! Parent process that measures wall time and peak memory of one command.
 //!
-//! It is a process of its own for each run, because what the kernel keeps about finished children
-//! is the largest of all of them. Its own resident size, some 2 MB, is the least it can report: the
-//! kernel counts what a child was before it executed its program.
+//! It is a separate process for each run, because the kernel reports the maximum of all finished
+//! children. The minimum that it can report is its own resident size, some 2 MB. The kernel counts
+//! the size of a child before it executed its program.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -16,15 +16,15 @@ use crate::command::output;
 
 pub(super) const NAME: &str = "measure-one";
 
-/// What one run of a command took.
+/// Resources of one run of a command.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Usage {
     pub(super) wall_seconds: f64,
-    /// Resident size of the largest process among the command and all it waited for.
+    /// Resident size of the largest process among the command and its children.
     pub(super) peak_megabytes: f64,
 }
 
-/// Runs a command under a fresh measuring parent.
+/// Runs a command under a new measuring parent.
 pub(super) fn measure(measured: &Command) -> anyhow::Result<Usage> {
     let mut command = Command::new(this_program()?);
     command.args(["bench", NAME]).arg(measured.get_program());
@@ -33,7 +33,7 @@ pub(super) fn measure(measured: &Command) -> anyhow::Result<Usage> {
         .with_context(|| format!("failed to read the measurement '{}'", text.trim()))
 }
 
-/// The measuring parent itself.
+/// Runs this program as the measuring parent.
 pub(super) fn run(words: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = words.split_first().context("no command to measure")?;
     let start = Instant::now();

@@ -1,9 +1,8 @@
-//! `cargo xtask bench`: rdzv and PyTorch side by side, alternating, on the same machine.
+//! `cargo xtask bench`: comparison of rdzv and PyTorch on the same machine.
 //!
-//! One side is never measured alone: runs alternate, so that a busy minute of the machine hits
-//! both, and what is printed are medians and their ratio. [`measure`] and [`worker`] are this
-//! program in its other parts: it starts itself as the parent that measures and as the worker that
-//! is started.
+//! Runs of both sides alternate, so a busy minute of the machine affects both. The output is
+//! medians and their ratio. [`measure`] and [`worker`] are other parts of this program: it starts
+//! itself as the measuring parent and as the worker.
 
 mod agent;
 mod arguments;
@@ -32,7 +31,7 @@ const NAMES: &str = "`agent`, `collective`, `launch`, `rendezvous`, `rpc` or `st
 
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let Some((what, rest)) = arguments.split_first() else {
-        bail!("say what to measure: {NAMES}");
+        bail!("name a benchmark: {NAMES}");
     };
     let runs = |default| arguments::runs(what, rest, default);
     match what.as_str() {
@@ -48,22 +47,22 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         "store" => store::run(runs(5)?),
         measure::NAME => measure::run(rest),
         worker::NAME => worker::run(rest),
-        other => bail!("there is no benchmark '{other}': say {NAMES}"),
+        other => bail!("there is no benchmark '{other}': name one of {NAMES}"),
     }
 }
 
-/// The optimised `rdzv`, built now if it is not up to date.
+/// Returns the optimised `rdzv`, built now if it is not up to date.
 fn release_binary() -> anyhow::Result<PathBuf> {
     optimised("rdzv")
 }
 
-/// One of the programs that tests start, optimised.
+/// Returns one of the programs that tests start, optimised.
 fn test_program(name: &str) -> anyhow::Result<PathBuf> {
     let all = optimised("rdzv-test-programs")?;
     crate::test::programs(&all, &[name]).map(|mut programs| programs.remove(0))
 }
 
-/// The program of the package with the same name, built optimised.
+/// Builds the program of the package with the same name, optimised.
 fn optimised(name: &str) -> anyhow::Result<PathBuf> {
     step(
         &format!("build {name} optimised"),
@@ -74,7 +73,7 @@ fn optimised(name: &str) -> anyhow::Result<PathBuf> {
     Ok(binary)
 }
 
-/// This program, to be started again in another part.
+/// Returns the path of this program, to start it again in another part.
 fn this_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("failed to find this program's own file")
 }

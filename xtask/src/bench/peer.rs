@@ -1,4 +1,4 @@
-//! A process that is asked, or that those who are measured meet at.
+//! Process that answers questions, or a server of the measured processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::launcher::Running;
 
-/// A process that answers lines with lines, and runs until this is dropped.
+/// Process that answers lines with lines, and runs until the drop.
 pub(crate) struct Peer {
     process: Running,
     questions: ChildStdin,
@@ -29,19 +29,19 @@ impl Peer {
         writeln!(self.questions, "{what}").with_context(|| format!("'{what}' is not read any more"))
     }
 
-    /// The next line that it writes, as JSON.
+    /// Returns its next line of output, as JSON.
     pub(super) fn answer(&mut self) -> anyhow::Result<Value> {
         let line = self.line()?;
         serde_json::from_str(&line).with_context(|| format!("it answered '{}'", line.trim()))
     }
 
-    /// The JSON that it answers to a line.
+    /// Sends a line, and returns the JSON of the answer.
     pub(crate) fn ask(&mut self, what: &str) -> anyhow::Result<Value> {
         self.tell(what)?;
         self.answer()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended.
     pub(super) fn end(mut self) -> anyhow::Result<ExitStatus> {
         Ok(self.process.0.wait()?)
     }
@@ -53,23 +53,23 @@ impl Peer {
     }
 }
 
-/// A server that runs until this is dropped.
+/// Server that runs until the drop.
 pub(crate) struct Server {
     peer: Peer,
     pub(super) port: u16,
 }
 
 impl Server {
-    /// Starts it, and waits until it says where it listens: at the end of its first line.
+    /// Starts the server, and waits for its port at the end of its first line.
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
-        // PyTorch's server reports every reply that a closed connection does not take.
+        // PyTorch's server reports every reply that cannot be sent on a closed connection.
         let mut peer = Peer::start(command.stderr(Stdio::null()))?;
         let line = peer.line()?;
-        let port = port(&line).with_context(|| format!("a server said '{}'", line.trim()))?;
+        let port = port(&line).with_context(|| format!("a server printed '{}'", line.trim()))?;
         Ok(Self { peer, port })
     }
 
-    /// Its address on loopback.
+    /// Returns its address on loopback.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }

@@ -1,11 +1,11 @@
-//! What the kernel says about the processes of a launcher.
+//! Data of the kernel about the processes of a launcher.
 
 use std::collections::BTreeSet;
 use std::{fs, io};
 
 use anyhow::Context;
 
-/// The processes of a launch except for its workers: whatever is not below one of those.
+/// Returns the processes of a launch except its workers and their descendants.
 pub(super) fn launcher_processes(launcher: u32, workers: &BTreeSet<u32>) -> Vec<u32> {
     let mut found = vec![launcher];
     let mut next = 0;
@@ -21,7 +21,7 @@ pub(super) fn launcher_processes(launcher: u32, workers: &BTreeSet<u32>) -> Vec<
     found
 }
 
-/// The children of a process, by the threads that started them.
+/// Returns the children of a process, by the threads that started them.
 pub(super) fn children(process: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
     let threads = threads.into_iter().flatten().flatten();
@@ -34,8 +34,10 @@ pub(super) fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Nanoseconds that the threads of these processes have been on a processor. A thread that ends while
-/// they are counted does not count: what is measured has the same threads all the time.
+/// Returns the nanoseconds that the threads of these processes have run.
+///
+/// A thread that ends during the count does not count: the measured processes have the same threads
+/// all the time.
 pub(super) fn processor_time(processes: &[u32]) -> anyhow::Result<u64> {
     let mut sum = 0;
     for process in processes {
@@ -57,20 +59,22 @@ pub(super) fn processor_time(processes: &[u32]) -> anyhow::Result<u64> {
     Ok(sum)
 }
 
-/// A thread that is no more has no file, or one that cannot be read any more.
+/// `true` if the thread has ended: its file is missing or unreadable.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// Proportional set size of these processes in MiB: pages that several share count once.
+/// Returns the proportional set size of these processes in MiB.
+///
+/// Pages that several processes share count once.
 pub(super) fn proportional_size(processes: &[u32]) -> anyhow::Result<f64> {
     let mut sum = 0.0;
     for process in processes {
         let path = format!("/proc/{process}/smaps_rollup");
         let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
         let kilobytes = kilobytes(&text, "Pss:");
-        sum += kilobytes.with_context(|| format!("{path} does not say Pss"))?;
+        sum += kilobytes.with_context(|| format!("{path} has no Pss"))?;
     }
     Ok(sum / 1024.0)
 }
@@ -95,7 +99,7 @@ mod tests {
     fn this_process_has_a_size_and_has_run() {
         let us = [std::process::id()];
         assert!(proportional_size(&us).unwrap() > 0.1);
-        // The kernel counts whenever it looks; it does so if there is something to see.
+        // The kernel updates the count at intervals, so the process runs until there is a count.
         while processor_time(&us).unwrap() == 0 {}
         assert!(launcher_processes(us[0], &BTreeSet::new()).contains(&us[0]));
     }

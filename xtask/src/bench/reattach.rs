@@ -1,9 +1,9 @@
-//! `cargo xtask bench rendezvous reattach`: 10,000 agents hold a round, and their coordinator is killed.
+//! `cargo xtask bench rendezvous reattach`: 10,000 agents lose a coordinator.
 //!
-//! All agents are in one process with a connection each over loopback. The coordinator is the
-//! process of `rdzv store` that serves, which is the only voter or one of three. After each kill
-//! the agents reattach to the next coordinator, and then one agent joins again, which leads all of
-//! them to the next round.
+//! The agents hold a round. All of them are in one process, with a connection each over loopback.
+//! The coordinator is the process of `rdzv store` that serves. It is the only voter or one of
+//! three. After each kill the agents reattach to the next coordinator. Then one agent joins again,
+//! which leads all of them to the next round.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,13 +22,17 @@ use super::{release_binary, test_program};
 
 const AGENTS: u64 = 10_000;
 
-/// Time without a coordinator after which an agent would suspend its workers, in milliseconds.
+/// Milliseconds without a coordinator until an agent would suspend workers.
 const FENCE: &str = "3000";
 
-/// Life of a store before a kill. A shorter life is followed by a pause, and new voters need time to join.
+/// Life of a store before a kill.
+///
+/// A shorter life is followed by a pause, and new voters need time to join.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Most seconds until all agents have reattached, and until all of them hold the next round.
+/// Maximum seconds until all agents have reattached.
+///
+/// The second limit applies until all of them hold the next round.
 const ATTACHED: f64 = 1.5;
 const FORMED: f64 = 3.0;
 
@@ -51,7 +55,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
             };
             Server::start(&mut store)
         });
-        // They start in order, so each has the first address that is free.
+        // The stores start in order, so each has the first free address.
         let stores = stores.collect::<anyhow::Result<Vec<_>>>()?;
         coordinator(&places);
         let agents = AGENTS.to_string();
@@ -98,7 +102,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until exactly one of the places coordinates, and returns its index.
+/// Waits until exactly one address coordinates, and returns its index.
 fn coordinator(places: &[SocketAddr]) -> usize {
     loop {
         let found = places.iter().enumerate();
@@ -112,7 +116,7 @@ fn coordinator(places: &[SocketAddr]) -> usize {
 
 /// Asks the process at an address if it coordinates.
 fn coordinates(place: SocketAddr) -> anyhow::Result<bool> {
-    // The store's greeting, and its ping with a number to which a coordinator has an answer.
+    // The store's greeting, and its ping with a number for which a coordinator has an answer.
     const QUESTION: [u8; 10] = *b"\x00\xce\xf7\x85\x3c\x0dRdzv";
     let mut stream = TcpStream::connect(place)?;
     stream.write_all(&QUESTION)?;
@@ -121,16 +125,18 @@ fn coordinates(place: SocketAddr) -> anyhow::Result<bool> {
     Ok(&answer == b"Rdz1")
 }
 
-/// The process with all agents.
+/// Process with all agents.
 struct Crowd {
     peer: Peer,
-    /// Agents that have reattached, counted over all kills.
+    /// Number of reattached agents, counted over all kills.
     returns: u64,
     fences: u64,
 }
 
 impl Crowd {
-    /// Waits for a fact of this name with at least this number. Returns the number, and the time in seconds.
+    /// Waits for a fact of this name with at least this number.
+    ///
+    /// Returns the number, and the time in seconds.
     fn wait_for(&mut self, name: &str, least: u64) -> anyhow::Result<(u64, f64)> {
         loop {
             let fact = self.peer.answer()?;
@@ -147,7 +153,7 @@ impl Crowd {
     }
 }
 
-/// Seconds since the epoch, the clock of the facts.
+/// Returns the seconds since the epoch, the clock of the facts.
 fn now() -> f64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
     elapsed.map_or(0.0, |elapsed| elapsed.as_secs_f64())

@@ -1,11 +1,11 @@
-//! `cargo xtask bench rendezvous`: how long it takes until all agents of a round hold their rank.
+//! `cargo xtask bench rendezvous`: time until all agents hold their rank.
 //!
-//! Both sides are one process with all agents in it, each with a connection of its own over
-//! loopback. PyTorch's are threads, and so are ours up to 128; from 1,000 on ours alone are
-//! measured, as machines over one thread's sockets. The server is in PyTorch's process, and a
-//! process of its own on our side. PyTorch's agents are given up after a minute; their figures are
-//! lower bounds then, and said to be. Agents are connected before the clock starts, except where
-//! both times are given.
+//! Each side is one process with all agents, each with a separate connection over loopback.
+//! PyTorch's agents are threads, and so are ours up to 128. From 1,000 on only our agents are
+//! measured, as machines over the sockets of one thread. PyTorch's server is in its process, and
+//! our server is a separate process. After a minute the benchmark stops waiting for PyTorch's
+//! agents. Their figures are then lower bounds, and are marked as such. Agents are connected before
+//! the clock starts, unless both times are given.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ use crate::install;
 
 const PEER: &str = include_str!("rendezvous_peer.py");
 
-/// Numbers of agents that both sides are measured with.
+/// Numbers of agents for both sides.
 const BESIDE: [(u32, &str); 4] = [
     (8, "8 agents"),
     (32, "32 agents"),
@@ -29,13 +29,13 @@ const BESIDE: [(u32, &str); 4] = [
     (128, "128 agents"),
 ];
 
-/// Numbers of agents that ours alone are measured with.
+/// Numbers of agents for our side alone.
 const ALONE: [u32; 2] = [1_000, 10_000];
 
-/// How many times faster 64 agents have to be.
+/// Factor by which our 64 agents must be faster.
 const FASTER: f64 = 20.0;
 
-/// Most seconds until 10,000 agents are connected and hold their ranks.
+/// Maximum seconds until 10,000 agents are connected and hold their ranks.
 const SECONDS: f64 = 10.0;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {
@@ -86,14 +86,14 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Seconds until as many agents of PyTorch hold their rank.
+/// Returns the seconds until this number of PyTorch's agents hold their rank.
 fn theirs(python: &Path, agents: u32) -> anyhow::Result<f64> {
-    // A process for each round: agents that were given up would go on.
+    // There is a process for each round, because agents that did not finish would continue.
     let text = output(Command::new(python).args(["-c", PEER, &agents.to_string()]))?;
     let value: Value = serde_json::from_str(&text)?;
     let missing = number(&value, "missing")?;
     if missing > 0.0 {
-        println!("    {missing} of PyTorch's {agents} agents held no rank when they were given up");
+        println!("    {missing} of PyTorch's {agents} agents held no rank after the time limit");
     }
     number(&value, "seconds")
 }

@@ -1,9 +1,12 @@
-"""PyTorch's dynamic rendezvous: one round of as many agents as its argument says, each a handler in
-a thread with a connection of its own, all in this process with the server.
+"""PyTorch's dynamic rendezvous: one round of the specified number of agents.
 
-One line of JSON: seconds until all hold their rank, and how many hold none if it takes too long. It may
-never end: a node that does not get its heartbeat written for 15 seconds counts as lost, and
-with many agents that race for every write, nodes may be lost as fast as others join.
+Each agent is a handler in a thread with a separate connection. All agents are in this process with
+the server.
+
+The output is one line of JSON: the seconds until all hold their rank, and the number of agents
+without a rank after the time limit. The round may never end: a node whose heartbeat is not written
+for 15 seconds counts as lost. If many agents race for every write, nodes may be lost as fast as
+others join.
 """
 
 import json
@@ -58,5 +61,5 @@ def measure(agents):
 
 
 print(json.dumps(measure(int(sys.argv[1]))), flush=True)
-# In order, the ends of this many stores would be reported by one another.
+# At an orderly end, the many stores would report each other's ends.
 os._exit(0)

@@ -1,7 +1,8 @@
-"""One worker of PyTorch's RPC that does what it is told, line by line, and is measured.
+"""One worker of PyTorch's RPC that executes commands, and is measured.
 
-Its argument is "default" or "uv_basic"; rank, world size and store are in its environment, as an agent
-sets it. It says `{}` when it is ready, and answers every line of its input with one line of JSON:
+Its argument is "default" or "uv_basic". Rank, world size and store are in its environment, as an
+agent sets it. It prints `{}` when it is ready, and answers every line of its input with one line of
+JSON:
 
 - init       joins the group: `seconds`
 - calls      calls the next worker: `latency_p50`, `latency_p99`, `paced_p50` (one call every 10 ms),
@@ -18,7 +19,7 @@ import sys
 import time
 import warnings
 
-# What all sides of the benchmark do; the program of ours has the same figures.
+# Parameters of all sides of the benchmark; our program has the same numbers.
 CALLS, PACED_CALLS, CALLS_IN_FLIGHT, IN_FLIGHT, BULK_CALLS = 1000, 100, 3000, 64, 10
 BULK_ELEMENTS = 16 << 20
 WARM_CALLS, WARM_BULK_CALLS = 50, 1
@@ -32,25 +33,25 @@ import torch
 import torch.distributed.rpc as rpc
 
 torch.set_num_threads(1)
-# It warns of what it does itself.
+# torch warns about things that it does itself.
 warnings.simplefilter("ignore")
 
 
 def nothing():
-    """The empty call."""
+    """Does nothing: the empty call."""
 
 
 def take(values):
-    """Lets a tensor arrive."""
+    """Receives a tensor."""
 
 
 def give_back(values):
-    """Lets a tensor arrive, and return."""
+    """Receives a tensor, and returns it."""
     return values
 
 
 def used():
-    """What this process has at the moment."""
+    """Returns the current resources of this process."""
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return {
         "threads": int(status["Threads"]),
@@ -69,7 +70,7 @@ def init():
 
 
 def one_by_one(peer, calls, pause=0.0):
-    """Seconds of each of some empty calls, in order of size."""
+    """Returns the seconds of each of some empty calls, sorted."""
     times = []
     for _ in range(calls):
         if pause:
@@ -81,7 +82,7 @@ def one_by_one(peer, calls, pause=0.0):
 
 
 def many_at_a_time(peer):
-    """Empty calls per second."""
+    """Returns the number of empty calls per second."""
     futures = collections.deque()
     start = time.perf_counter()
     for _ in range(CALLS_IN_FLIGHT):
@@ -94,7 +95,7 @@ def many_at_a_time(peer):
 
 
 def bulk(peer, function):
-    """Bytes per second, of those that go there."""
+    """Returns the bytes per second that are sent to the peer."""
     values = torch.ones(BULK_ELEMENTS)
     for _ in range(WARM_BULK_CALLS):
         rpc.rpc_sync(peer, function, (values,))
@@ -129,7 +130,7 @@ def idle():
 
 
 def shutdown():
-    """Leaves with all others."""
+    """Leaves with all other workers."""
     start = time.perf_counter()
     rpc.shutdown()
     return {"seconds": time.perf_counter() - start}
@@ -142,5 +143,5 @@ for line in sys.stdin:
     print(json.dumps({"init": init, "calls": calls, "idle": idle, "shutdown": shutdown}[what]()), flush=True)
     if what == "shutdown":
         break
-# Ends here and now: nothing of the interpreter's end is measured.
+# The process ends immediately, so the end of the interpreter is not measured.
 os._exit(0)

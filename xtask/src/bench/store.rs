@@ -1,10 +1,12 @@
-//! `cargo xtask bench store`: the TCP store server against PyTorch's libuv server.
+//! `cargo xtask bench store`: the TCP store server against PyTorch's server.
 //!
-//! Both servers stay up and are asked in turns by the same native load generator (the program
-//! `load` of the test programs) and by PyTorch's own client. Both listen on all addresses and are
-//! reached by a numeric one.
+//! PyTorch's server is the one that uses libuv.
 //!
-//! | quantity | what |
+//! Both servers stay up. The same native load generator (the program `load` of the test programs)
+//! and PyTorch's own client query them alternately. Both listen on all addresses, and the clients
+//! use a numeric address.
+//!
+//! | quantity | content |
 //! |---|---|
 //! | pipelined | 64 connections, 16 requests in flight on each |
 //! | unpipelined | 64 connections, 1 request in flight on each |
@@ -30,14 +32,18 @@ const CLIENT: &str = include_str!("store_client.py");
 /// Seconds of each measurement of requests.
 const SECONDS: &str = "2";
 
-/// How many connections are opened at ours, and how many per second there have to be.
+/// Number of connections to our server, and the required number per second.
 const OUR_CONNECTIONS: &str = "10000";
 const CONNECTIONS_PER_SECOND: f64 = 20_000.0;
 
-/// PyTorch's server looks up the name of every peer, which can take any time; so fewer.
+/// Number of connections to PyTorch's server.
+///
+/// It is lower because that server looks up the name of every peer, which can take long.
 const THEIR_CONNECTIONS: &str = "100";
 
-/// Calls that wait for the same client and the same kernel differ by noise.
+/// Ratio that counts as not slower.
+///
+/// Calls that wait for the same client and kernel differ by noise.
 const NOT_SLOWER: f64 = 0.95;
 
 const CALLS: [&str; 7] = [
@@ -90,7 +96,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     all.extend(calls);
     let met = table::print(&format!("bench store, {runs} runs"), "PyTorch", &all);
     println!(
-        "\n{accepted:.0} of {OUR_CONNECTIONS} connections per second; at least {CONNECTIONS_PER_SECOND:.0} are asked for"
+        "\n{accepted:.0} of {OUR_CONNECTIONS} connections per second; target: {CONNECTIONS_PER_SECOND:.0}"
     );
     ensure!(
         met && accepted >= CONNECTIONS_PER_SECOND,
@@ -99,13 +105,13 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What one measurement of the load generator found.
+/// Result of one measurement of the load generator.
 struct Figures {
     per_second: f64,
     processor_seconds_each: f64,
 }
 
-/// Lets the load generator ask a server.
+/// Runs the load generator against a server.
 fn load(server: &Server, generator: &Path, what: &str, words: &[&str]) -> anyhow::Result<Figures> {
     let mut command = Command::new(generator);
     command.args([what, &server.address(), &server.process_id().to_string()]);

@@ -1,9 +1,12 @@
-"""PyTorch's own client: for each port read from standard input, the median time of each call there.
+"""Measurement of PyTorch's own client.
+
+It reads ports from standard input, and measures the median time of each call at each port.
 
 One line of JSON per port: call -> microseconds.
 
-How fast a sleeping server answers depends on where the kernel last put its thread, and that changes
-after the first thousand calls or so; so each call is made often enough to see the lasting state.
+The speed of a sleeping server depends on the processor where the kernel last ran its thread, and
+that changes after about a thousand calls. So each call is made often enough to reach the lasting
+state.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""PyTorch's own server: prints where it listens, ends with its standard input."""
+"""PyTorch's own server: prints its address, and ends with its standard input."""
 
 import sys
 

@@ -1,6 +1,6 @@
-//! The table at the end: medians of both sides, their ratio, and whether the target is met.
+//! Final table: medians of both sides, their ratio, and the verdict.
 
-/// What is better.
+/// Direction in which a value is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Better {
     Less,
@@ -13,7 +13,7 @@ pub(super) struct Comparison {
     pub(super) name: &'static str,
     pub(super) unit: &'static str,
     pub(super) better: Better,
-    /// How many times better rdzv has to be.
+    /// Factor by which rdzv must be better.
     pub(super) target: f64,
     pub(super) ours: Vec<f64>,
     pub(super) theirs: Vec<f64>,
@@ -31,7 +31,7 @@ impl Comparison {
         }
     }
 
-    /// Adds what was measured once.
+    /// Adds the value of one measurement.
     pub(super) fn add(&mut self, is_ours: bool, value: f64) {
         match is_ours {
             true => self.ours.push(value),
@@ -39,7 +39,7 @@ impl Comparison {
         }
     }
 
-    /// How many times better rdzv is, by the medians.
+    /// Returns the factor by which rdzv is better, by the medians.
     pub(super) fn advantage(&self) -> f64 {
         let (ours, theirs) = (median(&self.ours), median(&self.theirs));
         match self.better {
@@ -53,7 +53,7 @@ impl Comparison {
     }
 }
 
-/// Prints the table and says whether every target is met.
+/// Prints the table; `true` if every target is met.
 pub(super) fn print(title: &str, theirs: &str, comparisons: &[Comparison]) -> bool {
     println!("\n{title}: median (lowest to highest)\n");
     println!("| quantity | rdzv | {theirs} | times better | target | met |");
@@ -73,7 +73,7 @@ pub(super) fn print(title: &str, theirs: &str, comparisons: &[Comparison]) -> bo
     comparisons.iter().all(Comparison::is_met)
 }
 
-/// The median of `values`, and between what they are.
+/// Returns the median of `values`, with the lowest and the highest value.
 pub(super) fn spread(values: &[f64]) -> String {
     let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -85,7 +85,7 @@ pub(super) fn spread(values: &[f64]) -> String {
     )
 }
 
-/// Three significant digits, without an exponent.
+/// Formats three significant digits, without an exponent.
 pub(super) fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -94,7 +94,7 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-/// The middle value; the mean of the middle two of an even number.
+/// Returns the middle value; for an even number the mean of the middle two.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,5 +1,7 @@
-//! The worker that is started by either launcher. What it saw it leaves in a file, one line per
-//! event: a word and the time in nanoseconds since the epoch.
+//! Worker that either launcher starts.
+//!
+//! It writes its events to a file, one line per event: a word and the time in nanoseconds since the
+//! epoch.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -17,7 +19,7 @@ pub(super) const NAME: &str = "worker";
 /// Length of a line of the flood, with its end: an ordinary log line.
 pub(super) const LINE: usize = 100;
 
-/// No step takes longer; torchrun starts within a few seconds.
+/// Time limit of each step; torchrun starts within a few seconds.
 const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
@@ -33,7 +35,9 @@ pub(super) fn run(arguments: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// In the first attempt rank 1 fails while rank 0 works on; the replacement notes its start.
+/// Lets rank 1 fail in the first attempt while rank 0 works.
+///
+/// The replacement of rank 1 notes its start.
 fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
     let first_attempt = number("TORCHELASTIC_RESTART_COUNT")? == 0;
     match (first_attempt, number("RANK")?) {
@@ -41,7 +45,7 @@ fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
             note(notes, "died", now())?;
             std::process::exit(7);
         }
-        // The launcher stops it: it is the sibling of a failed worker.
+        // The launcher stops this worker, because another worker has failed.
         (true, _) => loop {
             std::thread::park();
         },
@@ -50,16 +54,16 @@ fn die_once(notes: &Path, started: u128) -> anyhow::Result<()> {
     }
 }
 
-/// A number that the launcher tells its workers.
+/// Reads a number from the environment that the launcher sets.
 fn number(name: &str) -> anyhow::Result<u32> {
     let text = std::env::var(name).with_context(|| format!("{name} is not set"))?;
     text.parse()
         .with_context(|| format!("{name} is no number: {text}"))
 }
 
-/// Says that it has started, and does nothing more.
+/// Reports the start of the worker, and does nothing more.
 fn stay(socket: &Path, started: u128) -> anyhow::Result<()> {
-    // Not every launcher takes its workers along when it is killed.
+    // Some launchers do not kill their workers when they are killed.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let start = Start {
         time: started,
@@ -72,16 +76,16 @@ fn stay(socket: &Path, started: u128) -> anyhow::Result<()> {
     }
 }
 
-/// What a worker says when it has started.
+/// Report of a worker that has started.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Start {
-    /// Of its first instruction, in nanoseconds since the epoch.
+    /// Time of its first instruction, in nanoseconds since the epoch.
     pub(super) time: u128,
     pub(super) pid: u32,
     pub(super) rank: u32,
 }
 
-/// Where workers say that they have started.
+/// Socket for the reports of workers that have started.
 pub(super) struct Starts(UnixDatagram);
 
 impl Starts {
@@ -91,7 +95,7 @@ impl Starts {
         Ok(Self(socket))
     }
 
-    /// By rank, once each of a world has started after this time.
+    /// Returns the reports by rank, once every rank has started after this time.
     pub(super) fn of_all(&self, world: usize, after: u128) -> anyhow::Result<BTreeMap<u32, Start>> {
         let mut started = BTreeMap::new();
         let mut message = [0; 200];
@@ -100,7 +104,7 @@ impl Starts {
                 format!("only {} of {world} workers have started", started.len())
             })?;
             let start: Start =
-                serde_json::from_slice(&message[..length]).context("a worker said nonsense")?;
+                serde_json::from_slice(&message[..length]).context("invalid worker report")?;
             if start.time > after {
                 started.insert(start.rank, start);
             }
@@ -109,13 +113,13 @@ impl Starts {
     }
 }
 
-/// Writes the file of its local rank to stdout at once.
+/// Copies the file of its local rank to stdout at full speed.
 fn pour(notes: &Path, folder: &Path) -> anyhow::Result<()> {
     let rank = number("LOCAL_RANK")?;
     let mut text = std::fs::File::open(folder.join(rank.to_string()))?;
     note(notes, "began", now())?;
     let mut out = std::io::stdout().lock();
-    // The kernel copies it from file to stdout.
+    // The kernel copies the data from file to stdout.
     std::io::copy(&mut text, &mut out)?;
     out.flush().context("failed to write the last line")
 }
@@ -132,10 +136,10 @@ fn note(path: &Path, word: &str, time: u128) -> anyhow::Result<()> {
         .with_context(|| format!("failed to write {}", path.display()))
 }
 
-/// The time noted under `word`, in nanoseconds since the epoch.
+/// Returns the time noted under `word`, in nanoseconds since the epoch.
 pub(super) fn noted(path: &Path, word: &str) -> anyhow::Result<u128> {
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("no worker left a note in {}", path.display()))?;
+        .with_context(|| format!("no worker wrote a note to {}", path.display()))?;
     text.lines()
         .find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
         .with_context(|| format!("no worker noted '{word}'"))

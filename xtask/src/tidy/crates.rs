@@ -1,5 +1,6 @@
-//! Which crate may use which: the layers of the house, as `ARCHITECTURE.md` draws them; and the fence
-//! around those that must not touch the world.
+//! Allowed dependencies of crates, and the purity of some crates.
+//!
+//! The layers are those of `ARCHITECTURE.md`. Pure crates must not use the operating system.
 
 use std::path::Path;
 
@@ -10,11 +11,12 @@ use super::tokens::{Tokens, words};
 use super::{Finding, cycles};
 use crate::command::{Dependency, Metadata, Package};
 
-/// All that the kernel and the protocol crates may link: formats and data, nothing that touches the
-/// world. Base64 and civil dates (jiff without its clock and time zone files) are how the state of a
-/// rendezvous is written; postcard is how Rust workers write what they tell each other; anstyle, textwrap, unicode-width
-/// and vte are colours, lines, columns and terminal sequences as text; raft is a machine itself, and slog the type of the
-/// logger that it is given.
+/// Crates that the kernel and the protocol crates may link: formats and data.
+///
+/// None of them uses the operating system. Base64 and civil dates (jiff without its clock and time
+/// zone files) are for the state of a rendezvous. postcard is the format of messages between Rust
+/// workers. anstyle, textwrap, unicode-width and vte are colours, lines, columns and terminal
+/// sequences as text. raft is a state machine itself, and slog the type of its logger.
 const PURE_MAY_LINK: [&str; 15] = [
     "anstyle",
     "base64",
@@ -33,32 +35,32 @@ const PURE_MAY_LINK: [&str; 15] = [
     "vte",
 ];
 
-/// Packages that are there for tests: never a normal dependency.
+/// Packages for tests, which must never be normal dependencies.
 const TESTS_ONLY: [&str; 2] = ["rdzv-sim", "rdzv-testing"];
 
-/// The one set of lints that keeps the pure crates pure; each of them has a link to it.
+/// Set of lints for pure crates; each of them has a link to it.
 const FENCE: &str = "crates/base/core/clippy.toml";
 
-/// Folders of `crates/`, each with what one purpose needs and a page for its readers.
+/// Folders of `crates/`, each with code for one purpose and a page.
 const SLICES: [&str; 5] = ["base", "store", "rendezvous", "launch", "calls"];
 
-/// Longest page of a slice, in lines.
+/// Maximum length of the page of a slice, in lines.
 const LONGEST_README: usize = 40;
 
-/// Slice that no code of `crates/launch/` uses, except for the demo.
+/// Slice that the code of `crates/launch/` must not use, except for the demo.
 const CALLS: &str = "crates/calls/";
 const DEMO: &str = "crates/launch/cli/src/demo/";
 
-/// Modules that are as pure as a crate behind the fence.
+/// Modules that must be as pure as a crate behind the fence.
 const PURE_MODULES: [(&str, &str); 2] = [
     ("crates/calls/collective", "matching"),
     ("crates/calls/collective", "schedule"),
 ];
 
-/// Parts of the standard library that touch the world.
+/// Parts of the standard library that use the operating system.
 const IMPURE_PARTS: [&str; 4] = ["env", "fs", "process", "thread"];
 
-/// Names that tell the time, open sockets or iterate in random order.
+/// Names that read the time, open sockets or iterate in random order.
 const IMPURE_NAMES: [&str; 10] = [
     "HashMap",
     "HashSet",
@@ -72,10 +74,12 @@ const IMPURE_NAMES: [&str; 10] = [
     "UnixStream",
 ];
 
-/// Package, and the packages of ours that it may use; bottom up.
+/// Packages, bottom up, each with the workspace packages that it may use.
 type Layers = Vec<(String, Vec<String>)>;
 
-/// The table of crates in `ARCHITECTURE.md`: `core` there is the package `rdzv-core`.
+/// Reads the table of crates in `ARCHITECTURE.md`.
+///
+/// `core` there is the package `rdzv-core`.
 pub(crate) fn layers(architecture: &str) -> anyhow::Result<Layers> {
     let (_, table) = architecture
         .split_once("| may use, of ours |\n")
@@ -143,7 +147,7 @@ pub(crate) fn check(
     findings
 }
 
-/// The folder of a package, from the root of the workspace.
+/// Returns the folder of a package, relative to the root of the workspace.
 fn folder(metadata: &Metadata, package: &Package) -> String {
     let folder = package.manifest_path.parent().unwrap_or(Path::new(""));
     let folder = folder.strip_prefix(&metadata.workspace_root);
@@ -151,7 +155,7 @@ fn folder(metadata: &Metadata, package: &Package) -> String {
     folder.display().to_string()
 }
 
-/// Whether the table itself goes down only.
+/// Checks that every edge of the table goes down.
 fn order(layers: &Layers) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, (name, allowed)) in layers.iter().enumerate() {
@@ -165,7 +169,7 @@ fn order(layers: &Layers) -> Vec<Finding> {
     findings
 }
 
-/// Rows and edges of the table that no manifest has.
+/// Returns rows and edges of the table that no manifest has.
 fn superfluous(layers: &Layers, packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, allowed) in layers {
@@ -188,7 +192,7 @@ fn breach(
     ours: bool,
     in_tests: bool,
 ) -> Option<String> {
-    // A crate uses itself in tests to switch features of its own on.
+    // A crate uses itself in tests to enable its own features.
     if ours && in_tests && (TESTS_ONLY.contains(&used) || used == name) {
         return None;
     }
@@ -203,7 +207,7 @@ fn breach(
     None
 }
 
-/// Whether the code of the package in `folder` has the word `library`.
+/// `true` if the code of the package in `folder` contains the word `library`.
 fn names(sources: &[Source], folder: &str, library: &str) -> bool {
     let inside = format!("{folder}/src/");
     let mut files = sources
@@ -235,7 +239,7 @@ fn fence(name: &str, folder: &str, root: &Path) -> Option<Finding> {
     (own.is_none() || own != lints(&root.join(FENCE))).then(|| Finding::new(name, rule))
 }
 
-/// Slices without a page, or with one that is too long to be read first.
+/// Returns slices without a page, or with a page that is too long.
 fn pages(documents: &[Source]) -> Vec<Finding> {
     let page = |slice: &str| {
         let path = format!("crates/{slice}/README.md");
@@ -247,7 +251,7 @@ fn pages(documents: &[Source]) -> Vec<Finding> {
     SLICES.into_iter().filter_map(page).collect()
 }
 
-/// Uses of a crate in `calls`, named in `called`, by code of `launch` that is not the demo.
+/// Returns uses of crates in `called` by code of `launch`, except the demo.
 fn calls_from_launch(sources: &[Source], called: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let inside = |source: &&Source| {
@@ -267,7 +271,7 @@ fn calls_from_launch(sources: &[Source], called: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// Uses of the world in the crate in `folder`, below one of its modules.
+/// Returns uses of the operating system in the crate, below one of its modules.
 fn impurities(sources: &[Source], folder: &str, module: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for tree in cycles::trees(sources, folder) {
@@ -283,7 +287,7 @@ fn impurities(sources: &[Source], folder: &str, module: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether a path leads to the world.
+/// `true` if a path leads to the operating system.
 fn is_impure(path: &[String]) -> bool {
     let in_part = matches!(path, [first, part, ..]
         if first == "std" && IMPURE_PARTS.contains(&part.as_str()));

@@ -1,5 +1,7 @@
-//! No cycle among sibling modules: of two children of a folder, with all that is below them, at most
-//! one uses the other. Tests do not count, nor does a child that uses what its parent declares.
+//! Check for cycles among sibling modules.
+//!
+//! Of two children of a folder, with everything below them, at most one may use the other. Tests do
+//! not count. A child that uses a declaration of its parent does not count either.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +13,10 @@ use super::modules::{Files, Tree};
 use super::python;
 use super::source::Source;
 
-/// Uses among the children of one module: pair of children, places.
+/// Uses among the children of one module: pairs of children, with locations.
 type Uses = BTreeMap<(usize, usize), BTreeSet<(String, usize)>>;
 
-/// A finding for every cycle.
+/// Returns a finding for every cycle.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let folders: BTreeSet<&str> = sources.iter().filter_map(Source::crate_folder).collect();
     let crates = folders.iter().map(|folder| format!("crates/{folder}"));
@@ -24,12 +26,12 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
         .collect()
 }
 
-/// The cycles of the crate in `folder`, a path from the root of the workspace.
+/// Returns the cycles of the crate in `folder`, relative to the workspace root.
 pub(crate) fn of_crate(sources: &[Source], folder: &str) -> Vec<Finding> {
     trees(sources, folder).iter().flat_map(cycles).collect()
 }
 
-/// The library and the programs in `folder`, or the Python package.
+/// Returns the library and the programs in `folder`, or the Python package.
 pub(crate) fn trees(sources: &[Source], folder: &str) -> Vec<Tree> {
     if folder == python::PACKAGE {
         return vec![python::tree(sources)];
@@ -68,7 +70,7 @@ fn cycles(tree: &Tree) -> Vec<Finding> {
     folders.iter().flat_map(named).collect()
 }
 
-/// The sets of nodes that reach one another, in order.
+/// Returns the sets of nodes that reach each other, in order.
 fn knots(uses: &Uses) -> BTreeSet<BTreeSet<usize>> {
     let graph: DiGraphMap<usize, ()> = uses.keys().copied().collect();
     let components = tarjan_scc(&graph).into_iter();

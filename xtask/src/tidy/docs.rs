@@ -1,27 +1,25 @@
-//! Citations: each test that the documents in `docs/` name is there, and so is each rule that
-//! anything names.
+//! Check of citations: tests and rules that are named must exist.
 //!
-//! Tables that say what rdzv has for each item of PyTorch name a verdict and what shows it in every
-//! row.
+//! Tables with a verdict for each item of PyTorch must have a verdict and its proof in every row.
 //!
 //! A test is named as `file::test` between backquotes, with a file of Rust or Python. A rule is a
-//! row of a document (`| INV-A9 |`), or stands in bold where the code explains it.
+//! row of a document (`| INV-A9 |`), or is in bold in the code that explains it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::source::Source;
 
-/// Invariants, scenarios, and what PyTorch does to its users.
+/// Prefixes: invariants, scenarios, and effects of PyTorch on its users.
 const IDS: [&str; 3] = ["EDGE-", "INV-", "SCN-"];
 
-/// The head of a table that has a verdict for each item.
+/// Header of a table that has a verdict for each item.
 const VERDICTS: &str = "| item of PyTorch | verdict | shown by |";
 
-/// The head of a table of figures.
+/// Header of a table of figures.
 const FIGURES: &str = "| | rdzv | PyTorch | times better |";
 
-/// The names of functions, each with the names of the files that it is in.
+/// Names of functions, each with the names of its files.
 type Functions<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 /// Checks one document, given the names of all functions.
@@ -51,8 +49,9 @@ pub(super) fn check(path: &str, text: &str, functions: &Functions<'_>) -> Vec<Fi
     findings
 }
 
-/// Rows of a table of verdicts that have none, or nothing that shows it: tests, rows of documents, or
-/// pages. That the tests and rows are there, the other checks say.
+/// Returns rows of a table of verdicts without a verdict or without a proof.
+///
+/// A proof is a test, a row of a document, or a page. Other checks ensure that these exist.
 pub(super) fn verdicts(path: &str, text: &str, documents: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, row) in rows(text, VERDICTS) {
@@ -75,7 +74,7 @@ pub(super) fn verdicts(path: &str, text: &str, documents: &[Source]) -> Vec<Find
     findings
 }
 
-/// Rows of figures that are not among the `measured` ones.
+/// Returns rows of figures that are not among the `measured` rows.
 pub(super) fn figures(path: &str, text: &str, measured: &str) -> Vec<Finding> {
     let unknown = rows(text, FIGURES).filter(|(_, row)| !measured.lines().any(|it| it == *row));
     let finding = |(line, _): (usize, &str)| {
@@ -85,7 +84,9 @@ pub(super) fn figures(path: &str, text: &str, measured: &str) -> Vec<Finding> {
     unknown.map(finding).collect()
 }
 
-/// The rows of all tables with this head, the head too, with their lines.
+/// Returns the rows of all tables with this header, with their line numbers.
+///
+/// The headers are included.
 fn rows<'a>(text: &'a str, head: &str) -> impl Iterator<Item = (usize, &'a str)> {
     let mut is_inside = false;
     let lines = (1..).zip(text.lines());
@@ -100,7 +101,7 @@ fn is_verdict(text: &str) -> bool {
     matches!(word, Some("same" | "better")) || text.starts_with("different because ")
 }
 
-/// The fault of a cell that is to show a verdict.
+/// Returns the fault of a cell that must prove a verdict.
 fn unshown(cell: &str, documents: &[Source]) -> Option<String> {
     let mut spans = cell.split('`').skip(1).step_by(2).peekable();
     let mut links = cell.split("](").skip(1).peekable();
@@ -119,7 +120,7 @@ fn unshown(cell: &str, documents: &[Source]) -> Option<String> {
     Some(format!("there is no page {lost}"))
 }
 
-/// The functions in the sources.
+/// Returns the functions in the sources.
 pub(super) fn functions(sources: &[Source]) -> Functions<'_> {
     let mut functions = Functions::new();
     for source in sources {
@@ -135,7 +136,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// Rules that are cited and not there, and rules that have the same id.
+/// Returns rules that are cited but missing, and rules with the same id.
 pub(super) fn rules(documents: &[Source], sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut known = BTreeSet::new();
@@ -171,7 +172,7 @@ pub(super) fn rules(documents: &[Source], sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// The ids of rules in `text`.
+/// Returns the ids of rules in `text`.
 fn ids(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| letter != '-' && !letter.is_ascii_alphanumeric())
         .filter(|word| IDS.iter().any(|prefix| word.starts_with(prefix)))

@@ -1,4 +1,4 @@
-//! What is allowed in one place only: `unsafe`, names of environment variables, globals.
+//! Check of code that only some files may have: `unsafe`, variables, globals.
 
 use anyhow::Context;
 
@@ -6,8 +6,10 @@ use super::Finding;
 use super::source::Source;
 use super::tokens::{Token, Tokens, texts, words};
 
-/// The step between fork and exec cannot be written without it, nor can memory be used that another
-/// process writes, or that another library vouches for. A path that ends with a slash is a folder.
+/// Files with `unsafe` code; a path that ends with a slash is a folder.
+///
+/// The step between fork and exec needs it. So does memory that another process writes, or for
+/// which another library is responsible.
 const MAY_BE_UNSAFE: [&str; 6] = [
     "crates/launch/agent/src/spawn/child.rs",
     "crates/launch/agent/src/spawn/clone.rs",
@@ -17,13 +19,13 @@ const MAY_BE_UNSAFE: [&str; 6] = [
     "crates/test-programs/src/dlpack_border.rs",
 ];
 
-/// The one file that spells the environment.
+/// Only file that spells the names of environment variables.
 const ENVIRONMENT: &str = "crates/base/core/src/env.rs";
 
-/// Beside the flags they are the defaults of.
+/// Folder of flags, where their default variables may be spelt.
 const FLAG_DEFAULTS: &str = "crates/launch/cli/src/args/";
 
-/// Code that installs something for the whole process: for programs, not for libraries.
+/// Functions that install something for the whole process: only for programs.
 const GLOBALS: [&str; 4] = [
     "set_global_default",
     "set_logger",
@@ -31,10 +33,10 @@ const GLOBALS: [&str; 4] = [
     "tracing_subscriber",
 ];
 
-/// The crate over `raft`, whose messages have a form in protobuf too.
+/// Crate over `raft`, whose messages also have a protobuf form.
 const CONSENSUS: &str = "crates/rendezvous/consensus/";
 
-/// Functions by which protobuf reads bytes. Nothing that a peer has sent is read so.
+/// Functions that read protobuf. Data from peers must not be read with them.
 const PROTOBUF_READS: [&str; 6] = [
     "merge_from",
     "merge_from_bytes",
@@ -44,15 +46,15 @@ const PROTOBUF_READS: [&str; 6] = [
     "parse_from_reader",
 ];
 
-/// The crates that are programs.
+/// Crates that are programs.
 const PROGRAMS: [&str; 2] = ["launch/cli", "sim"];
 
-/// The variables that are declared in the one file that spells them.
+/// Returns the variables that are declared in [`ENVIRONMENT`].
 pub(crate) fn declared_variables(sources: &[Source]) -> anyhow::Result<Vec<String>> {
     let environment = sources
         .iter()
         .find(|source| source.path == ENVIRONMENT)
-        .with_context(|| format!("{ENVIRONMENT} is gone"))?;
+        .with_context(|| format!("{ENVIRONMENT} does not exist"))?;
     let names: Vec<_> = environment
         .text
         .lines()
@@ -89,7 +91,7 @@ pub(crate) fn check(source: &Source, tokens: &Tokens, variables: &[String]) -> V
     findings
 }
 
-/// Each use of one of these words.
+/// Returns each use of one of these words.
 fn forbidden(
     source: &Source,
     tokens: &[Token],
@@ -116,7 +118,7 @@ fn environment_names(source: &Source, tokens: &Tokens, variables: &[String]) -> 
     let may_name_flag_defaults = source.path.starts_with(FLAG_DEFAULTS);
     let mut findings = Vec::new();
     for (text, line) in texts(&tokens.shipped) {
-        // A sentence may name a variable to the user; a text without blanks is the name itself.
+        // A sentence may name a variable for the user; a text without blanks is the name itself.
         if text.contains(char::is_whitespace) {
             continue;
         }

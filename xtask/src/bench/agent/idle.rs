@@ -1,4 +1,4 @@
-//! What a launcher takes while its workers do nothing.
+//! Resources of a launcher while its workers do nothing.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use crate::bench::launcher::{Launcher, Running, labelled};
 use crate::bench::processes::{launcher_processes, processor_time, proportional_size};
 use crate::bench::worker::Starts;
 
-/// What follows a start is not part of it.
+/// Time after the start that is not measured.
 const SETTLE: Duration = Duration::from_secs(2);
 
 const WATCHED: Duration = Duration::from_secs(20);
 
 pub(super) struct Idle {
-    /// Of one processor.
+    /// Per cent of one processor.
     pub(super) per_cent: f64,
     pub(super) mebibytes: f64,
 }
@@ -27,7 +27,7 @@ pub(super) fn measure(launcher: &Launcher) -> anyhow::Result<Idle> {
     let launch = Running::start(launcher.play(&flags, "stay")?.arg(&path))?;
     let started = starts.of_all(WORKERS as usize, 0)?;
     let pids = started.values().map(|start| start.pid).collect();
-    // The time that passes is what is measured.
+    // The measurement needs time to pass.
     thread::sleep(SETTLE);
     let processes = launcher_processes(launch.pid(), &pids);
     let (before, start) = (processor_time(&processes)?, Instant::now());

@@ -1,14 +1,17 @@
-//! `cargo xtask bench agent`: what the agent costs while workers run, and how fast it is when they
-//! die or shout.
+//! `cargo xtask bench agent`: costs of the agent, recovery, and output speed.
 //!
-//! | quantity | what happens | from | to |
+//! | quantity | event | from | to |
 //! |---|---|---|---|
-//! | recovery of two nodes | two launchers on loopback that meet by c10d, two workers each; one worker is killed | the kill | the first instruction of the last of the four new workers |
-//! | idle processor time | eight workers that do nothing, their output labelled | some seconds in which nothing happens | all processes of the launcher |
-//! | idle memory | the same | at the end of these seconds | proportional set size of all processes of the launcher |
-//! | console | eight workers each write a long log at once, labelled, into a pipe that is read as fast as it can be | the first byte written | the last byte read |
+//! | recovery of two nodes | one of four workers is killed | the kill | all new workers run |
+//! | idle processor time | eight workers do nothing | start of a pause | end of the pause |
+//! | idle memory | the same | | end of the pause |
+//! | console | eight workers write long logs | the first byte written | the last byte read |
 //!
-//! Every line that reaches the console is checked: its label, its number and its text.
+//! The recovery has two launchers on loopback that meet by c10d, with two workers each. It ends with
+//! the first instruction of the last new worker. The idle figures are those of all processes of the
+//! launcher, while the output of the workers is labelled. Memory is their proportional set size. The
+//! console writes labelled lines into a pipe that is read as fast as possible. Every line on the
+//! console is checked: its label, its number and its text.
 
 mod idle;
 mod recovery;
@@ -20,16 +23,16 @@ use super::launcher::Launcher;
 use super::table::{self, Better, Comparison, median};
 use crate::install;
 
-/// How many workers are idle, and flood.
+/// Number of workers that are idle, and of workers that flood.
 const WORKERS: u32 = 8;
 
 /// Lines of each worker.
 const FLOOD_LINES: usize = 200_000;
 
-/// Most that an idle agent may use of a processor, in per cent.
+/// Maximum processor use of an idle agent, in per cent.
 const IDLE_PER_CENT: f64 = 0.1;
 
-/// Most memory of an agent with eight idle workers, in MiB.
+/// Maximum memory of an agent with eight idle workers, in MiB.
 const IDLE_MEBIBYTES: f64 = 15.0;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {

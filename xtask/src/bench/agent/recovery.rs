@@ -1,4 +1,4 @@
-//! Two nodes, one dead worker: how long until all workers of both run again.
+//! Time from the death of a worker on two nodes until all workers run again.
 
 use std::net::TcpListener;
 
@@ -7,13 +7,13 @@ use nix::sys::signal::Signal;
 use crate::bench::launcher::{Launcher, Running, signal};
 use crate::bench::worker::{self, Starts};
 
-/// How often a worker is killed in one launch, and how many restarts there are.
+/// Number of kills in one launch, and number of restarts.
 const KILLS: usize = 3;
 
-/// Workers of both nodes together.
+/// Number of workers of both nodes together.
 const WORLD: usize = 4;
 
-/// Milliseconds from each kill to the start of the last new worker.
+/// Returns the milliseconds from each kill to the start of the last new worker.
 pub(super) fn measure(launcher: &Launcher) -> anyhow::Result<Vec<f64>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("starts");
@@ -36,7 +36,7 @@ pub(super) fn measure(launcher: &Launcher) -> anyhow::Result<Vec<f64>> {
     let mut workers = starts.of_all(WORLD, 0)?;
     let mut times = Vec::new();
     for kill in 0..KILLS {
-        // Now of one node, now of the other.
+        // The kills alternate between the nodes.
         let rank = if kill % 2 == 0 { WORLD as u32 - 1 } else { 0 };
         let killed = worker::now();
         signal(workers[&rank].pid, Signal::SIGKILL)?;

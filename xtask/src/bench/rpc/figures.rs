@@ -1,4 +1,4 @@
-//! What is measured, and the table of it.
+//! Measured quantities, and their table.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,22 @@ use serde_json::Value;
 use crate::bench::table::Better::{self, Less, More};
 use crate::bench::table::{Comparison, figure, median, spread};
 
-/// One quantity: how it is called in the answers of workers and in the table, and how good ours has to
-/// be whatever others do.
+/// Quantity: its names in the workers' answers and in the table, its gate.
+///
+/// The gate is the required value of our side, whatever the other side reaches.
 struct Quantity {
     key: &'static str,
     name: &'static str,
     unit: &'static str,
-    /// What an answer is multiplied with to be in that unit.
+    /// Factor from an answer to that unit.
     scale: f64,
     better: Better,
     gate: f64,
 }
 
-/// In this order in the table. The gates are for a virtual machine with two processors.
+/// Quantities in the order of the table.
+///
+/// The gates are for a virtual machine with two processors.
 #[rustfmt::skip]
 const QUANTITIES: [Quantity; 15] = [
     quantity("latency_p50", "empty call, median", "us", 1e6, Less, 4.0),
@@ -40,14 +43,14 @@ const QUANTITIES: [Quantity; 15] = [
     quantity("shutdown_4", "4 workers shut down", "ms", 1e3, Less, 10.0),
 ];
 
-/// Figures without a counterpart in PyTorch: tensors in shared memory that are not copied.
+/// Figures that only our side has: tensors in shared memory without a copy.
 #[rustfmt::skip]
 const OURS_ALONE: [Quantity; 2] = [
     quantity("lent", "64 MiB lent from an arena, one call", "us", 1e6, Less, 200.0),
     quantity("lent_large", "1 GiB lent from an arena, one call", "us", 1e6, Less, 200.0),
 ];
 
-/// How many times better ours has to be than PyTorch's default.
+/// Factor by which our side must be better than PyTorch's default.
 const TARGETS: [(&str, f64); 5] = [
     ("latency_p50", 10.0),
     ("in_flight", 10.0),
@@ -56,7 +59,7 @@ const TARGETS: [(&str, f64); 5] = [
     ("init_4", 3.0),
 ];
 
-/// The most that ours may use while nothing is called, in cores.
+/// Maximum processor use of our side without calls, in cores.
 const IDLE: f64 = 0.01;
 
 const fn quantity(
@@ -81,10 +84,10 @@ impl Quantity {
     fn of(key: &str) -> &'static Self {
         let mut all = QUANTITIES.iter();
         all.find(|quantity| quantity.key == key)
-            .expect("targets are of quantities that there are")
+            .expect("each target has a quantity")
     }
 
-    /// The gate, and whether a value is within it.
+    /// Returns the gate, and if a value is within it.
     fn verdict(&self, value: f64) -> String {
         let (sign, within) = match self.better {
             Less => ("<=", value <= self.gate),
@@ -95,7 +98,7 @@ impl Quantity {
     }
 }
 
-/// What was measured once of one side, by key.
+/// Figures of one measurement of one side, by key.
 #[derive(Debug, Default)]
 pub(super) struct Figures(BTreeMap<&'static str, f64>);
 
@@ -104,7 +107,7 @@ impl Figures {
         self.0.insert(key, value);
     }
 
-    /// Adds every quantity that is in a worker's answer.
+    /// Adds every quantity in a worker's answer.
     pub(super) fn add_all(&mut self, answer: &Value) {
         for quantity in QUANTITIES.iter().chain(&OURS_ALONE) {
             if let Some(value) = answer[quantity.key].as_f64() {
@@ -113,17 +116,17 @@ impl Figures {
         }
     }
 
-    /// Itself, if nothing is missing.
+    /// Returns the figures, if none is missing.
     pub(super) fn complete(self) -> anyhow::Result<Self> {
         for Quantity { key, .. } in &QUANTITIES {
             let value = self.0.get(key);
-            value.with_context(|| format!("nobody answered '{key}'"))?;
+            value.with_context(|| format!("no worker answered '{key}'"))?;
         }
         Ok(self)
     }
 }
 
-/// Who is measured, and what came of it in each run.
+/// Measured side, with its figures of each run.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) name: &'static str,
@@ -138,7 +141,7 @@ impl Side {
         }
     }
 
-    /// What was measured of one quantity, in its unit; nothing if this side has no such thing.
+    /// Returns the figures of one quantity in its unit; empty if there are none.
     fn values(&self, quantity: &Quantity) -> Vec<f64> {
         let runs = self.runs.iter();
         runs.filter_map(|figures| figures.0.get(quantity.key))
@@ -147,7 +150,7 @@ impl Side {
     }
 }
 
-/// Prints all quantities of all sides. The gates are for the first of them.
+/// Prints all quantities of all sides. The gates are for the first side.
 pub(super) fn print(title: &str, sides: &[Side]) {
     println!("\n{title}: median (lowest to highest)\n");
     let names: Vec<&str> = sides.iter().map(|side| side.name).collect();
@@ -169,7 +172,7 @@ pub(super) fn print(title: &str, sides: &[Side]) {
     }
 }
 
-/// What ours has to be better at than PyTorch's default.
+/// Returns the comparisons of our side with PyTorch's default.
 pub(super) fn comparisons(ours: &Side, theirs: &Side) -> Vec<Comparison> {
     let compared = TARGETS.iter().map(|(key, target)| {
         let quantity = Quantity::of(key);
@@ -182,7 +185,7 @@ pub(super) fn comparisons(ours: &Side, theirs: &Side) -> Vec<Comparison> {
     compared.collect()
 }
 
-/// Whether a side uses next to nothing while nothing is called.
+/// `true` if a side uses almost no processor time without calls.
 pub(super) fn rests(side: &Side) -> bool {
     let quantity = Quantity::of("cores");
     median(&side.values(quantity)) < IDLE * quantity.scale
@@ -210,7 +213,7 @@ mod tests {
         let mut figures = Figures::default();
         figures.add_all(&answer);
         let error = figures.complete().unwrap_err().to_string();
-        assert_eq!(error, "nobody answered 'echo'");
+        assert_eq!(error, "no worker answered 'echo'");
     }
 
     #[test]
@@ -238,7 +241,7 @@ mod tests {
                 .collect();
             all
         };
-        // Small is good for a time, large for a rate.
+        // A small value is good for a time, and a large value for a rate.
         assert_eq!(met(&fast, &slow), [false, true, true, true, false]);
         assert_eq!(met(&slow, &fast), [true, false, false, false, true]);
         assert!(rests(&side("rdzv", 0.009)) && !rests(&slow));

@@ -1,4 +1,4 @@
-//! A group of workers that are told what to do, line by line, and answer with JSON.
+//! Group of workers that read commands, line by line, and answer with JSON.
 
 use std::process::Command;
 
@@ -7,15 +7,18 @@ use serde_json::Value;
 
 use crate::bench::peer::{Peer, Server};
 
-/// The workers of one group by rank, each a process, and the store that they meet at. All end with this.
+/// Workers of one group by rank, each a process, and their store.
+///
+/// All of them end at the drop.
 pub(super) struct Group {
     workers: Vec<Peer>,
     _store: Server,
 }
 
 impl Group {
-    /// Starts as many workers, each with the environment that an agent gives to its workers. Returns
-    /// when all have loaded what they need.
+    /// Starts this number of workers, each with the environment from an agent.
+    ///
+    /// Returns when all have loaded what they need.
     pub(super) fn start(
         program: impl Fn() -> Command,
         store: Server,
@@ -47,22 +50,22 @@ impl Group {
         self.workers.iter_mut().enumerate().map(answer).collect()
     }
 
-    /// What each rank answers when all are told the same at the same time.
+    /// Sends all ranks a command at the same time, and returns their answers.
     pub(super) fn tell_all(&mut self, what: &str) -> anyhow::Result<Vec<Value>> {
         for worker in &mut self.workers {
             worker.tell(what)?;
         }
         self.answers()
-            .with_context(|| format!("the workers were told to '{what}'"))
+            .with_context(|| format!("the command of the workers was '{what}'"))
     }
 
-    /// What rank 0 answers; nobody else is told anything.
+    /// Sends a command to rank 0 only, and returns its answer.
     pub(super) fn tell_first(&mut self, what: &str) -> anyhow::Result<Value> {
         let answer = self.workers[0].ask(what);
-        answer.with_context(|| format!("rank 0 was told to '{what}'"))
+        answer.with_context(|| format!("the command of rank 0 was '{what}'"))
     }
 
-    /// Waits until all have ended by themselves, and all of them well.
+    /// Waits until all workers have ended, and checks that they succeeded.
     pub(super) fn end(self) -> anyhow::Result<()> {
         for (rank, worker) in self.workers.into_iter().enumerate() {
             let status = worker.end()?;

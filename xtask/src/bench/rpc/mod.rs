@@ -1,11 +1,11 @@
-//! `cargo xtask bench rpc`: calls between workers, beside `torch.distributed.rpc`.
+//! `cargo xtask bench rpc`: calls between workers, against PyTorch's RPC.
 //!
-//! Every worker is a process with the environment that an agent gives it, and a store of its own
-//! group to meet at. In each run a group of two is measured in all ways, and a group of four in how
-//! long it takes to come up and to go; each side in its turn. Both are measured twice: with what
-//! they choose on one host (shared memory, reading one another's memory), and through TCP alone,
-//! which PyTorch calls `uv` and `basic`. Tensors that lie in an arena and are lent are measured for
-//! the only side that has any.
+//! Every worker is a process with the environment from an agent, and a separate store for its
+//! group. In each run a group of two is measured in all ways. A group of four is measured for its
+//! start and its end. The sides alternate. Both are measured twice. First they choose their
+//! transport on one host (shared memory, or reading each other's memory). Then they use only TCP,
+//! which PyTorch calls `uv` and `basic`. Tensors that are lent from an arena are measured only for
+//! the side that has arenas.
 
 mod figures;
 mod group;
@@ -22,12 +22,12 @@ use crate::install;
 use figures::{Figures, Side};
 use group::Group;
 
-/// The side that has arenas.
+/// Side that has arenas.
 const LENDER: &str = "rdzv";
 
 const PEER: &str = include_str!("../rpc_peer.py");
 
-/// Does the same as the peer, with ours.
+/// Program that does the same as the peer, with our side.
 type Program = Box<dyn Fn() -> Command>;
 
 pub(super) fn run(runs: usize) -> anyhow::Result<()> {
@@ -81,7 +81,7 @@ fn peer(python: &Path, configuration: &'static str) -> Program {
     })
 }
 
-/// All that is measured once of one side, which may have arenas.
+/// Performs all measurements of one side, which may have arenas.
 fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figures> {
     let start = |world_size| {
         let server = Server::start(Command::new(store).args(["store", "--port", "0"]))?;
@@ -99,8 +99,8 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
     );
     pair.end()?;
 
-    // By workers of their own: to free a large arena takes the system some time, in which others
-    // neither idle nor shut down.
+    // Other workers do this, because the system takes some time to free a large arena. During this
+    // time workers neither idle nor shut down.
     if lends {
         let mut lenders = start(2)?;
         lenders.tell_all("init")?;
@@ -119,7 +119,7 @@ fn measure(program: &Program, store: &Path, lends: bool) -> anyhow::Result<Figur
     figures.complete()
 }
 
-/// The largest that a worker answered.
+/// Returns the largest answer of the workers.
 fn slowest(answers: &[Value], name: &str) -> anyhow::Result<f64> {
     let numbers = answers.iter().map(|answer| answer[name].as_f64());
     let numbers: Option<Vec<f64>> = numbers.collect();
