@@ -7,11 +7,11 @@
 //! | idle memory | the same | | end of the pause |
 //! | console | eight workers write long logs | the first byte written | the last byte read |
 //!
-//! The recovery has two launchers on loopback that meet by c10d, with two workers each. It ends with
-//! the first instruction of the last new worker. The idle figures are those of all processes of the
-//! launcher, while the output of the workers is labelled. Memory is their proportional set size. The
-//! console writes labelled lines into a pipe that is read as fast as possible. Every line on the
-//! console is checked: its label, its number and its text.
+//! The recovery has two launchers on loopback that meet by c10d, with two workers each. The last
+//! instant is the first instruction of the last new worker. The idle figures are those of all
+//! processes of the launcher, while the output of the workers is labelled. Memory is their
+//! proportional set size. The console writes labelled lines into a pipe that is read as fast as
+//! possible. Every line on the console is checked: its label, its number and its text.
 
 mod idle;
 mod recovery;
