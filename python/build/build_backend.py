@@ -1,7 +1,8 @@
-"""The build backend: maturin's, with the native launcher beside the extension module.
+"""Build backend: that of maturin, with the native launcher in the wheel.
 
-maturin builds one crate for a wheel. The launcher is a second one, so it is built first and put where maturin
-takes scripts from. An sdist holds the whole workspace and this file, so it gives the same wheel.
+maturin builds one crate for a wheel. The launcher is another crate, so it is built first and put
+into the folder from which maturin takes scripts. An sdist has the whole workspace and this file, so
+it builds the same wheel.
 """
 
 import os
@@ -16,7 +17,7 @@ SCRIPTS = ROOT / "python" / "data" / "scripts"
 
 
 def _build_launcher():
-    """Builds the program `rdzv`, unless RDZV_BUILD_LAUNCHER names one that is built already."""
+    """Builds the program `rdzv`, unless RDZV_BUILD_LAUNCHER names a built one."""
     built = os.environ.get("RDZV_BUILD_LAUNCHER")
     if built is None:
         subprocess.run(["cargo", "build", "--release", "--locked", "--package", "rdzv"], cwd=ROOT, check=True)
@@ -36,7 +37,7 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    # maturin wants the folder of data to exist even here, before there is a launcher in it.
+    # maturin needs the folder of data even here, before the launcher is in it.
     SCRIPTS.mkdir(parents=True, exist_ok=True)
     return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 

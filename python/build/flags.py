@@ -1,10 +1,13 @@
-"""Prints ``python/rdzv/_flags.py``, from what the launcher that is named prints for ``help --json``."""
+"""Prints ``python/rdzv/_flags.py``.
+
+It is made from the output of ``help --json`` of the launcher that is named.
+"""
 
 import json
 import subprocess
 import sys
 
-# Flags that launch() sets, has under another name, or has no use for.
+# Flags that launch() sets, has under another name, or does not need.
 OWN = {
     "help", "nnodes", "nproc_per_node", "max_restarts", "module", "no_python", "run_path", "report",
     "print_completion", "explain", "ui", "no_pty", "exit_code", "start_method",

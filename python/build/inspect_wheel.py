@@ -1,8 +1,8 @@
-"""Tells what a wheel needs of the machine, and refuses one that needs too much.
+"""Reports the requirements of a wheel, and refuses one that needs too much.
 
     python inspect_wheel.py WHEEL [GLIBC]
 
-Both native files are read: the tools that build wheels look at the extension module only.
+Both native files are read, because tools that build wheels check only the extension module.
 """
 
 import re
@@ -14,7 +14,7 @@ NATIVE = re.compile(r".*\.so|.*/scripts/rdzv")
 
 
 def glibc(content: bytes) -> tuple[int, ...]:
-    """The newest version of glibc that an ELF file names, which is what its symbols need."""
+    """Returns the newest version of glibc that the symbols of an ELF file need."""
     if content[:4] != b"\x7fELF":
         raise ValueError("this is no ELF file")
     found = re.findall(rb"\0GLIBC_([0-9.]+)(?=\0)", content)
@@ -26,7 +26,7 @@ def text(version: tuple[int, ...]) -> str:
 
 
 def inspect(wheel: str, limit: tuple[int, ...]) -> list[str]:
-    """The findings; prints what there is."""
+    """Prints the requirements, and returns the findings."""
     findings = []
     with zipfile.ZipFile(wheel) as archive:
         native = [name for name in archive.namelist() if NATIVE.fullmatch(name)]

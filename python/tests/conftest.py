@@ -1,6 +1,6 @@
-"""Tests of the installed Python package. Run by `cargo xtask test`.
+"""Tests of the installed Python package, run by `cargo xtask test`.
 
-A test may not see the sources: it would not notice what is missing in the package.
+A test may not see the sources, because it would not detect files that the package lacks.
 """
 
 import faulthandler
@@ -14,23 +14,26 @@ import pytest
 import rdzv
 
 SOURCES = Path(__file__).resolve().parents[1]
-# Of one test. Native calls cannot always be interrupted from Python, so at the end of it the whole
-# run ends, with the stacks of all threads.
+# Time limit of one test. Python cannot always interrupt native calls. So at the limit the whole run
+# ends, with the stacks of all threads.
 LIMIT_SECONDS = 600 + int(os.environ.get("RDZV_TEST_CALLS", "0")) // 1000
 
 if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
     pytest.exit(f"rdzv is imported from {rdzv.__file__}: run `cargo xtask python`, and take python/ off the path", 4)
 
-# A shell that starts the tests with `&` has them ignore SIGINT, and a program that they start would
-# inherit that.
+# A shell that starts the tests with `&` makes them ignore SIGINT, and a program that they start
+# would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# PyTorch prints a native stack for every error that a test provokes.
+# PyTorch prints a native stack for every error that a test causes.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def pytest_generate_tests(metafunc):
-    """Repeats tests with the mark `accident(rounds=1)`: RDZV_TEST_ROUNDS times, or so often if nothing is said."""
+    """Repeats tests with the mark `accident(rounds=1)`.
+
+    RDZV_TEST_ROUNDS sets the number of rounds; `rounds` is its default.
+    """
     mark = metafunc.definition.get_closest_marker("accident")
     if mark is not None:
         rounds = int(os.environ.get("RDZV_TEST_ROUNDS", 0)) or mark.kwargs.get("rounds", 1)
@@ -40,7 +43,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def accident_round(request):
-    """The round of a test that is an accident."""
+    """Number of the round of an accident test."""
     return request.param
 
 
@@ -52,7 +55,7 @@ def bounded():
 
 
 def pytest_sessionfinish(session, exitstatus):
-    # Words for `-k` are meant for one of several suites.
+    # Expressions for `-k` are meant for one of several suites.
     if session.config.option.keyword and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK
 

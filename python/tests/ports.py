@@ -6,9 +6,11 @@ HELD = []
 
 
 def free_port():
-    """A port at which nobody listens. It stays bound until this process ends, so that nobody else gets it.
+    """Returns a free port, which stays bound until this process ends.
 
-    Stores and most servers set SO_REUSEADDR, and can listen at it nevertheless.
+    So no other process gets it.
+
+    Stores and most servers set SO_REUSEADDR, and can listen on it nevertheless.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
 //! `cargo xtask setup`: installs all needs of tests, benchmarks and checks.
 //!
-//! | what | from | installed by |
+//! | item | from | installed by |
 //! |---|---|---|
 //! | tools (nextest, uv, ruff, …) | `xtask/tools.txt` | pip |
 //! | one Python environment, with PyTorch | `python/requirements.txt` | uv |

@@ -1,4 +1,7 @@
-"""Wrong arguments are refused before anything is sent, and the group is good afterwards."""
+"""Tests of wrong arguments.
+
+They are refused before anything is sent, and the group stays usable.
+"""
 
 import math
 import os
@@ -183,7 +186,7 @@ def test_a_nested_call_in_a_callback_of_the_same_group():
                 caught.append(str(error))
             inside.set()
 
-        # The first operation waits for the other rank, so that the callback is there before its
+        # The first operation waits for the other rank, so the callback is registered before its
         # end.
         if group.rank == 1:
             hold.wait(0.2)
@@ -194,8 +197,8 @@ def test_a_nested_call_in_a_callback_of_the_same_group():
         group.barrier()
         return caught
 
-    # At the rank whose operation had ended before, the callback runs on the calling thread, where
-    # it may wait. So one that is refused says why.
+    # At the rank whose operation had already ended, the callback runs on the calling thread, where
+    # it may wait. A callback that is refused reports the reason.
     for caught in threads(1, rank):
         assert all("callback of the same group" in text for text in caught)
 
@@ -239,7 +242,7 @@ def test_a_fork_does_not_take_the_group_along():
 
 
 def test_errors_can_be_pickled():
-    error = rdzv.RankLost("rank 1 is gone", rank=0, peer=1, peers=(1,), operation="barrier", cause="lost", elapsed=0.5)
+    error = rdzv.RankLost("rank 1 is lost", rank=0, peer=1, peers=(1,), operation="barrier", cause="lost", elapsed=0.5)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is rdzv.RankLost and copy.__dict__ == error.__dict__ and str(copy) == str(error)
     assert isinstance(error, ConnectionError) and isinstance(error, RuntimeError)

@@ -1,4 +1,4 @@
-"""The package as it is installed: what comes along, what is loaded, what runs."""
+"""Tests of the installed package: its files, imports and programs."""
 
 import os
 import subprocess
@@ -26,8 +26,8 @@ def python(*arguments, **options):
 
 
 def test_import_loads_no_module_that_takes_long():
-    # Without `site`, which loads what the folders of the environment ask for; so these are given by
-    # hand.
+    # This runs without `site`, which loads modules that folders of the environment specify. So the
+    # folders are passed explicitly.
     folder = str(Path(rdzv.__file__).parents[1])
     program = f"import sys; sys.path.append({folder!r}); import rdzv; print(*sys.modules)"
     finished = python("-I", "-S", "-c", program)
@@ -56,7 +56,7 @@ def test_the_launcher_comes_along():
 
 def test_workers_of_the_module_have_its_interpreter(tmp_path):
     script = tmp_path / "train.py"
-    # One write, so that the lines of two workers do not mix.
+    # The output is one write, so that lines of two workers do not mix.
     script.write_text("import sys; sys.stdout.write(sys.executable + chr(10))")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHON_EXEC"}
     finished = python("-m", "rdzv", "run", "--standalone", "--nproc-per-node", "2", script, env=environment)

@@ -1,4 +1,4 @@
-"""A function of a module that imports nothing but `sys`."""
+"""Function of a module that imports nothing but `sys`."""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""No process is left, whatever ends the caller: SIGKILL, Ctrl-C, an exception; and again and again."""
+"""Tests that no process is left, however the caller ends.
+
+It ends by SIGKILL, by Ctrl-C or by an exception, and many times.
+"""
 
 import os
 import signal
@@ -26,7 +29,7 @@ except KeyboardInterrupt:
 
 
 class Caller:
-    """A process that launches two workers, each with a child in a session of its own."""
+    """Process that launches two workers, each with a child in a separate session."""
 
     def __init__(self, folder):
         folder.mkdir()
@@ -71,7 +74,7 @@ def test_the_folder_of_a_caller_that_was_killed_goes_with_the_next_launch(tmp_pa
     killed.process.communicate()
     assert present() == both
     assert rdzv.launch("math:factorial", (3,), nprocs=1)[0] == 6
-    # That of a caller that runs stays.
+    # The folder of a running caller stays.
     assert {path.name.split("-")[2] for path in present()} == {str(running.process.pid)}
     running.process.send_signal(signal.SIGINT)
     assert running.process.communicate(timeout=30)[0] == "interrupted\n"
@@ -92,7 +95,7 @@ def test_a_caller_that_is_killed_with_its_launcher_leaves_nothing(tmp_path):
 
 def test_ctrl_c_ends_the_workers_and_then_the_call(tmp_path):
     caller = Caller(tmp_path / "pids")
-    # As a terminal does: to the whole group of processes.
+    # A terminal sends the signal to the whole process group too.
     os.killpg(caller.process.pid, signal.SIGINT)
     printed, stderr = caller.process.communicate(timeout=30)
     assert printed == "interrupted\n", stderr
@@ -117,7 +120,7 @@ def test_the_third_ctrl_c_waits_for_nobody(tmp_path):
             pass
     process.kill()
     process.communicate()
-    # The second one would have left 15 s.
+    # The second Ctrl-C would have left 15 s.
     assert time.monotonic() - begin < 10
     await_that(lambda: not any(is_alive(pid) for pid in below), "the end of all", 5.0)
 

@@ -1,4 +1,4 @@
-"""What `rdzv.launch` returns, raises and refuses."""
+"""Tests of the results, exceptions and refusals of `rdzv.launch`."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Which functions travel, and how: by name, through the main file, as code."""
+"""Tests of how functions are sent: by name, through the main file, as code."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`rdzv.worker` inside and outside of workers, and `rdzv.testing`."""
+"""Tests of `rdzv.worker` inside and outside of workers, and of `rdzv.testing`."""
 
 import json
 import os

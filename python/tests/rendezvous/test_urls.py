@@ -1,4 +1,7 @@
-"""URLs by which workers meet, beside PyTorch's own handlers, and with them in one rendezvous."""
+"""Tests of URLs at which workers meet, compared with PyTorch's own handlers.
+
+Both kinds of handlers also meet in one rendezvous.
+"""
 
 import os
 import signal
@@ -31,7 +34,7 @@ def no_variables(monkeypatch):
 
 
 def met(rank, count, functions, url, how):
-    """Takes part with the implementation of this rank; each sees what the others write."""
+    """Joins with the implementation of this rank; each reads the others' values."""
     arguments = {}
     if how == "arguments":
         arguments = {"rank": rank, "world_size": count}
@@ -42,7 +45,7 @@ def met(rank, count, functions, url, how):
     store, own, size = next(functions[rank](url, timeout=timedelta(seconds=30), **arguments))
     store.set(f"from {own}", str(os.getpid()))
     others = [bytes(store.get(f"from {other}")).decode() for other in range(count)]
-    # Rank 0 may host it, so it stays until the others have read.
+    # Rank 0 may host the store, so it stays until the other ranks have read.
     store.add("read", 1)
     while own == 0 and store.add("read", 0) < count:
         pass
@@ -106,7 +109,7 @@ def test_what_torch_answers_otherwise():
     assert "'rank' of the query" in refused(OURS, "tcp://h:1?rank")[1]
     # A port that only rank 0 would know.
     assert "port 0" in refused(OURS, "tcp://127.0.0.1:0?rank=0&world_size=2")[1]
-    # A number that is none.
+    # A number below the valid range.
     assert "rank must be from 0" in refused(OURS, "tcp://h:1?rank=-3&world_size=1")[1]
     assert refused(OURS, "env://", rank=-2)[0] is ValueError
 
@@ -151,7 +154,7 @@ def test_control_c_ends_the_wait_for_the_others(port):
     """
     with Program(source) as program:
         pid = int(program.line())
-        # It joins in the meantime; an interrupt before that is as good.
+        # The program joins in the meantime; an earlier interrupt would be good too.
         time.sleep(0.3)
         os.kill(pid, signal.SIGINT)
         assert program.line() == "interrupted"
@@ -164,7 +167,7 @@ def native(rank, count, url, arguments):
     assert isinstance(store, rdzv.TCPStore)
     store.set(f"from {own}", b"")
     store.wait([f"from {other}" for other in range(size)])
-    # All have read. The one that hosts it may go before the others have this answer.
+    # All ranks have read. The host of the store may end before the other ranks have this answer.
     try:
         store.barrier("read", size)
     except rdzv.StoreError as error:
@@ -197,7 +200,7 @@ def collective(rank, count, port, arguments):
     dist.init_process_group("gloo", init_method=f"rdzv://127.0.0.1:{port}/job", world_size=count, **arguments[rank])
     seen = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(seen)
-    # gloo needs the store no more once all are here.
+    # gloo no longer needs the store once all ranks have joined.
     dist.barrier()
     own = dist.get_rank()
     dist.destroy_process_group()

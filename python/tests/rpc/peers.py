@@ -1,4 +1,7 @@
-"""Groups of workers for tests: each worker is a process, which runs a function of its own and then shuts down."""
+"""Groups of workers for tests.
+
+Each worker is a process, which runs a separate function and then shuts down.
+"""
 
 import ctypes
 import os
@@ -17,9 +20,10 @@ LIMIT_SECONDS = 240 + CALLS // 1000
 
 
 def group(functions, *, options=None, world_size=None, graceful=True, expect=None):
-    """Runs one function per worker, `function(server address)` is called after `init_rpc`. Returns what they return.
+    """Runs one function per worker, and returns their results.
 
-    Workers are named w0, w1, ... and are forked, so that functions may be local.
+    `function(server address)` is called after `init_rpc`. Workers are named w0, w1, ... and are
+    forked, so that functions may be local.
     """
     context = multiprocessing.get_context("fork")
     count = len(functions)
@@ -53,7 +57,7 @@ def group(functions, *, options=None, world_size=None, graceful=True, expect=Non
 
 
 def _worker(port, rank, world_size, function, options, graceful, pipe):
-    # It goes when the test goes.
+    # The process ends with the test.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     from rdzv import rpc
 
@@ -74,7 +78,7 @@ def _worker(port, rank, world_size, function, options, graceful, pipe):
 
 
 def until(condition, what, seconds=30):
-    """Waits for something that another thread does, of which nobody is told."""
+    """Polls for an effect of another thread that has no notification."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what

@@ -55,7 +55,7 @@ def fail_because():
 
 
 class Own(Exception):
-    """Not registered, so nobody may unpickle it."""
+    """Exception that is not registered, so no worker may unpickle it."""
 
 
 @rpc.function
@@ -79,7 +79,10 @@ released = threading.Event()
 
 @rpc.function
 def until_released():
-    """Is told that nobody waits for it, and ends when the caller says so: a late caller would get a result at its deadline."""
+    """Runs until its caller cancels it, and ends at the caller's next command.
+
+    A late caller would get a result at its deadline.
+    """
     while not rpc.is_cancelled():
         time.sleep(0.005)
     flags["cancelled"] = True
@@ -106,7 +109,7 @@ def who():
 
 @rpc.function
 def chain(names):
-    """Calls on along the names."""
+    """Calls the next worker of the list."""
     if not names:
         return [rpc.get_worker_info().name]
     return [rpc.get_worker_info().name, *rpc.rpc_sync(names[0], chain, args=(names[1:],))]
@@ -195,7 +198,7 @@ def die():
 
 @rpc.function
 def forks(value):
-    """Its child tries to answer the call. Returns what that came to."""
+    """Forks a child that tries to answer the call, and returns its outcome."""
     request = rpc._agent._request.get()
     child = os.fork()
     if child == 0:

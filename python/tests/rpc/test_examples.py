@@ -1,4 +1,4 @@
-"""The examples of calls, as workers of the launcher."""
+"""Tests of the examples of calls, as workers of the launcher."""
 
 import os
 import subprocess

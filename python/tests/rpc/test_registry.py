@@ -1,4 +1,4 @@
-"""The registry of backends."""
+"""Tests of the registry of backends."""
 
 import pickle
 

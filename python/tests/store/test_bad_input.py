@@ -1,4 +1,7 @@
-"""Wrong arguments, lost servers, closed objects: the error, and what can be used afterwards."""
+"""Tests of wrong arguments, lost servers and closed objects.
+
+They check the error, and that the other objects stay usable.
+"""
 
 import math
 import pickle

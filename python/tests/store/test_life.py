@@ -1,4 +1,7 @@
-"""Ctrl-C, forks, threads, the end of the interpreter: none of them hangs or crashes."""
+"""Tests of Ctrl-C, forks, threads, and the end of the interpreter.
+
+None of them hangs or crashes.
+"""
 
 import os
 import signal
@@ -13,7 +16,7 @@ from ranks import CALLS, resident
 
 import rdzv
 
-# Each of these blocks for as long as nobody does anything.
+# Each of these calls blocks until it is interrupted.
 BLOCKING = {
     "get": "store.get('never')",
     "wait": "store.wait(['never'])",
@@ -31,7 +34,10 @@ STORES = {
 
 
 def run(program, *arguments, timeout=60):
-    """Runs a program in a fresh interpreter, with the stacks of all threads if it crashes or hangs."""
+    """Runs a program in a new interpreter.
+
+    It prints the stacks of all threads if it crashes or hangs.
+    """
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", program, *arguments],
         capture_output=True,
@@ -56,11 +62,11 @@ for call in {calls!r}:
     timer.start()
     try:
         eval(call)
-        raise SystemExit(call + ' has ended by itself')
+        raise SystemExit(call + ' has ended alone')
     except KeyboardInterrupt:
         took = time.monotonic() - sent[0]
     timer.join()
-    # 200 ms is the promise; a machine that stands still is given more.
+    # The promise is 200 ms; a machine that was stopped gets more time.
     assert took < 2, (call, took)
     store.set('alive', call)
     assert store.get('alive') == call.encode(), call
@@ -146,7 +152,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(server, client):
                 texts.append(str(error))
         client.close()
         server.close()
-        # What the child makes itself, it can use.
+        # The child can use stores that it makes itself.
         with rdzv.StoreServer() as own:
             texts.append(str(rdzv.TCPStore(own.host, own.port).add("n", 1)))
         os.write(writer, "\n".join(texts).encode())
@@ -234,7 +240,7 @@ print('end', flush=True)
         _, errors = process.communicate(timeout=60)
         took = time.monotonic() - began
     assert process.returncode == 0, errors
-    # One second is the promise; torch takes its own time to leave.
+    # The promise is one second; torch takes longer to end.
     assert took < (30 if kind == "foreign" else 5), took
 
 
@@ -303,7 +309,7 @@ def test_handlers_of_other_signals_run_during_a_wait(client):
 
 
 class Interrupted:
-    """A store of another make, in whose calls Ctrl-C comes."""
+    """Store of another library, whose calls are interrupted by Ctrl-C."""
 
     def __init__(self, error):
         self.error = error

@@ -1,4 +1,4 @@
-"""What every store can do, on each of them."""
+"""Tests of the operations of every store."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +70,7 @@ def test_a_key_that_does_not_come_is_named_with_the_time(store):
     store.set("here", "x")
     with pytest.raises(TimeoutError, match="gone"):
         store.wait(["here", "gone"], timedelta(milliseconds=50))
-    # The store can be used afterwards.
+    # The store is still usable afterwards.
     assert store.get("here") == b"x"
 
 

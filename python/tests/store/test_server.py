@@ -1,4 +1,4 @@
-"""`rdzv.StoreServer`, with clients of both makes."""
+"""Tests of `rdzv.StoreServer`, with clients of rdzv and of PyTorch."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""The backend of torch.distributed, beside gloo: the same calls, the same results."""
+"""Tests of the backend of torch.distributed: the same results as gloo."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ TYPES = [
     torch.float32,
     torch.float64,
 ]
-# Gloo has no arithmetic for these: their results are those of int64.
+# Gloo has no arithmetic for these types: their results are those of int64.
 OTHERS = [torch.int16, torch.uint16, torch.uint32, torch.uint64]
 
 
@@ -47,7 +47,7 @@ def reductions(kind):
 
 
 def collectives(rank, world, backend, path, kinds):
-    """Results of every collective operation, for each element type."""
+    """Returns the results of every collective operation, for each element type."""
     join(backend, rank, world, path)
     results = {}
     for kind in kinds:

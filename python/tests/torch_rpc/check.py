@@ -1,7 +1,7 @@
-"""Outcomes of PyTorch's tests of RPC, compared with `expected.toml`.
+"""Comparison of PyTorch's tests of RPC with `expected.toml`.
 
-``python check.py`` runs all of them, prints every difference and the numbers, and ends with 1 if there is a difference.
-It takes some minutes.
+``python check.py`` runs all tests, prints every difference and the numbers, and ends with 1 if
+there is a difference. It takes several minutes.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 RPC = ("RpcTest.", "TensorPipeAgentRpcTest.")
-# Of the 254 of RPC.
+# Minimum number of passed tests, of the 254 tests of RPC.
 LEAST_PASSED = 195
 
 
@@ -22,7 +22,10 @@ def expected():
 
 
 def outcomes(names=(), timeout=None):
-    """Runs the suite, or tests of it, in a process of its own. Returns name -> [outcome, reason]."""
+    """Runs the suite, or tests of it, in a separate process.
+
+    Returns name -> [outcome, reason].
+    """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, HERE / "suite.py", file.name, *names]
         result = subprocess.run(command, capture_output=True, text=True, timeout=timeout)

@@ -1,4 +1,7 @@
-"""The secret of a job: what proves it, what is refused, and what listens where."""
+"""Tests of the secret of a job.
+
+They check the proof, the refusals, and the addresses of listeners.
+"""
 
 import os
 import subprocess
@@ -47,7 +50,7 @@ def test_a_store_with_a_token_admits_those_who_have_it():
 
 def test_clients_of_torch_are_let_in_as_is_said():
     with rdzv.StoreServer(token=SECRET) as server:
-        # On this host.
+        # This client is on the host of the server.
         dist.TCPStore(server.host, server.port, is_master=False, wait_for_workers=False).set("key", "value")
         assert rdzv.TCPStore(server.host, server.port, token=SECRET).get("key") == b"value"
     with pytest.raises(ValueError, match='"job", "deny" or "any"'):
@@ -60,7 +63,7 @@ def test_a_store_with_certificates_admits_those_who_have_one():
         store.set("key", "value")
         assert store.get("key") == b"value"
         assert "TLS" in refused(server)
-        # It believes nobody here, and nobody believes it.
+        # Neither side accepts the other's certificate here.
         refused(server, tls=tls("stranger"))
         refused(server, tls=tls("stranger", "other-authority"))
         refused(server, tls=tls("w1", "other-authority"))
@@ -90,7 +93,7 @@ def test_arguments_that_cannot_be_are_named(make):
 
 
 def listening():
-    """The addresses at which this process listens for TCP, in hexadecimal."""
+    """Returns the addresses at which this process listens for TCP, in hexadecimal."""
     inodes = set()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
@@ -133,7 +136,7 @@ def test_nothing_listens_beyond_loopback_unless_it_is_asked_for():
         assert here == LOOPBACK
         (first, first_wide), (second, second_wide) = processes(2, member, server.port)
     assert first == second == first_wide == LOOPBACK
-    # The listening socket of the server came along with the fork.
+    # The child inherited the listening socket of the server.
     assert second_wide == LOOPBACK | {"00000000"}
 
 

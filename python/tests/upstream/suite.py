@@ -1,8 +1,9 @@
-"""Runs PyTorch's own test suite of ``torch.distributed``, from the installed torch and unedited, with one backend.
+"""Run of PyTorch's own test suite of ``torch.distributed`` with one backend.
 
-``python suite.py BACKEND WORLD_SIZE FILE [TEST ...]`` writes the outcome of every test to FILE as JSON: name ->
-[outcome, reason], where outcome is ``passed``, ``failed`` or ``skipped``. Without names all tests run. BACKEND is
-``rdzv``, ``gloo``, or ``gloo-by-rdzv``: the name gloo, served by rdzv.
+The tests are those of the installed torch, unedited. ``python suite.py BACKEND WORLD_SIZE FILE
+[TEST ...]`` writes the outcome of every test to FILE as JSON: name -> [outcome, reason], where
+outcome is ``passed``, ``failed`` or ``skipped``. Without names all tests run. BACKEND is ``rdzv``,
+``gloo``, or ``gloo-by-rdzv``: the name gloo, served by rdzv.
 """
 
 import json
@@ -32,7 +33,8 @@ def load(backend, world_size):
     class TestRdzv(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def setUp(self):
             super().setUp()
-            # Forked: a spawned process would import torch for each rank of each test.
+            # The processes are forked, because a spawned process would import torch for each rank
+            # of each test.
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     globals()["TestRdzv"] = TestRdzv
@@ -42,7 +44,7 @@ def load(backend, world_size):
 
 
 def serve_gloo():
-    """Has the name gloo mean rdzv, for the tests that insist on that name."""
+    """Makes the name gloo mean rdzv, for the tests that insist on that name."""
     import torch.distributed as dist
 
     from rdzv.torch.backend import RdzvBackend, create

@@ -4,7 +4,11 @@
 //! generator (the test program `load`) and PyTorch's client send requests to them in turn, at a
 //! numeric address.
 //!
-//! | quantity | what |
+//! Both servers stay up. The same native load generator (the program `load` of the test programs)
+//! and PyTorch's own client query them alternately. Both listen on all addresses, and the clients
+//! use a numeric address.
+//!
+//! | quantity | content |
 //! |---|---|
 //! | pipelined | 64 connections, 16 requests in flight on each |
 //! | unpipelined | 64 connections, 1 request in flight on each |

@@ -1,16 +1,16 @@
 //! `cargo xtask tidy`: the house rules that a compiler cannot check.
 //!
-//! | rule | where |
+//! | rule | module |
 //! |---|---|
-//! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure; slices have pages | [`crates`] |
-//! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
+//! | crates depend only downwards; pure crates are pure; slices have pages | [`crates`] |
+//! | `unsafe` and names of the environment in few files; no globals in libraries | [`fences`] |
 //! | no cycle among the modules of a folder, Rust or Python | [`cycles`], [`python`] |
 //! | whole words for names of files | [`files`] |
-//! | the field's words, form of sentences, subjects of commits: limits that only fall | [`style`] |
-//! | tests and rules that are cited are there; each item of PyTorch has a verdict and a test | [`docs`] |
+//! | words, form of sentences, subjects of commits: limits that only fall | [`style`] |
+//! | cited tests and rules exist; each item of PyTorch has a verdict and a test | [`docs`] |
 //!
 //! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
-//! that a word in a comment or in a text is not taken for code.
+//! that a word in a comment or in a text does not count as code.
 
 mod crates;
 pub(crate) mod cycles;
@@ -31,10 +31,10 @@ use crate::command::{metadata, root};
 use source::Source;
 use tokens::Tokens;
 
-/// One breach of a rule.
+/// Breach of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// Relative to the root of the workspace, with the line if there is one.
+    /// Location, relative to the root of the workspace, with any line number.
     place: String,
     rule: String,
 }
@@ -54,7 +54,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// `arguments` may ask for one rule in one crate, `--cycles crates/launch/agent` or `--words crates/launch/agent`, or to write lower limits, `--lower`.
+/// Checks all rules, or what `arguments` select.
+///
+/// They may select one rule in one crate with `--cycles crates/launch/agent` or
+/// `--words crates/launch/agent`. `--lower` writes lower limits.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     println!("\n==> house rules");
     let sources = Source::all(&root())?;

@@ -1,8 +1,8 @@
-//! Words and forms that texts and names must not have, each with a limit that only falls.
+//! Words and forms that texts must not have, with limits that only fall.
 //!
 //! `xtask/style.txt` is the table: `LIMIT SCOPE PATTERN -> ADVICE` on each line, with a regular
-//! expression. More matches than the limit are a finding, and so are fewer: `cargo xtask tidy
-//! --lower` writes the new limit.
+//! expression. A count above the limit is a finding, and so is a lower count:
+//! `cargo xtask tidy --lower` writes the new limit.
 
 use std::fs;
 use std::process::Command;
@@ -18,25 +18,25 @@ use crate::command::{output, root};
 /// Path of the table.
 const TABLE: &str = "xtask/style.txt";
 
-/// Last commit whose subject is not checked, nor are those before it.
+/// Last commit of those whose subjects are not checked.
 const LAST_UNCHECKED: &str = "ecc581bd";
 
-/// Text that a pattern is about.
+/// Text to which a pattern applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     /// Every line of Rust, Python and Markdown.
     Text,
-    /// A comment or a line of Markdown, whole; no table, link or fenced block.
+    /// A comment or a line of Markdown, except tables, links and fenced blocks.
     Prose,
     /// The first line of a doc comment or a docstring.
     Doc,
-    /// The name of a function, type, field, module or file, as words that `_` joins.
+    /// The name of a function, type, field, module or file, as words joined by `_`.
     Name,
     /// The subject of a commit.
     Commit,
 }
 
-/// A line of the table.
+/// Line of the table.
 #[derive(Debug)]
 struct Rule {
     /// Line number in the table.
@@ -44,15 +44,17 @@ struct Rule {
     limit: usize,
     scope: Scope,
     pattern: String,
-    /// Longest line that is allowed, in characters, for a rule that has no pattern.
+    /// Maximum length of a line in characters, for a rule without a pattern.
     longest: Option<usize>,
     advice: String,
 }
 
-/// A line that rules look at: its scope, its place, and its words.
+/// Line that rules check: its scope, its location, and its text.
 type Line = (Scope, String, String);
 
-/// Checks all texts and the subjects of commits against the table; with `lower`, lowers the limits to today's counts.
+/// Checks all texts and the subjects of commits against the table.
+///
+/// With `lower`, lowers the limits to the current counts.
 pub(super) fn check(texts: &[Source], lower: bool) -> anyhow::Result<Vec<Finding>> {
     let path = root().join(TABLE);
     let table = Table::read(&fs::read_to_string(&path)?)?;
@@ -79,7 +81,7 @@ pub(super) fn matches(texts: &[Source], folder: &str) -> anyhow::Result<Vec<Find
     Ok(found.collect())
 }
 
-/// The table, with its rules compiled together: each line is read once for all rules.
+/// Table, with its rules compiled together to read each line once.
 struct Table {
     text: String,
     rules: Vec<Rule>,
@@ -136,7 +138,7 @@ impl Table {
             } else if count > limit {
                 let rule = format!("{count} matches, limit {limit}: {}", rule.advice);
                 findings.push(Finding::new(place, rule));
-                // Only the author knows which matches are new, unless none is allowed.
+                // Only the author knows which matches are new, unless the limit is 0.
                 let shown = found.iter().take(if limit == 0 { count } else { 0 });
                 findings.extend(shown.map(|(_, place, text)| Finding::new(place, text)));
             }
@@ -171,7 +173,7 @@ impl Rule {
             "commit" => Scope::Commit,
             other => bail!("there is no scope '{other}'"),
         };
-        // Boundaries of ASCII words are far cheaper to find.
+        // ASCII word boundaries are much cheaper to find.
         let pattern = pattern.trim().replace(r"\b", r"(?-u:\b)");
         let longest = pattern.strip_prefix('>').map(str::parse).transpose()?;
         let pattern = match scope {
@@ -189,13 +191,13 @@ impl Rule {
         })
     }
 
-    /// `true` if the rule looks at lines of this scope. Prose is text, too.
+    /// `true` if the rule applies to lines of this scope. Prose is text, too.
     fn is_about(&self, scope: Scope) -> bool {
         scope == self.scope || (scope == Scope::Prose && self.scope == Scope::Text)
     }
 }
 
-/// Returns everything in a text that rules look at.
+/// Returns all lines of a text that rules check.
 fn lines(source: &Source) -> Vec<Line> {
     let mut lines = Vec::new();
     let (is_markdown, is_rust) = (source.path.ends_with(".md"), source.is_rust());
@@ -234,7 +236,7 @@ fn lines(source: &Source) -> Vec<Line> {
     lines
 }
 
-/// Returns the names that a source declares, and its own.
+/// Returns the names that a source declares, and its own name.
 fn names(source: &Source) -> Vec<Line> {
     let file = source
         .path
@@ -264,7 +266,7 @@ fn names(source: &Source) -> Vec<Line> {
     named.collect()
 }
 
-/// `tell_news` for `TellNews` and `tell/news`.
+/// Converts a name to words: `tell_news` for `TellNews` and `tell/news`.
 fn snake(name: &str) -> String {
     let mut words = String::new();
     let mut before = '_';

@@ -1,4 +1,4 @@
-//! A source file as Rust reads it: code apart from comments and from texts.
+//! Tokens of a source file: code apart from comments and texts.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use proc_macro2::{Delimiter, Group, LexError, Span, TokenStream, TokenTree};
 use super::Finding;
 use super::source::Source;
 
-/// A word, a sign, a literal, or a bracket.
+/// Word, sign, literal, or bracket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) text: String,
@@ -24,18 +24,18 @@ impl Token {
     }
 }
 
-/// The tokens of one Rust file, in order, without documentation.
+/// Tokens of one Rust file, in order, without documentation.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     pub(crate) all: Vec<Token>,
-    /// Those that are compiled without tests.
+    /// Tokens that are compiled without tests.
     pub(crate) shipped: Vec<Token>,
-    /// How many lines the tests among `all` take, with their comments.
+    /// Number of lines of the tests among `all`, with their comments.
     pub(crate) test_lines: usize,
 }
 
 impl Tokens {
-    /// Reads the tokens of `source`; a file that is no Rust is a finding.
+    /// Reads the tokens of `source`. A file that is no Rust is a finding.
     pub(crate) fn of(source: &Source) -> Result<Self, Finding> {
         let stream: TokenStream = source.text.parse().map_err(|error: LexError| {
             let place = source.place(error.span().start().line);
@@ -72,7 +72,7 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
     };
     for tree in stream {
         match tree {
-            // A comment with documentation is read as an attribute.
+            // A doc comment is read as an attribute.
             TokenTree::Group(group) if is_documentation(&group) => {
                 while tokens
                     .pop_if(|token| ["#", "!"].contains(&token.text.as_str()))
@@ -95,24 +95,24 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
     }
 }
 
-/// Whether `group` is the `[doc = "..."]` that a documentation comment is read as.
+/// `true` if `group` is the `[doc = "..."]` of a doc comment.
 fn is_documentation(group: &Group) -> bool {
     let trees: Vec<TokenTree> = group.stream().into_iter().collect();
     group.delimiter() == Delimiter::Bracket
         && matches!(&trees[..], [TokenTree::Ident(name), _, TokenTree::Literal(_)] if name == "doc")
 }
 
-/// The text of the token `at`; nothing beyond the end.
+/// Returns the text of the token `at`; empty beyond the end.
 pub(super) fn text(tokens: &[Token], at: usize) -> &str {
     tokens.get(at).map_or("", |token| &token.text)
 }
 
-/// The text of the token before `at`.
+/// Returns the text of the token before `at`.
 pub(super) fn before(tokens: &[Token], at: usize) -> &str {
     at.checked_sub(1).map_or("", |before| text(tokens, before))
 }
 
-/// The index after the bracket that closes the one at `open`.
+/// Returns the index after the bracket that closes the one at `open`.
 pub(super) fn after_brackets(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -128,7 +128,7 @@ pub(super) fn after_brackets(tokens: &[Token], open: usize) -> usize {
     tokens.len()
 }
 
-/// The index after the attribute that begins at `at`, or `at`.
+/// Returns the index after the attribute that begins at `at`, or `at`.
 pub(super) fn after_attribute(tokens: &[Token], at: usize) -> usize {
     match (text(tokens, at), text(tokens, at + 1), text(tokens, at + 2)) {
         ("#", "[", _) => after_brackets(tokens, at + 1),
@@ -137,7 +137,7 @@ pub(super) fn after_attribute(tokens: &[Token], at: usize) -> usize {
     }
 }
 
-/// The index after what only tests compile and begins at `at`, or `at`.
+/// Returns the index after test code that begins at `at`, or `at`.
 fn end_of_test(tokens: &[Token], at: usize) -> usize {
     let mut end = after_attribute(tokens, at);
     let attribute: Vec<&str> = tokens[at..end]
@@ -156,7 +156,7 @@ fn end_of_test(tokens: &[Token], at: usize) -> usize {
     while after_attribute(tokens, end) > end {
         end = after_attribute(tokens, end);
     }
-    // The braces of a value or of a `use` are not the end of the item.
+    // The braces of a value or of a `use` do not end the item.
     let mut ends_at_braces = true;
     while end < tokens.len() {
         match text(tokens, end) {
@@ -174,49 +174,53 @@ fn end_of_test(tokens: &[Token], at: usize) -> usize {
     end
 }
 
-/// How many times a visibility is limited to the crate or a part of it.
+/// Returns the number of visibilities limited to the crate or a part of it.
 pub(crate) fn restricted(tokens: &[Token]) -> usize {
     (0..tokens.len())
         .filter(|at| is_restriction(tokens, *at))
         .count()
 }
 
-/// Whether `pub(crate)` begins at `at`, and not the fields of `struct A(pub (u8, u8))`.
+/// `true` if `pub(crate)` begins at `at`.
+///
+/// It is `false` for the fields of `struct A(pub (u8, u8))`.
 pub(super) fn is_restriction(tokens: &[Token], at: usize) -> bool {
     text(tokens, at) == "pub"
         && text(tokens, at + 1) == "("
         && ["crate", "super", "in"].contains(&text(tokens, at + 2))
 }
 
-/// The lines on which there is code: neither blank nor only a comment.
+/// Returns the lines with code: neither blank nor only a comment.
 pub(crate) fn lines(tokens: &[Token]) -> BTreeSet<usize> {
     let lines = tokens.iter().flat_map(|token| token.line..=token.last_line);
     lines.collect()
 }
 
-/// Every name and keyword, in order.
+/// Returns every name and keyword, in order.
 pub(crate) fn words(tokens: &[Token]) -> impl Iterator<Item = &Token> {
     tokens.iter().filter(|token| token.is_word())
 }
 
-/// The insides of all string literals, in order, with escapes as they are written.
+/// Returns the content of all string literals with escapes unchanged.
 pub(crate) fn texts(tokens: &[Token]) -> impl Iterator<Item = (&str, usize)> {
     tokens
         .iter()
         .filter_map(|token| Some((inside_quotes(&token.text)?, token.line)))
 }
 
-/// The inside of `"a"`, `r#"a"#`, `b"a"` or `c"a"`; nothing for a number or a character like `'"'`.
+/// Returns the inside of `"a"`, `r#"a"#`, `b"a"` or `c"a"`.
+///
+/// `None` for a number or a character like `'"'`.
 fn inside_quotes(literal: &str) -> Option<&str> {
     let (prefix, rest) = literal.split_once('"')?;
     let (inside, _hashes) = rest.rsplit_once('"')?;
     (!prefix.contains('\'')).then_some(inside)
 }
 
-/// The names that code gives: of items, fields, parameters and variants, with their lines.
+/// Returns the names of items, fields, parameters and variants with lines.
 pub(crate) fn declared(tokens: &[Token]) -> Vec<(String, usize)> {
     let mut names = Vec::new();
-    // Whether each open bracket is that of an enum.
+    // For each open bracket, `true` if it is that of an enum.
     let mut open = vec![false];
     let mut after_enum = false;
     for (at, token) in tokens
@@ -250,7 +254,7 @@ pub(crate) fn declared(tokens: &[Token]) -> Vec<(String, usize)> {
     names
 }
 
-/// Whether the name of an item follows this word.
+/// `true` if the name of an item follows this word.
 pub(super) fn declares(keyword: &str) -> bool {
     let keywords = [
         "const",

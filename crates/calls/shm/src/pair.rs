@@ -164,7 +164,7 @@ fn open<const RINGS: usize>(
 ) -> Result<[Ring; RINGS]> {
     let refused = |found: String| Err(ShmError::refused("an offer of rings", found));
     if message[..4] != MAGIC {
-        return refused("the offer begins with other bytes".to_owned());
+        return refused("it begins with other bytes".to_owned());
     }
     let version = u16::from_ne_bytes([message[4], message[5]]);
     if version != VERSION {
