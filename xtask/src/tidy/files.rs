@@ -1,12 +1,12 @@
-//! Files of one idea, named with words that say something.
+//! Names and lengths of files.
 
 use super::Finding;
 use super::source::Source;
 
-/// A longer file is warned about. Its tests do not count.
+/// Number of lines, without tests, above which a file causes a warning.
 const LONG: usize = 600;
 
-/// Names that say nothing about what is inside.
+/// Names that do not describe the content of a file or folder.
 const EMPTY_NAMES: [&str; 8] = [
     "util", "utils", "helper", "helpers", "common", "misc", "manager", "imp",
 ];
@@ -23,7 +23,9 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// A warning about a file of `lines` lines without its tests, which is not counted as a finding.
+/// Returns a warning about a long file, which does not count as a finding.
+///
+/// `lines` is its number of lines without tests.
 pub(crate) fn warning(source: &Source, lines: usize) -> Option<Finding> {
     let warning = || Finding::new(&source.path, format!("{lines} lines: more than one idea?"));
     (lines > LONG).then(warning)

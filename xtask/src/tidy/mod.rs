@@ -2,15 +2,15 @@
 //!
 //! | rule | where |
 //! |---|---|
-//! | crates depend on each other only downwards, as drawn in `ARCHITECTURE.md`; core stays pure; slices have pages | [`crates`] |
-//! | `unsafe` in one file; names of the environment in one file; no globals in libraries | [`fences`] |
+//! | crates follow the layers of `ARCHITECTURE.md`; core is pure; slices have pages | [`crates`] |
+//! | few files have `unsafe`, one has the names of variables; no globals | [`fences`] |
 //! | no cycle among the modules of a folder, Rust or Python | [`cycles`], [`python`] |
-//! | whole words for names of files | [`files`] |
-//! | the field's words, form of sentences, subjects of commits: limits that only fall | [`style`] |
-//! | tests and rules that are cited are there; each item of PyTorch has a verdict and a test | [`docs`] |
+//! | names of files describe their content | [`files`] |
+//! | words, form of sentences, subjects of commits: limits that only fall | [`style`] |
+//! | cited tests and rules exist; each item of PyTorch has a verdict and a proof | [`docs`] |
 //!
-//! A finding names the file, the line and the rule. The checks read sources through [`tokens`], so
-//! that a word in a comment or in a text is not taken for code.
+//! A finding names the file, the line and the rule. The checks of code read sources through
+//! [`tokens`], so that they ignore words in comments and in string literals.
 
 mod crates;
 pub(crate) mod cycles;
@@ -31,10 +31,10 @@ use crate::command::{metadata, root};
 use source::Source;
 use tokens::Tokens;
 
-/// One breach of a rule.
+/// Violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// Relative to the root of the workspace, with the line if there is one.
+    /// Path relative to the root of the workspace, with the line if there is one.
     place: String,
     rule: String,
 }
@@ -54,7 +54,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// `arguments` may ask for one rule in one crate, `--cycles crates/launch/agent` or `--words crates/launch/agent`, or to write lower limits, `--lower`.
+/// Runs `cargo xtask tidy`: checks all rules, or one rule in one folder.
+///
+/// `--cycles crates/launch/agent` and `--words crates/launch/agent` select one rule. `--lower`
+/// writes lower limits into the table of [`style`].
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     println!("\n==> house rules");
     let sources = Source::all(&root())?;
@@ -113,6 +116,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     report(&texts, &findings)
 }
 
+/// Prints the findings, and fails if there is at least one.
 fn report(sources: &[Source], findings: &[Finding]) -> anyhow::Result<()> {
     for finding in findings {
         println!("    {finding}");

@@ -1,7 +1,7 @@
-//! The modules of a crate, and which of them uses which: read from the paths in their code.
+//! Modules of a crate and their uses of each other, from the paths in the code.
 //!
-//! A path is followed through `use`, also where a parent hands on a name of a child, to the module
-//! that declares the name. Calls of methods and macros found by order of text have no path.
+//! The reader follows a path through `use` to the module that declares the name, also if a parent
+//! re-exports a name of a child. Calls of methods, and macros in textual scope, have no path.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,32 +10,33 @@ use super::tokens::{
     Token, Tokens, after_attribute, after_brackets, before, declares, is_restriction, text, words,
 };
 
-/// A path in code, with its line.
+/// Path in code, with its line.
 pub(crate) type Path = (Vec<String>, usize);
 
+/// Module of a crate, with the names and paths in its code.
 #[derive(Debug, Default)]
 pub(crate) struct Module {
     parent: Option<usize>,
-    /// From the root of the crate, which is empty itself.
+    /// Path from the root of the crate; empty for the root itself.
     pub(crate) name: String,
-    /// The file that the module stands in.
+    /// File that contains the module.
     pub(crate) file: String,
     pub(super) children: BTreeMap<String, usize>,
-    /// Names that `use` brings, and where they are from.
+    /// Names that `use` imports, and their paths.
     pub(super) imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     declared: BTreeSet<String>,
-    /// Every path in its code, also those of `use`, with its line.
+    /// All paths in its code, including those of `use`, with their lines.
     pub(super) paths: Vec<Path>,
 }
 
-/// The modules of one library or program without its tests; the first is its root.
+/// Modules of one library or program, without tests; the first is the root.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) modules: Vec<Module>,
 }
 
-/// A use of one module by another.
+/// Use of the module `to` by the module `from`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Use {
     pub(crate) from: usize,
@@ -43,15 +44,15 @@ pub(crate) struct Use {
     pub(crate) line: usize,
 }
 
-/// What a path leads to.
+/// Destination of a path.
 #[derive(Clone, Copy)]
 enum Target {
     Module(usize),
-    /// An item that this module declares.
+    /// Item that this module declares.
     Item(usize),
 }
 
-/// Everything that a crate is compiled from: the text of each file by its path.
+/// Source files of a crate by their paths.
 pub(crate) type Files<'a> = BTreeMap<&'a str, &'a Source>;
 
 impl Tree {
@@ -63,18 +64,18 @@ impl Tree {
         tree
     }
 
-    /// The files that the modules stand in.
+    /// Returns the files that contain the modules.
     pub(crate) fn files(&self) -> BTreeSet<&str> {
         let files = self.modules.iter().map(|module| module.file.as_str());
         files.collect()
     }
 
-    /// Every use of a module by another one of this tree.
+    /// Returns every use of a module by another module of this tree.
     pub(crate) fn uses(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         for (from, module) in self.modules.iter().enumerate() {
             for (path, line) in &module.paths {
-                // A single lower-case word is a variable rather than a module.
+                // A single name that matches a module is probably a variable.
                 let to = match (self.resolve(from, path, 0), path.len()) {
                     (Some(Target::Module(_)), 1) | (None, _) => continue,
                     (Some(Target::Module(to) | Target::Item(to)), _) => to,
@@ -88,7 +89,7 @@ impl Tree {
         uses
     }
 
-    /// The module and those that it stands in, outermost first.
+    /// Returns the module and the modules that contain it, outermost first.
     pub(crate) fn ancestry(&self, module: usize) -> Vec<usize> {
         let line = std::iter::successors(Some(module), |at| self.modules[*at].parent);
         let mut line: Vec<usize> = line.collect();
@@ -120,7 +121,7 @@ impl Tree {
         self.modules.len() - 1
     }
 
-    /// Reads the code of the module `id`, whose children stand in `folder`.
+    /// Reads the code of the module `id`, whose child files are in `folder`.
     fn read(&mut self, files: &Files<'_>, id: usize, folder: &str, tokens: &[Token]) {
         let mut at = 0;
         let mut depth = 0;
@@ -211,7 +212,9 @@ impl Tree {
         }
     }
 
-    /// Reads the inside of `use ...;`. Only one outside of functions brings names to the module.
+    /// Reads the inside of `use ...;`.
+    ///
+    /// With `items`, the statement is outside of functions and imports names into the module.
     fn read_use(&mut self, id: usize, tokens: &[Token], items: bool) {
         let module = &mut self.modules[id];
         let mut path: Vec<String> = Vec::new();
@@ -255,7 +258,9 @@ impl Tree {
         }
     }
 
-    /// What `path` means in the module `from`; nothing if it leads out of the crate.
+    /// Returns the destination of `path` in the module `from`.
+    ///
+    /// `None` if the path leads out of the crate.
     fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<Target> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
@@ -271,7 +276,7 @@ impl Tree {
         })
     }
 
-    /// What `name` means inside the module `at`.
+    /// Returns the destination of `name` inside the module `at`.
     fn find(&self, at: usize, name: &str, depth: usize) -> Option<Target> {
         const DEEPEST: usize = 12;
         if depth > DEEPEST {
@@ -298,7 +303,7 @@ impl Tree {
     }
 }
 
-/// The names from `at` on that `::` joins.
+/// Returns the names, joined by `::`, that begin at `at`.
 fn path_at(tokens: &[Token], mut at: usize) -> Vec<String> {
     let mut path = vec![tokens[at].text.clone()];
     while text(tokens, at + 1) == ":" && text(tokens, at + 2) == ":" {

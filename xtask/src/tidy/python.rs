@@ -1,7 +1,7 @@
-//! The modules of the Python package, and which of them imports which.
+//! Modules of the Python package, and their imports of each other.
 //!
-//! An import inside a function or under `if TYPE_CHECKING` counts like any other. A name that an
-//! `__init__.py` hands on leads to the module that it comes from.
+//! An import inside a function or under `if TYPE_CHECKING` counts like any other import. A name
+//! that an `__init__.py` re-exports leads to the module that defines it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::source::Source;
 
 pub(super) const PACKAGE: &str = "python/rdzv";
 
-/// The tree of the package, with its imports in place of paths.
+/// Reads the tree of the package, with its imports as paths.
 pub(super) fn tree(sources: &[Source]) -> Tree {
     let modules: BTreeMap<String, &Source> = sources
         .iter()
@@ -39,7 +39,7 @@ pub(super) fn tree(sources: &[Source]) -> Tree {
     tree
 }
 
-/// The imports from the package: path from its root, the name that it gets, line.
+/// Returns the imports from the package: path from its root, name, and line.
 fn imports(text: &str) -> Vec<(Vec<String>, String, usize)> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();

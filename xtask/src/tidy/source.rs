@@ -1,11 +1,11 @@
-//! The files that the rules are about.
+//! Files that the rules check.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
 
-/// Folders that hold nothing of ours.
+/// Folders without files of this repository.
 const SKIPPED: [&str; 5] = [
     "target",
     "corpus",
@@ -14,16 +14,16 @@ const SKIPPED: [&str; 5] = [
     "node_modules",
 ];
 
-/// One source file.
+/// Source file with its text.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
-    /// Relative to the root of the workspace, with `/`.
+    /// Path relative to the root of the workspace, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
 impl Source {
-    /// Every Rust and Python file under `root`, in order of path.
+    /// Reads every Rust and Python file under `root`, sorted by path.
     pub(crate) fn all(root: &Path) -> anyhow::Result<Vec<Self>> {
         files(root, &|name| name.ends_with(".rs") || name.ends_with(".py"))
     }
@@ -32,8 +32,9 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The crate folder below `crates/`: `launch/agent` for `crates/launch/agent/src/lib.rs`, `sim` for
-    /// `crates/sim/src/lib.rs`.
+    /// Returns the folder of the crate, relative to `crates/`.
+    ///
+    /// It is `launch/agent` for `crates/launch/agent/src/lib.rs`.
     pub(crate) fn crate_folder(&self) -> Option<&str> {
         let path = self.path.strip_prefix("crates/")?;
         let inside = ["/src/", "/tests/", "/examples/"]
@@ -42,7 +43,7 @@ impl Source {
         Some(&path[..inside.min()?])
     }
 
-    /// Whether the file is shipped code: below a crate's `src` and no file of tests.
+    /// `true` if the file is shipped code: below a crate's `src`, and no tests.
     pub(crate) fn is_shipped(&self) -> bool {
         let folder = self.crate_folder().unwrap_or("tests");
         let inside = self.path.strip_prefix(&format!("crates/{folder}/src/"));
@@ -52,13 +53,13 @@ impl Source {
                 .is_some_and(|path| !path.ends_with("_tests.rs") && !path.split('/').any(is_test))
     }
 
-    /// `path:line`, for a finding.
+    /// Returns the location `path:line`, for a finding.
     pub(crate) fn place(&self, line: usize) -> String {
         format!("{}:{line}", self.path)
     }
 }
 
-/// The folder and name of every package under `root`, in order of folder.
+/// Returns folder and name of every package under `root`, sorted by folder.
 pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let manifests = files(root, &|name| name == "Cargo.toml")?;
     let package = |manifest: Source| {
@@ -74,12 +75,12 @@ pub(crate) fn packages(root: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(packages)
 }
 
-/// The documents in `docs/` and those beside it.
+/// Reads every Markdown file under `root`, sorted by path.
 pub(super) fn documents(root: &Path) -> anyhow::Result<Vec<Source>> {
     files(root, &|name| name.ends_with(".md"))
 }
 
-/// Every file under `root` whose name is wanted, in order of path.
+/// Reads every file under `root` whose name is wanted, sorted by path.
 fn files(root: &Path, wanted: &dyn Fn(&str) -> bool) -> anyhow::Result<Vec<Source>> {
     let mut sources = Vec::new();
     collect(root, "", wanted, &mut sources)?;

@@ -1,8 +1,8 @@
-//! Words and forms that texts and names must not have, each with a limit that only falls.
+//! Words and forms to avoid in texts and names, with limits that only fall.
 //!
-//! `xtask/style.txt` is the table: `LIMIT SCOPE PATTERN -> ADVICE` on each line, with a regular
-//! expression. More matches than the limit are a finding, and so are fewer: `cargo xtask tidy
-//! --lower` writes the new limit.
+//! Each line of the table `xtask/style.txt` has the form `LIMIT SCOPE PATTERN -> ADVICE`, with a
+//! regular expression. A number of matches that differs from the limit is a finding. If the number
+//! is lower, `cargo xtask tidy --lower` writes the new limit.
 
 use std::fs;
 use std::process::Command;
@@ -15,28 +15,28 @@ use super::source::Source;
 use super::tokens::{Tokens, declared};
 use crate::command::{output, root};
 
-/// Path of the table.
+/// Path of the table, relative to the root of the workspace.
 const TABLE: &str = "xtask/style.txt";
 
-/// Last commit whose subject is not checked, nor are those before it.
+/// Last commit whose subject is not checked; earlier commits are exempt too.
 const LAST_UNCHECKED: &str = "ecc581bd";
 
-/// Text that a pattern is about.
+/// Part of a text to which a rule applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// Every line of Rust, Python and Markdown.
+    /// Each line of Rust, Python and Markdown.
     Text,
-    /// A comment or a line of Markdown, whole; no table, link or fenced block.
+    /// Comment or line of Markdown, without tables, links and fenced blocks.
     Prose,
-    /// The first line of a doc comment or a docstring.
+    /// First line of a doc comment or a docstring.
     Doc,
-    /// The name of a function, type, field, module or file, as words that `_` joins.
+    /// Name of a function, type, field, module or file, in `snake_case`.
     Name,
-    /// The subject of a commit.
+    /// Subject of a commit.
     Commit,
 }
 
-/// A line of the table.
+/// Line of the table.
 #[derive(Debug)]
 struct Rule {
     /// Line number in the table.
@@ -44,15 +44,17 @@ struct Rule {
     limit: usize,
     scope: Scope,
     pattern: String,
-    /// Longest line that is allowed, in characters, for a rule that has no pattern.
+    /// Maximum length of a line in characters, for a rule without a pattern.
     longest: Option<usize>,
     advice: String,
 }
 
-/// A line that rules look at: its scope, its place, and its words.
+/// Line to which rules apply: its scope, location and text.
 type Line = (Scope, String, String);
 
-/// Checks all texts and the subjects of commits against the table; with `lower`, lowers the limits to today's counts.
+/// Checks all texts and the subjects of commits against the table.
+///
+/// With `lower`, lowers the limits to the current counts.
 pub(super) fn check(texts: &[Source], lower: bool) -> anyhow::Result<Vec<Finding>> {
     let path = root().join(TABLE);
     let table = Table::read(&fs::read_to_string(&path)?)?;
@@ -79,7 +81,7 @@ pub(super) fn matches(texts: &[Source], folder: &str) -> anyhow::Result<Vec<Find
     Ok(found.collect())
 }
 
-/// The table, with its rules compiled together: each line is read once for all rules.
+/// The table, with one set of all patterns, which reads each line only once.
 struct Table {
     text: String,
     rules: Vec<Rule>,
@@ -136,7 +138,7 @@ impl Table {
             } else if count > limit {
                 let rule = format!("{count} matches, limit {limit}: {}", rule.advice);
                 findings.push(Finding::new(place, rule));
-                // Only the author knows which matches are new, unless none is allowed.
+                // The new matches are unknown, so they are shown only if no match is allowed.
                 let shown = found.iter().take(if limit == 0 { count } else { 0 });
                 findings.extend(shown.map(|(_, place, text)| Finding::new(place, text)));
             }
@@ -169,9 +171,9 @@ impl Rule {
             "doc" => Scope::Doc,
             "name" => Scope::Name,
             "commit" => Scope::Commit,
-            other => bail!("there is no scope '{other}'"),
+            other => bail!("unknown scope '{other}'"),
         };
-        // Boundaries of ASCII words are far cheaper to find.
+        // Boundaries of ASCII words are much faster to find.
         let pattern = pattern.trim().replace(r"\b", r"(?-u:\b)");
         let longest = pattern.strip_prefix('>').map(str::parse).transpose()?;
         let pattern = match scope {
@@ -189,13 +191,13 @@ impl Rule {
         })
     }
 
-    /// `true` if the rule looks at lines of this scope. Prose is text, too.
+    /// `true` if the rule applies to lines of this scope. Prose is text, too.
     fn is_about(&self, scope: Scope) -> bool {
         scope == self.scope || (scope == Scope::Prose && self.scope == Scope::Text)
     }
 }
 
-/// Returns everything in a text that rules look at.
+/// Returns all lines and names of a source to which rules apply.
 fn lines(source: &Source) -> Vec<Line> {
     let mut lines = Vec::new();
     let (is_markdown, is_rust) = (source.path.ends_with(".md"), source.is_rust());
@@ -234,7 +236,7 @@ fn lines(source: &Source) -> Vec<Line> {
     lines
 }
 
-/// Returns the names that a source declares, and its own.
+/// Returns the names that a source declares, and the name of its file.
 fn names(source: &Source) -> Vec<Line> {
     let file = source
         .path
@@ -264,7 +266,7 @@ fn names(source: &Source) -> Vec<Line> {
     named.collect()
 }
 
-/// `tell_news` for `TellNews` and `tell/news`.
+/// Converts a name to `snake_case`: `tell_news` for `TellNews` and `tell/news`.
 fn snake(name: &str) -> String {
     let mut words = String::new();
     let mut before = '_';
@@ -282,13 +284,13 @@ fn snake(name: &str) -> String {
     words
 }
 
-/// Returns the subjects of the commits that are checked.
+/// Returns the subjects of all commits after [`LAST_UNCHECKED`].
 fn subjects() -> anyhow::Result<Vec<Line>> {
     let mut log = Command::new("git");
     log.current_dir(root())
         .args(["log", "--no-merges", "--format=%h %s"]);
     let Ok(text) = output(log.arg(format!("{LAST_UNCHECKED}..HEAD"))) else {
-        println!("    warning: no history, so no subject of a commit is checked");
+        println!("    warning: no git history, so the subjects of commits are not checked");
         return Ok(Vec::new());
     };
     let subjects = text.lines().filter_map(|line| line.split_once(' '));

@@ -1,4 +1,4 @@
-//! A source file as Rust reads it: code apart from comments and from texts.
+//! Tokens of a Rust source file, which separate code from comments and texts.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use proc_macro2::{Delimiter, Group, LexError, Span, TokenStream, TokenTree};
 use super::Finding;
 use super::source::Source;
 
-/// A word, a sign, a literal, or a bracket.
+/// Word, punctuation character, literal or bracket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) text: String,
@@ -17,6 +17,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
+    /// `true` for a name or a keyword.
     pub(crate) fn is_word(&self) -> bool {
         self.text
             .starts_with(|first: char| first == '_' || first.is_alphabetic())
@@ -24,18 +25,18 @@ impl Token {
     }
 }
 
-/// The tokens of one Rust file, in order, without documentation.
+/// Tokens of one Rust file, in order, without documentation.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     pub(crate) all: Vec<Token>,
-    /// Those that are compiled without tests.
+    /// Tokens that are compiled without tests.
     pub(crate) shipped: Vec<Token>,
-    /// How many lines the tests among `all` take, with their comments.
+    /// Number of lines of the tests, with their comments.
     pub(crate) test_lines: usize,
 }
 
 impl Tokens {
-    /// Reads the tokens of `source`; a file that is no Rust is a finding.
+    /// Reads the tokens of `source`. Text that is not Rust is a finding.
     pub(crate) fn of(source: &Source) -> Result<Self, Finding> {
         let stream: TokenStream = source.text.parse().map_err(|error: LexError| {
             let place = source.place(error.span().start().line);
@@ -72,7 +73,7 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
     };
     for tree in stream {
         match tree {
-            // A comment with documentation is read as an attribute.
+            // The parser converts a doc comment to an attribute, which is dropped here.
             TokenTree::Group(group) if is_documentation(&group) => {
                 while tokens
                     .pop_if(|token| ["#", "!"].contains(&token.text.as_str()))
@@ -95,24 +96,24 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
     }
 }
 
-/// Whether `group` is the `[doc = "..."]` that a documentation comment is read as.
+/// `true` if `group` is `[doc = "..."]`, the parsed form of a doc comment.
 fn is_documentation(group: &Group) -> bool {
     let trees: Vec<TokenTree> = group.stream().into_iter().collect();
     group.delimiter() == Delimiter::Bracket
         && matches!(&trees[..], [TokenTree::Ident(name), _, TokenTree::Literal(_)] if name == "doc")
 }
 
-/// The text of the token `at`; nothing beyond the end.
+/// Returns the text of the token `at`; empty beyond the end.
 pub(super) fn text(tokens: &[Token], at: usize) -> &str {
     tokens.get(at).map_or("", |token| &token.text)
 }
 
-/// The text of the token before `at`.
+/// Returns the text of the token before `at`; empty at the beginning.
 pub(super) fn before(tokens: &[Token], at: usize) -> &str {
     at.checked_sub(1).map_or("", |before| text(tokens, before))
 }
 
-/// The index after the bracket that closes the one at `open`.
+/// Returns the index after the bracket that closes the bracket at `open`.
 pub(super) fn after_brackets(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -128,7 +129,9 @@ pub(super) fn after_brackets(tokens: &[Token], open: usize) -> usize {
     tokens.len()
 }
 
-/// The index after the attribute that begins at `at`, or `at`.
+/// Returns the index after the attribute that begins at `at`.
+///
+/// Without an attribute there, it is `at`.
 pub(super) fn after_attribute(tokens: &[Token], at: usize) -> usize {
     match (text(tokens, at), text(tokens, at + 1), text(tokens, at + 2)) {
         ("#", "[", _) => after_brackets(tokens, at + 1),
@@ -137,7 +140,9 @@ pub(super) fn after_attribute(tokens: &[Token], at: usize) -> usize {
     }
 }
 
-/// The index after what only tests compile and begins at `at`, or `at`.
+/// Returns the index after the test code that begins at `at`.
+///
+/// Without test code there, it is `at`.
 fn end_of_test(tokens: &[Token], at: usize) -> usize {
     let mut end = after_attribute(tokens, at);
     let attribute: Vec<&str> = tokens[at..end]
@@ -174,49 +179,55 @@ fn end_of_test(tokens: &[Token], at: usize) -> usize {
     end
 }
 
-/// How many times a visibility is limited to the crate or a part of it.
+/// Returns the number of visibilities like `pub(crate)` and `pub(super)`.
 pub(crate) fn restricted(tokens: &[Token]) -> usize {
     (0..tokens.len())
         .filter(|at| is_restriction(tokens, *at))
         .count()
 }
 
-/// Whether `pub(crate)` begins at `at`, and not the fields of `struct A(pub (u8, u8))`.
+/// `true` if a visibility like `pub(crate)` begins at `at`.
+///
+/// `false` for the fields of `struct A(pub (u8, u8))`.
 pub(super) fn is_restriction(tokens: &[Token], at: usize) -> bool {
     text(tokens, at) == "pub"
         && text(tokens, at + 1) == "("
         && ["crate", "super", "in"].contains(&text(tokens, at + 2))
 }
 
-/// The lines on which there is code: neither blank nor only a comment.
+/// Returns the lines with code: neither blank nor only a comment.
 pub(crate) fn lines(tokens: &[Token]) -> BTreeSet<usize> {
     let lines = tokens.iter().flat_map(|token| token.line..=token.last_line);
     lines.collect()
 }
 
-/// Every name and keyword, in order.
+/// Returns every name and keyword, in order.
 pub(crate) fn words(tokens: &[Token]) -> impl Iterator<Item = &Token> {
     tokens.iter().filter(|token| token.is_word())
 }
 
-/// The insides of all string literals, in order, with escapes as they are written.
+/// Returns the contents of all string literals, in order, with their lines.
+///
+/// Escape sequences are not replaced.
 pub(crate) fn texts(tokens: &[Token]) -> impl Iterator<Item = (&str, usize)> {
     tokens
         .iter()
         .filter_map(|token| Some((inside_quotes(&token.text)?, token.line)))
 }
 
-/// The inside of `"a"`, `r#"a"#`, `b"a"` or `c"a"`; nothing for a number or a character like `'"'`.
+/// Returns the content of `"a"`, `r#"a"#`, `b"a"` or `c"a"`.
+///
+/// `None` for a number or a character like `'"'`.
 fn inside_quotes(literal: &str) -> Option<&str> {
     let (prefix, rest) = literal.split_once('"')?;
     let (inside, _hashes) = rest.rsplit_once('"')?;
     (!prefix.contains('\'')).then_some(inside)
 }
 
-/// The names that code gives: of items, fields, parameters and variants, with their lines.
+/// Returns the names of items, fields, parameters and variants, with lines.
 pub(crate) fn declared(tokens: &[Token]) -> Vec<(String, usize)> {
     let mut names = Vec::new();
-    // Whether each open bracket is that of an enum.
+    // For each open bracket, `true` if it is the bracket of an enum.
     let mut open = vec![false];
     let mut after_enum = false;
     for (at, token) in tokens
@@ -250,7 +261,7 @@ pub(crate) fn declared(tokens: &[Token]) -> Vec<(String, usize)> {
     names
 }
 
-/// Whether the name of an item follows this word.
+/// `true` if the name of an item follows this keyword.
 pub(super) fn declares(keyword: &str) -> bool {
     let keywords = [
         "const",
