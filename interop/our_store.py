@@ -27,7 +27,7 @@ def decode(word: str) -> bytes:
 
 
 class OurStore:
-    """Process with one store. Its calls may be asynchronous, so that they can wait."""
+    """Process with one store, with asynchronous calls for tests that wait."""
 
     def __init__(self, url: str, *options):
         self.process = subprocess.Popen(
@@ -79,7 +79,7 @@ class OurStore:
         self.begin(*words)
         return self.collect()
 
-    # These are the names of PyTorch's client, so that the same tests run with both clients.
+    # These are the names of PyTorch's client, so that a test is easy to compare with its counterpart.
 
     def set(self, key, value):
         assert self.call("set", quote(key), encode(value)) == "ok"

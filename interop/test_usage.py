@@ -1,6 +1,6 @@
-"""The command line, row by row: exit code and text of the real launcher against ours.
+"""Tests that rdzv has the exit codes and error texts of the real launcher.
 
-The expectations are not written down here: each row is run by both.
+Each row runs with both launchers, so this file contains no expected texts.
 """
 
 import json
@@ -115,7 +115,7 @@ def test_a_row_ends_as_with_the_real_launcher(reference, link, row):
         assert last_line(ours.stderr) == last_line(stderr)
         assert ours.stderr.startswith("usage: torchrun "), ours.all
     if code == 1:
-        # The class is Python's; the text behind it is what people search for.
+        # Only PyTorch prints a Python class. Users search for the text after it.
         _, separator, text = last_line(stderr).partition(": ")
         if separator:
             assert text in ours.stderr, f"reference: {text}\nours: {ours.all}"

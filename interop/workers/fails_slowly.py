@@ -1,4 +1,4 @@
-"""Rank 1 fails, and its process takes a while to end; the others lose their connection meanwhile."""
+"""Workers of which the other ranks lose their connection to a failing rank 1."""
 
 import threading
 import time

@@ -81,7 +81,7 @@ def documents(manifest):
 
 
 def check_fields(value, annotation, path):
-    """Refuses fields that a model does not have, which pydantic ignores by default."""
+    """Refuses fields that a model does not have; pydantic ignores them by default."""
     for inner in typing.get_args(annotation):
         check_fields(value, inner, path)
     if isinstance(value, list):
@@ -126,7 +126,7 @@ def mappings(value, path=()):
 
 
 def templates(document):
-    """Yields the pod templates of a document."""
+    """Returns the pod templates of a document."""
     return [
         mapping
         for _, mapping in mappings(document)
