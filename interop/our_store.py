@@ -79,7 +79,7 @@ class OurStore:
         self.begin(*words)
         return self.collect()
 
-    # These are the names of PyTorch's client, so that a test is easy to compare with its counterpart.
+    # These are the names of PyTorch's client, to make each test comparable with its counterpart.
 
     def set(self, key, value):
         assert self.call("set", quote(key), encode(value)) == "ok"

@@ -1,4 +1,4 @@
-"""Tests of the `c10d` backend: state, tokens, events and errors, as in PyTorch."""
+"""Tests of the `c10d` backend against PyTorch: state, tokens, events, errors."""
 
 import logging
 import os
@@ -110,7 +110,7 @@ def test_an_empty_value_is_none(server):
 
 
 def test_a_key_that_vanishes_is_set_again(server):
-    """Intended difference: PyTorch would lose its later writes and block its reads."""
+    """Intended difference: PyTorch loses its later writes and blocks its reads."""
     theirs = C10dRendezvousBackend(connect(server), "theirs")
     _, token, _ = theirs.set_state(b"a")
     client = connect(server)
@@ -141,7 +141,7 @@ def test_a_value_that_is_no_state_has_the_same_class_of_error(server, value):
 
 
 def created(endpoint, **config):
-    """Returns the class and text of PyTorch's error for a configuration, or nothing."""
+    """Returns class and text of PyTorch's error for a configuration, or nothing."""
     parameters = RendezvousParameters("c10d", endpoint, uuid.uuid4().hex, 1, 2, **config)
     try:
         create_backend(parameters)

@@ -190,7 +190,7 @@ class Joined:
 
 
 def form(*agents):
-    """Lets all agents join. Checks that their ranks follow the order of their names."""
+    """Lets all agents join, and checks that their ranks follow their names."""
     for agent in agents:
         agent.begin_join()
     return formed(*agents)

@@ -1,4 +1,4 @@
-"""Tests of rdzv's server with the requests of older PyTorch releases, as bytes.
+"""Tests of rdzv's server with requests of older PyTorch releases, as bytes.
 
 | release | what is different |
 |---|---|

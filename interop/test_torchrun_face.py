@@ -79,7 +79,7 @@ SCENARIOS = [
     Scenario("an unknown backend", ("--rdzv-backend", "foo", "--rdzv-endpoint", "localhost:1", "speak.py")),
     Scenario("an unknown setting of the backend", ("--standalone", "--rdzv-conf", "x=1", "speak.py"), code=0),
     Scenario("no such script", ("nowhere.py",)),
-    Scenario("no such program", ("--no-python", "nowhere")),
+    Scenario("missing program", ("--no-python", "nowhere")),
     Scenario("a module", ("-m", "json.tool", "speak.json"), code=0),
     Scenario("a standalone run", ("--standalone", *PAIR, "speak.py"), code=0),
     Scenario("redirected", (*PAIR, "--log-dir", "logs", "-r", "3", "speak.py"), code=0),
@@ -250,7 +250,7 @@ def note_on_threads(text: str) -> str:
 
 
 def usage(text: str) -> str:
-    """Removes the usage: torchrun prints all flags, rdzv one line."""
+    """Shortens torchrun's usage, which contains all flags, to one line."""
     return re.sub(r"^usage: torchrun .*\n(?:  .*\n)*", "usage: torchrun\n", text, flags=re.MULTILINE)
 
 

@@ -39,7 +39,7 @@ ROWS = [
     Row("flag in the environment is no integer", TRUE, {"PET_STANDALONE": "abc"}),
     Row("flag in the environment is empty", TRUE, {"PET_STANDALONE": ""}),
     Row("a missing value", ["--nnodes"]),
-    Row("a value for a flag without one", ["--standalone=1", *TRUE]),
+    Row("a value for a flag that takes none", ["--standalone=1", *TRUE]),
     Row("a separate negative number", ["--max-restarts", "-1", *TRUE]),
     Row("monitor interval of nothing", ["--monitor-interval", "0", *TRUE]),
     Row("nnodes is no number", ["--nnodes", "a", *TRUE]),
@@ -65,7 +65,7 @@ ROWS = [
     Row("a tee of nothing", ["-t", "x", *TRUE]),
     Row("a log folder that is a file", ["--log-dir", "/etc/passwd", *TRUE]),
     Row("unknown logs specs", ["--logs-specs", "bogus", *TRUE]),
-    Row("negative grace", ["--shutdown-timeout", "-1", *TRUE]),
+    Row("negative shutdown timeout", ["--shutdown-timeout", "-1", *TRUE]),
     Row("binding without a device", ["--numa-binding", "node", *TRUE]),
     Row(
         "too few devices",

@@ -1,4 +1,4 @@
-"""Tests of `rdzv run` under a real Slurm: rendezvous, signals, losses and ends.
+"""Tests of `rdzv run` under real Slurm: rendezvous, signals, losses and ends.
 
 Each test is a separate job, and several jobs share the nodes. The tests run the commands of the
 documentation without changes.
@@ -108,7 +108,7 @@ def test_a_batch_script_a_shell_of_salloc_and_the_link_are_as_elsewhere(cluster)
 
 
 def path_with_link(cluster) -> str:
-    """Returns `PATH` with the folder of rdzv's link `torchrun` as its first folder."""
+    """Returns `PATH` that begins with the folder of rdzv's link `torchrun`."""
     folder = cluster.folder / "link"
     folder.mkdir(exist_ok=True)
     link = folder / "torchrun"

@@ -1,4 +1,4 @@
-"""Workers of which the other ranks lose their connection to a failing rank 1."""
+"""Fails in rank 1, whose process ends slowly; other ranks lose their connection."""
 
 import threading
 import time

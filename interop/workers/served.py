@@ -1,7 +1,7 @@
-"""Serves its control plane, and ends with the status from a pipe.
+"""Serves its control plane until the end of a pipe.
 
-The worker writes to the first pipe when it serves, and reads its exit status from the second one. Each
-worker has a separate second pipe, whose name ends with the local rank.
+The worker writes to the first pipe when it serves, and exits at the end of the second pipe. Each worker
+has a separate second pipe, whose name ends with the local rank.
 """
 
 import os

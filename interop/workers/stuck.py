@@ -1,4 +1,4 @@
-"""Workers of a gloo group, one of which does not enter a collective.
+"""Gloo group in which one worker does not enter a collective.
 
     stuck.py sleeps|computes SECONDS
 
