@@ -3,10 +3,10 @@
     python examples/accelerate_launch.py launch --multi_gpu --num_processes 8 train.py
     python examples/accelerate_launch.py launch --config_file fsdp.yaml train.py
 
-accelerate starts workers by calling `torch.distributed.run` inside of its own process, so a `torchrun`
-in the PATH is not asked. Here that call becomes an `rdzv run` with the same flags, which takes over this
-process, and with it the environment in which accelerate tells its settings (precision, FSDP, DeepSpeed,
-compilation) to the workers. Everything else of accelerate is as ever.
+accelerate calls `torch.distributed.run` inside its process to start workers, so it does not use a
+`torchrun` from PATH. This script replaces that call with `rdzv run` and the same flags. `rdzv run`
+replaces this process and keeps its environment, through which accelerate passes its settings
+(precision, FSDP, DeepSpeed, compilation) to the workers. Nothing else in accelerate changes.
 """
 
 import os
@@ -16,7 +16,7 @@ from accelerate.commands.accelerate_cli import main
 
 
 def flags(arguments, defaults) -> list[str]:
-    """What differs from torchrun's defaults, as one would type it."""
+    """Returns the flags that differ from torchrun's defaults."""
     words = []
     for name, value in vars(arguments).items():
         if name.startswith("training_script") or value in (None, getattr(defaults, name)):

@@ -1,12 +1,12 @@
-"""Data-parallel training on generated data, over gloo, with a checkpoint to resume from.
+"""Data-parallel training over gloo, on generated data, with a checkpoint.
 
-An ordinary PyTorch script: nothing in it knows which launcher started it.
+This is an ordinary PyTorch script: it does not depend on the launcher.
 
     rdzv run --standalone --nproc-per-node 2 examples/ddp_train.py
     torchrun --standalone --nproc-per-node 2 examples/ddp_train.py
 
-Both print the same final loss, to the last digit. To see a restart, let a worker die on the way;
-the loss at the end is again the same, because the training goes on from the last checkpoint:
+Both print the same final loss, to the last digit. To see a restart, kill a worker during the
+training. The final loss is the same again, because the training resumes from the last checkpoint:
 
     rdzv run --standalone --nproc-per-node 2 --max-restarts 1 examples/ddp_train.py \\
         --checkpoint /tmp/model.pt --kill-rank 1 --kill-at-step 140
@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class TwoSpirals(Dataset):
-    """Points on two interleaved spirals; the label says which one."""
+    """Points on two interleaved spirals. The label is the number of the spiral."""
 
     def __init__(self, points: int, seed: int):
         generator = torch.Generator().manual_seed(seed)
@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
 
 
 def save(path: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Replaces the checkpoint at once: a reader finds the old one or the new one, never half."""
+    """Replaces the checkpoint atomically: a reader finds the old or the new one."""
     unfinished = f"{path}.{os.getpid()}"
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, unfinished)
@@ -65,7 +65,7 @@ def save(path: str, step: int, model: nn.Module, optimizer: torch.optim.Optimize
 
 
 def resume(path: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Loads the checkpoint, if there is one, and returns the number of steps already made."""
+    """Loads the checkpoint, if any, and returns the number of completed steps."""
     if not os.path.exists(path):
         return 0
     state = torch.load(path, weights_only=True)
@@ -75,7 +75,7 @@ def resume(path: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> int
 
 
 def batches(loader: DataLoader, sampler: DistributedSampler, first_step: int):
-    """All batches from `first_step` on, epoch after epoch, in an order that the seed decides."""
+    """Yields all batches from `first_step` on; the seed determines their order."""
     step = 0
     epoch = 0
     while True:
@@ -145,14 +145,14 @@ def main() -> None:
 
 
 def end_here() -> None:
-    """Ends the process at once, as a success, without taking the interpreter down.
+    """Exits immediately with status 0, without the shutdown of the interpreter.
 
     A process group that DDP has used outlives `destroy_process_group` (seen with PyTorch 2.15), and
-    with it the threads of gloo. One of them that has not let go of the last collective's tensor yet
-    asks for the interpreter's lock; if the interpreter is ending then, the process aborts, although
-    all the work is done. So nothing is left to the interpreter's end: add here what you would leave
-    to `atexit`. A script without DDP needs no more than `destroy_process_group`, which ends the
-    threads of its groups.
+    so do the threads of gloo. Such a thread may still hold the tensor of the last collective, and
+    needs the interpreter lock to release it. If the interpreter is shutting down at that time, the
+    process aborts, although all the work is done. So this function skips the shutdown: add calls
+    here that you would register with `atexit`. A script without DDP needs only
+    `destroy_process_group`, which ends the threads of its groups.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,10 +1,11 @@
-"""A parameter server: trainers that have a part of the data each fit one line to all of it.
+"""Parameter server: trainers with parts of the data fit one line to all of it.
 
     rdzv run --standalone --nproc-per-node 4 examples/rpc_parameter_server.py
 
-Rank 0 keeps the weights. In every step each trainer pushes its gradient and gets the weights that all gradients of the
-step led to. The function that answers returns a future, so while it waits for the other trainers it takes no thread, however
-many they are. Arrays travel beside the pickle, without a copy in it.
+Rank 0 keeps the weights. In every step each trainer pushes its gradient and gets the weights that
+result from all gradients of the step. The called function returns a future, so a call that waits for
+the other trainers uses no thread, with any number of trainers. Arrays travel beside the pickle, so
+the pickle contains no copy.
 """
 
 import threading
@@ -19,7 +20,7 @@ TRUE = numpy.array([3.0, -2.0])
 
 
 class Server:
-    """The weights, and the gradients of the step that is under way."""
+    """Holds the weights, and the gradients of the current step."""
 
     def __init__(self, trainers: int) -> None:
         self.trainers = trainers
@@ -31,7 +32,7 @@ class Server:
 
     def push(self, gradient: numpy.ndarray) -> "rpc.Future[numpy.ndarray]":
         with self._lock:
-            # It lies in memory of the call, which ends with it.
+            # The array is in memory of the call, which is freed at the end of the call.
             self._gradients.append(gradient.copy())
             step = self._next
             if len(self._gradients) < self.trainers:
@@ -49,7 +50,7 @@ server: "Server | None" = None
 @rpc.function
 @rpc.functions.async_execution
 def push(gradient: numpy.ndarray) -> "rpc.Future[numpy.ndarray]":
-    """Takes the gradient of a trainer, gives the weights after the step."""
+    """Adds the gradient of a trainer. Returns the weights after the step."""
     assert server is not None
     return server.push(gradient)
 
@@ -71,7 +72,7 @@ def main() -> None:
     trainers = world_size - 1
     if not trainers:
         raise SystemExit("a server alone has nothing to do: start more workers")
-    # Before others can call.
+    # The server must exist before others can call it.
     server = Server(trainers) if rank == 0 else None
     name = SERVER if rank == 0 else f"trainer-{rank}"
     rpc.init_rpc(name, rank=rank, world_size=world_size)
@@ -79,7 +80,7 @@ def main() -> None:
         slope, height = train(rank, trainers)
         assert numpy.allclose((slope, height), TRUE, atol=1e-3), (slope, height)
         print(f"{name}: slope {slope:.3f}, height {height:.3f}")
-    # All wait for one another, so the server serves as long as there is somebody to serve.
+    # All workers wait for each other here, so the server answers until the last trainer is done.
     rpc.shutdown()
     if server is not None:
         assert server.steps == STEPS

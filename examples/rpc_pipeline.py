@@ -1,10 +1,10 @@
-"""A pipeline: each worker but the first holds one stage of a model, and micro-batches follow one another through them.
+"""Pipeline: each worker except the first holds one stage of a model.
 
     rdzv run --standalone --nproc-per-node 3 examples/rpc_pipeline.py
 
-Rank 0 gives the micro-batches to the first stage and asks the last one for its results. In between they go from stage to stage:
-the argument of a stage is a reference to the result of the stage before, and the stage fetches it from there. While one
-micro-batch is in the second stage, the next one is in the first.
+Rank 0 sends the micro-batches to the first stage and requests the results from the last stage. The
+argument of a stage is a reference to the result of the previous stage, and the stage fetches the
+result from there. While one micro-batch is in the second stage, the next one is in the first.
 """
 
 import threading
@@ -18,13 +18,13 @@ WIDTH, BATCH, MICRO_BATCHES = 64, 256, 8
 
 
 def layer(number: int) -> numpy.ndarray:
-    """The weights of a stage; the driver knows them too, to check the results."""
+    """Returns the weights of a stage. The driver needs them to check the results."""
     return numpy.random.default_rng(number).normal(scale=WIDTH**-0.5, size=(WIDTH, WIDTH))
 
 
 @rpc.function
 class Stage:
-    """One layer of the model, which computes one micro-batch at a time."""
+    """Layer of the model, which computes one micro-batch at a time."""
 
     def __init__(self, number: int) -> None:
         self.weights = layer(number)
@@ -33,7 +33,7 @@ class Stage:
 
     def forward(self, values: "numpy.ndarray | rpc.RRef[numpy.ndarray]") -> numpy.ndarray:
         if isinstance(values, rpc.RRef):
-            # Outside of the lock: the stage before may still compute it.
+            # Outside of the lock, because the previous stage may still compute the value.
             values = values.to_here()
         with self._lock:
             self.done += 1

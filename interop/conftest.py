@@ -1,7 +1,7 @@
-"""Real PyTorch against rdzv. Fixtures: a store server of either make, and a bound on every test.
+"""Fixtures for tests of PyTorch against rdzv: store servers and time limits.
 
-Run by `cargo xtask test`, which builds the programs and names them in the environment. Nothing is
-skipped: without PyTorch or without the programs there is an error, not a green run.
+`cargo xtask test` builds the programs, sets the variables with their paths, and runs the suite. No
+test is skipped: without PyTorch or without the programs, the run fails.
 """
 
 import faulthandler
@@ -14,22 +14,22 @@ import pytest
 
 import launching
 
-# Collective work needs nothing of the network; on a machine without any it must not look for it.
+# Collectives need only loopback, and must work on a machine without a network.
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-# PyTorch prints a native stack for every error that a test provokes.
+# Suppresses the native stack that PyTorch prints for every error that a test causes.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-# A shell that starts the suite with `&` has it ignore SIGINT, and a program that it starts would
+# A shell that starts the suite with `&` sets SIGINT to be ignored, and the started programs would
 # inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-import torch  # noqa: E402  (after its environment)
+import torch  # noqa: E402  (after its environment variables are set)
 import torch.distributed as dist  # noqa: E402
 
 assert torch.__version__.split("+")[0] == "2.15.0", torch.__version__
 
-# Longer than any test needs on a slow machine. Calls into C++ cannot be interrupted from Python, so
-# at the end of it the whole run ends, with the stacks of all threads.
+# Longer than any test needs on a slow machine. Python cannot interrupt calls into C++, so at this
+# limit the whole run ends, with the stacks of all threads.
 LIMIT_SECONDS = 900
 TIMEOUT = timedelta(seconds=300)
 
@@ -67,7 +67,7 @@ class RdzvServer:
 
 
 class TorchServer:
-    """PyTorch's own server, in this process, from which the expectations come."""
+    """PyTorch's server in this process, which defines the expected results."""
 
     def __init__(self, libuv: bool):
         self.make = "pytorch" if libuv else "pytorch-legacy"
@@ -90,7 +90,7 @@ def rdzv_server():
 
 @pytest.fixture(params=["rdzv", "pytorch"])
 def server(request):
-    """A server for PyTorch's client. What holds for both makes is what PyTorch promises."""
+    """Returns a server for PyTorch's client: that of rdzv or that of PyTorch."""
     server = RdzvServer() if request.param == "rdzv" else TorchServer(libuv=True)
     yield server
     server.stop()
@@ -98,7 +98,7 @@ def server(request):
 
 @pytest.fixture(params=["rdzv", "libuv", "legacy"])
 def any_server(request):
-    """A server of either make, PyTorch's older one among them."""
+    """Returns a server of rdzv or PyTorch, including PyTorch's older server."""
     rdzv = request.param == "rdzv"
     server = RdzvServer() if rdzv else TorchServer(libuv=request.param == "libuv")
     yield server
@@ -107,14 +107,14 @@ def any_server(request):
 
 @pytest.fixture(params=["libuv", "legacy"])
 def torch_server(request):
-    """A server of PyTorch's for our client."""
+    """Returns a server of PyTorch for the client of rdzv."""
     server = TorchServer(libuv=request.param == "libuv")
     yield server
     server.stop()
 
 
 def connect(server, timeout=TIMEOUT, **options):
-    """PyTorch's client, connected to `server`."""
+    """Returns PyTorch's client, connected to `server`."""
     options.setdefault("wait_for_workers", False)
     return dist.TCPStore(server.host, server.port, is_master=False, timeout=timeout, **options)
 

@@ -1,7 +1,7 @@
-"""A dashboard as somebody may have written it for torchrun: it counts torchelastic's events and metrics.
+"""Dashboard for torchrun, which counts torchelastic's events and metrics.
 
-It knows nothing of rdzv. Events are the lines of `--event-log-handler console`, read by PyTorch's own class,
-metrics those of PyTorch's `ConsoleMetricHandler`.
+It does not know rdzv. Its events are the lines of `--event-log-handler console`, parsed by PyTorch's
+class. Its metrics are the lines of PyTorch's `ConsoleMetricHandler`.
 """
 
 import re
@@ -14,7 +14,7 @@ POINT = re.compile(r"^\[(\d+\.\d+)\]\[(\w+)\]: ([\w.]+)=(-?\d+)$", re.MULTILINE)
 
 class Dashboard:
     def __init__(self, output: str):
-        """From everything that an agent has written."""
+        """Parses the complete output of an agent."""
         self.events: Counter[str] = Counter()
         for line in output.splitlines():
             if line.startswith(('{"name": "torchelastic.', '{"name":"torchelastic.')):
@@ -26,10 +26,10 @@ class Dashboard:
             self.values[name].append(int(value))
 
     def metrics(self) -> dict[str, int]:
-        """How many points each metric has."""
+        """Returns the number of points of each metric."""
         return {name: len(values) for name, values in sorted(self.values.items())}
 
     def levels(self, name: str) -> list[int]:
-        """The values of a gauge, each until it changes."""
+        """Returns the values of a gauge, without repetitions."""
         values = self.values[name]
         return [value for value, last in zip(values, [None, *values]) if value != last]

@@ -1,4 +1,4 @@
-"""Several agents of one job: started, asked to leave, watched for the size of their world."""
+"""Job with several agents that join and leave, and with a known world size."""
 
 import os
 import select
@@ -10,13 +10,13 @@ from launching import RDZV, TORCHRUN, Running, free_port, worker
 
 REPORT_WORLD = worker("report_world.py")
 
-# Heartbeats are missed soon, and rounds are complete soon.
+# Short limits, so that lost agents are detected and rounds complete within seconds.
 QUICK = "last_call_timeout=1,keep_alive_interval=2,keep_alive_max_attempt=3"
 PATIENCE = 180
 
 
 class Job:
-    """Agents that meet at one endpoint; used in a `with` statement, after which none is left."""
+    """Agents with the same endpoint. The end of a `with` statement kills them."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Job:
         self.finishing = ExitStack()
         for pipe in ("reports", "finish"):
             os.mkfifo(folder / pipe)
-        # Open for both, so that it is never at its end.
+        # Open for reading and writing, so that the pipe never reports its end.
         self.reports = os.open(folder / "reports", os.O_RDWR | os.O_NONBLOCK)
 
     def __enter__(self):
@@ -52,7 +52,7 @@ class Job:
         self.finishing.close()
 
     def start(self, launcher: str, name: str, address: str, options: str = "", *flags):
-        """An agent of either make, under a name of the test's own."""
+        """Starts an agent of rdzv or torchrun, under a name that the test chooses."""
         words = [RDZV, "run"] if launcher == "rdzv" else [TORCHRUN]
         conf = ",".join(part for part in (self.options, options) if part)
         self.agents[name] = Running(
@@ -66,7 +66,7 @@ class Job:
         )
 
     def await_world(self, size: int, *names: str):
-        """Waits until the workers of these agents are in a group of that size."""
+        """Waits until the workers of these agents are in a group of this size."""
         until = time.monotonic() + PATIENCE
         while any(self.worlds.get(name) != size for name in names):
             left = until - time.monotonic()
@@ -79,7 +79,7 @@ class Job:
                 self.worlds[name] = int(world)
 
     def outputs(self) -> str:
-        """What agents wrote, for a failure; ends them."""
+        """Ends the agents and returns their output, for a failed test."""
         texts = []
         for name, agent in self.agents.items():
             agent.clear()
@@ -88,7 +88,7 @@ class Job:
         return "\n".join(texts)
 
     def leave(self, name: str):
-        """Ends an agent as a scheduler would."""
+        """Ends an agent in the way of a scheduler."""
         agent = self.agents.pop(name)
         agent.process.send_signal(signal.SIGTERM)
         finished = agent.finish()
@@ -96,15 +96,15 @@ class Job:
         del self.worlds[name]
 
     def kill(self, name: str):
-        """Ends an agent, and all that belongs to it, without a chance to say so."""
+        """Kills an agent and all its processes, so that it cannot send a message."""
         agent = self.agents.pop(name)
         agent.clear()
         agent.process.communicate()
         del self.worlds[name]
 
     def finish(self):
-        """Lets all workers end; every agent has to end well."""
-        # Open for both, so that this does not wait for readers.
+        """Lets all workers end, and checks that every agent succeeds."""
+        # Open for reading and writing, so that this call does not wait for readers.
         finish = os.open(self.folder / "finish", os.O_RDWR)
         self.finishing.callback(os.close, finish)
         for name, agent in self.agents.items():

@@ -1,4 +1,4 @@
-"""Starting programs so that none of them outlives its test."""
+"""Start of programs that do not outlive their test."""
 
 import os
 import signal
@@ -10,19 +10,19 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-# Set by a launcher around this one, or by a developer; a test says itself what it wants of these.
+# Prefixes of variables that an outer launcher or a developer may have set. Tests set their own.
 CLEARED = ("PET_", "TORCHELASTIC_", "TORCH_", "MASTER_", "CUDA_", "HIP_", "RDZV_")
 CLEARED_NAMES = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK "
     "ROLE_WORLD_SIZE OMP_NUM_THREADS LOGLEVEL PYTHON_EXEC PYTHONPATH USE_LIBUV"
 ).split()
 
-# In the environment of everything that one launch starts, so that what it leaves can be found.
+# Variable in the environment of all processes of one launch, to find those that remain.
 MARK = "INTEROP_LAUNCH"
 
 
 def program(variable: str) -> str:
-    """A program under test; without it there is nothing to test, so that is an error."""
+    """Returns the path of a program under test. A missing variable is an error."""
     path = os.environ.get(variable)
     if not path or not os.path.isfile(path):
         raise RuntimeError(f"{variable} names no program: run `cargo xtask test`")
@@ -41,7 +41,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """The caller's environment with the Python environment active and without launcher settings."""
+    """Returns an environment with active Python and without launcher settings."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -50,7 +50,7 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     kept["PATH"] = programs + os.pathsep + kept.get("PATH", os.defpath)
     kept["VIRTUAL_ENV"] = sys.prefix
-    # What is compared with PyTorch's launcher is what `rdzv run` says in its form.
+    # The tests compare the messages of `rdzv run` in the format of PyTorch's launcher.
     kept["RDZV_COMPAT_OUTPUT"] = "1"
     kept.update(extra or {})
     return kept
@@ -68,7 +68,7 @@ class Finished:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that carry `mark` in their environment."""
+    """Returns the processes that have `mark` in their environment."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -77,14 +77,14 @@ def marked(mark: str) -> list[int]:
             variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
             state = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
-            continue  # it ended meanwhile, or belongs to somebody else
+            continue  # it has exited, or belongs to another user
         if f"{MARK}={mark}".encode() in variables and state != "Z":
             found.append(int(entry))
     return found
 
 
 class Running:
-    """A program in a session of its own, with a folder of its own for temporary files."""
+    """Program in a new session, with a new folder for temporary files."""
 
     def __init__(self, words, env=None, cwd=None):
         self.mark = uuid.uuid4().hex
@@ -103,7 +103,7 @@ class Running:
         )
 
     def finish(self, timeout: float = 240) -> Finished:
-        """Waits for the end and insists that nothing it started is still there."""
+        """Waits for the exit, and checks that no child process remains."""
         try:
             stdout, stderr = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -112,19 +112,19 @@ class Running:
             finished = Finished(self.process.returncode, stdout, stderr)
             raise AssertionError(f"{self.words} did not end in {timeout} s: {finished.all}") from None
         left = self.clear()
-        # The launchers' own; PyTorch keeps a cache of its compiler beside them.
+        # Files of the launchers only: PyTorch keeps a compiler cache in the same folder.
         files = [n for n in os.listdir(self.temporary.name) if not n.startswith("torchinductor_")]
         self.temporary.cleanup()
         finished = Finished(self.process.returncode, stdout, stderr)
         if self.words[0] != TORCHRUN:
             assert not left, f"{self.words} left processes {left}: {finished.all}"
-            # After a failure the workers' error files stay, because the report names them.
+            # After a failure the error files of the workers remain, because the report names them.
             if finished.code == 0:
                 assert not files, f"{self.words} left files {files}: {finished.all}"
         return finished
 
     def clear(self) -> list[int]:
-        """Kills what is there and returns what it was."""
+        """Kills the remaining processes and returns their ids."""
         left = marked(self.mark)
         for pid in left:
             try:
@@ -135,7 +135,7 @@ class Running:
 
 
 def finish(words, env=None, cwd=None, timeout: float = 240) -> Finished:
-    """Runs a program to its end."""
+    """Runs a program until it exits."""
     return Running(words, env, cwd).finish(timeout)
 
 
@@ -157,10 +157,10 @@ HELD_PORTS: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port at which nobody listens, for programs that cannot be asked which one they got.
+    """Returns a free port, for programs that do not report their port.
 
-    It stays bound until this process ends, so that nobody else gets it. Stores and most servers set SO_REUSEADDR, and can
-    listen at it nevertheless.
+    The port stays bound until this process ends, so that no other program gets it. Stores and most
+    servers set SO_REUSEADDR, so they can still listen on it.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

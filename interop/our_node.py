@@ -1,4 +1,4 @@
-"""A node of ours in a rendezvous, through the program `member`."""
+"""Node of rdzv in a rendezvous, through the program `member`."""
 
 import queue
 import subprocess
@@ -11,7 +11,7 @@ TIMEOUT = 60
 
 
 class OurNode:
-    """One process. Commands may be begun and collected later; changes are kept apart from answers."""
+    """Process of a node, with asynchronous commands, and a queue of changes."""
 
     CHANGES = ("membership ", "peer-failed ", "closed-by-other", "lost ")
 
@@ -46,14 +46,14 @@ class OurNode:
         return self.collect()
 
     def joined(self):
-        """Collects a join: round, rank, world size, master address, master port."""
+        """Waits for a join. Returns round, rank, world size, master address and port."""
         answer = self.collect()
         words = answer.split()
         assert words[0] == "joined", answer
         return int(words[1]), int(words[2]), int(words[3]), words[4], int(words[5])
 
     def hears(self, beginning):
-        """Waits for a change that begins so."""
+        """Waits for a change whose text has this beginning."""
         end = time.monotonic() + TIMEOUT
         while True:
             change = self.changes.get(timeout=max(0.1, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Our store client, driven from Python through the program `store_client`."""
+"""Store client of rdzv, controlled through the program `store_client`."""
 
 import subprocess
 
@@ -6,7 +6,7 @@ from launching import STORE_CLIENT, environment
 
 
 class StoreError(Exception):
-    """What our client answered instead of a result."""
+    """Error that the client returned."""
 
 
 def quote(key: str) -> str:
@@ -27,7 +27,7 @@ def decode(word: str) -> bytes:
 
 
 class OurStore:
-    """One process with one store. Calls may be begun and collected later, to let them wait."""
+    """Process with one store, with asynchronous calls for tests that wait."""
 
     def __init__(self, url: str, *options):
         self.process = subprocess.Popen(
@@ -53,7 +53,7 @@ class OurStore:
         self.close()
 
     def close(self):
-        """Closes the store as a program does that ends."""
+        """Closes the store like a program that exits."""
         if self.process.stdin.closed:
             return
         self.process.stdin.close()
@@ -61,7 +61,7 @@ class OurStore:
         self.process.stdout.close()
 
     def kill(self):
-        """Ends it without a chance to close the store."""
+        """Kills the process, so that it cannot close the store."""
         self.process.kill()
         self.close()
 
@@ -79,7 +79,7 @@ class OurStore:
         self.begin(*words)
         return self.collect()
 
-    # The names of PyTorch's client, so that a test can be read beside its counterpart.
+    # These are the names of PyTorch's client, to make each test comparable with its counterpart.
 
     def set(self, key, value):
         assert self.call("set", quote(key), encode(value)) == "ok"

@@ -1,4 +1,4 @@
-"""The backend `c10d` over a store: state and tokens, events and errors, beside PyTorch's own."""
+"""Tests of the `c10d` backend against PyTorch: state, tokens, events, errors."""
 
 import logging
 import os
@@ -19,14 +19,14 @@ from conftest import connect
 from our_node import OurNode
 from our_store import OurStore, StoreError, decode, encode
 
-# Stores a state; who has the token of another one is too late, and reads what is there.
+# Tokens for writes. A write with an outdated token fails and returns the stored state.
 NO_TOKEN, THE_FIRST, THE_LAST, NEVER_GIVEN = "no token", "the first", "the last", "never given"
 TURNS = {
     "first write": [(b"a", NO_TOKEN)],
     "latest token": [(b"a", NO_TOKEN), (b"b", THE_LAST), (b"c", THE_LAST)],
     "no token though there is a state": [(b"a", NO_TOKEN), (b"b", NO_TOKEN)],
     "token though there is no state": [(b"a", NEVER_GIVEN)],
-    "token of nobody": [(b"a", NO_TOKEN), (b"b", NEVER_GIVEN)],
+    "unknown token": [(b"a", NO_TOKEN), (b"b", NEVER_GIVEN)],
     "stale token": [(b"a", NO_TOKEN), (b"b", THE_LAST), (b"c", THE_FIRST)],
     "after a lost race": [(b"a", NO_TOKEN), (b"b", THE_LAST), (b"c", THE_FIRST), (b"c", THE_LAST)],
     "equal states": [(b"a", NO_TOKEN), (b"a", NEVER_GIVEN), (b"a", NO_TOKEN)],
@@ -35,7 +35,7 @@ TURNS = {
 
 
 class Ours:
-    """Our state, with the methods of PyTorch's backend."""
+    """State of rdzv, with the methods of PyTorch's backend."""
 
     def __init__(self, store, run_id):
         self.store, self.run_id = store, run_id
@@ -54,7 +54,7 @@ class Ours:
 
 
 def take(backend, turns):
-    """What comes of these writes, and of a read before and after."""
+    """Returns the results of these writes, and of a read before and after."""
     seen = [backend.get_state()]
     tokens = []
     for state, which in turns:
@@ -72,7 +72,7 @@ def test_writes_end_as_with_pytorch(server, turns):
     expected = take(C10dRendezvousBackend(connect(server), "theirs"), turns)
     with OurStore.connected(server, "--no-wait") as store:
         assert take(Ours(store, "ours"), turns) == expected
-    # A store holds the same for both.
+    # The store contains the same state for both.
     client = connect(server)
     values = [client.get(f"torch.rendezvous.{run_id}") for run_id in ("theirs", "ours")]
     assert values[0] == values[1]
@@ -100,7 +100,7 @@ def test_both_take_turns_in_one_run(server):
 
 
 def test_an_empty_value_is_none(server):
-    """A difference on purpose: no state is empty, and PyTorch's next node takes it for none too."""
+    """Intended difference: no state is empty. PyTorch's next node agrees."""
     theirs = C10dRendezvousBackend(connect(server), "run")
     connect(server).set("torch.rendezvous.run", "")
     assert theirs.get_state() == (b"", b"")
@@ -110,7 +110,7 @@ def test_an_empty_value_is_none(server):
 
 
 def test_a_key_that_vanishes_is_set_again(server):
-    """A difference on purpose: PyTorch's writes are lost from then on, and its reads wait."""
+    """Intended difference: PyTorch loses its later writes and blocks its reads."""
     theirs = C10dRendezvousBackend(connect(server), "theirs")
     _, token, _ = theirs.set_state(b"a")
     client = connect(server)
@@ -141,7 +141,7 @@ def test_a_value_that_is_no_state_has_the_same_class_of_error(server, value):
 
 
 def created(endpoint, **config):
-    """What PyTorch makes of a configuration: the class of its error and the text, or nothing."""
+    """Returns class and text of PyTorch's error for a configuration, or nothing."""
     parameters = RendezvousParameters("c10d", endpoint, uuid.uuid4().hex, 1, 2, **config)
     try:
         create_backend(parameters)
@@ -151,7 +151,7 @@ def created(endpoint, **config):
 
 
 def ours_created(endpoint, **config):
-    """The same of ours."""
+    """Returns the same for rdzv."""
     conf = ",".join(f"{key}={value}" for key, value in {**config, "last_call_timeout": 1}.items())
     finished = launching.rdzv_run(
         *("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", uuid.uuid4().hex),
@@ -183,7 +183,7 @@ def test_the_read_timeout_is_read_for_tcp_stores(tmp_path, store_type, timeout):
 
 @pytest.mark.parametrize("path", ["nowhere/store", "."])
 def test_a_file_that_cannot_be_opened_is_a_connection_error(tmp_path, path):
-    # PyTorch opens the file at its first use, which its constructor is.
+    # PyTorch opens the file at the first use, which is in the constructor.
     theirs = created(str(tmp_path / path), store_type="file") if path == "." else None
     ours = ours_created(str(tmp_path / path), store_type="file")
     assert ours[0] == "RendezvousConnectionError", ours
@@ -203,7 +203,7 @@ def test_a_state_that_cannot_be_read_is_a_state_error(tmp_path):
 
 
 class Events(logging.Handler):
-    """Lines of PyTorch's log, its rendezvous events for instance."""
+    """Lines of PyTorch's log, such as its rendezvous events."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Nodes of ours and PyTorch's own handler in one c10d rendezvous, on every kind of store."""
+"""Tests of c10d rendezvous with nodes of rdzv and PyTorch, on every store."""
 
 import subprocess
 import time
@@ -22,12 +22,12 @@ CONFIG = {
     "is_host": "0",
 }
 
-# Ranks follow the order of the addresses' texts; both are this machine.
+# Ranks follow the alphabetical order of the addresses. Both addresses are this machine.
 FIRST, SECOND = "127.0.0.1", "localhost"
 
 
 class PlainServer:
-    """Our server as a library: a store and nothing else, so that nodes share the state in it."""
+    """Store server of the library, without a coordinator: nodes share its state."""
 
     def __init__(self):
         self.process = subprocess.Popen(
@@ -41,7 +41,7 @@ class PlainServer:
         self.port = int(port)
 
     def stop(self):
-        # It ends with its standard input.
+        # The process exits when its standard input closes.
         self.process.communicate(timeout=15)
 
 
@@ -58,7 +58,7 @@ def place(request):
 
 
 class Place:
-    """A run at a store, and everybody in it."""
+    """Run at a store, with all its nodes."""
 
     def __init__(self, server):
         self.endpoint = f"{server.host}:{server.port}"
@@ -81,7 +81,7 @@ class Place:
         return create_handler(store, backend, parameters)
 
     def begin(self, handler):
-        """Has PyTorch's handler join; collected with `joined`."""
+        """Starts a join of PyTorch's handler; `joined` waits for it."""
         return self.pool.submit(handler.next_rendezvous)
 
     def close(self):
@@ -97,14 +97,14 @@ def run(place):
 
 
 def joined(future):
-    """Rank, world size, master address, master port of a join of theirs."""
+    """Returns rank, world size, master address and port of a join of PyTorch."""
     info = future.result(180)
     bootstrap = info.bootstrap_store_info
     return info.rank, info.world_size, bootstrap.master_addr, bootstrap.master_port
 
 
 def until(question):
-    """Asks until the answer is yes, as PyTorch's agent does."""
+    """Polls until the answer is yes, like PyTorch's agent."""
     end = time.monotonic() + 30
     while not question():
         assert time.monotonic() < end, "it did not happen"
@@ -147,7 +147,7 @@ def test_a_late_node_of_ours_is_let_in_by_both(run, leader):
     results = [node.joined()[1:] for node in (ours, late)] + [joined(future)]
     assert sorted(rank for rank, *_ in results) == [0, 1, 2]
     assert {size for _, size, *_ in results} == {3}
-    # A leader of PyTorch's does not say again where the workers meet.
+    # A leader of PyTorch does not publish the master address again.
     assert len({tuple(master) for _, _, *master in results}) == 1, results
 
 
@@ -178,7 +178,7 @@ def test_ours_notice_that_one_of_ours_was_killed_and_go_on_with_theirs(run):
     victim.kill()
     assert "gone" in (heard := ours.hears("membership 0 ")) or "connection" in heard, heard
     ours.begin("join")
-    # PyTorch's agents are told by whoever waits for the next round.
+    # PyTorch's agents learn of the change from the nodes that wait for the next round.
     until(lambda: theirs.num_nodes_waiting() > 0)
     future = run.begin(theirs)
     results = [ours.joined()[1:], joined(future)]

@@ -1,7 +1,7 @@
-"""A dashboard that was written for torchrun counts the same in a job of either launcher.
+"""Tests that a dashboard for torchrun gets the same counts from rdzv.
 
-The job has two nodes: the second one comes while the workers of the first one run, which is a change of
-membership; the workers fail in three attempts on both nodes, with two restarts, so that the run fails.
+The job has two nodes. The second node joins while the workers of the first one run, which changes the
+membership. The workers fail in three attempts on both nodes, with two restarts, so that the run fails.
 """
 
 import os
@@ -19,14 +19,14 @@ LAUNCHERS = {
 }
 RESTARTS = 2
 
-# PyTorch publishes these with every poll of the workers, so their number is a matter of time.
+# PyTorch publishes these with every poll of the workers, so their number depends on the time.
 POLLED = {"workers.default.healthy", "workers.default.remaining_restarts"} | {
     f"LocalElasticAgent._monitor_workers.{point}" for point in ("success", "duration.ms")
 }
 
 
 def start(launcher: str, folder: Path, name: str, endpoint: str) -> Running:
-    # Whoever comes back first waits for the other one, also on a machine with much to do.
+    # The first node that rejoins waits for the other node, even on a busy machine.
     conf = f"last_call_timeout=5,is_host={int(name == 'a')}"
     address = {"a": "127.0.0.1", "b": "127.0.0.2"}[name]
     words = (
@@ -35,12 +35,12 @@ def start(launcher: str, folder: Path, name: str, endpoint: str) -> Running:
         "--event-log-handler=console"
     )
     words = [*LAUNCHERS[launcher], *words.split(), worker("fail_together.py"), folder, name]
-    # With a store that is shared, torchrun's agents do not tell a newcomer where the workers meet.
+    # With a shared store, torchrun's agents do not send the master address to a newcomer.
     return Running(words, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
 
 
 def await_writer(pipe: Path, agent: Running):
-    """Waits until a worker of the agent has opened the pipe. What the agent wrote if it does not."""
+    """Waits until a worker of the agent has opened the pipe, or fails with output."""
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         ready = select.poll()
@@ -54,7 +54,7 @@ def await_writer(pipe: Path, agent: Running):
 
 @pytest.fixture(scope="module")
 def dashboards(tmp_path_factory) -> dict[str, dict[str, Dashboard]]:
-    """By launcher and node. The jobs of both launchers run side by side."""
+    """Returns the dashboards by launcher and node. Both jobs run in parallel."""
     folders = {launcher: tmp_path_factory.mktemp(launcher) for launcher in LAUNCHERS}
     agents: dict[tuple[str, str], Running] = {}
     try:
@@ -86,7 +86,7 @@ def dashboards(tmp_path_factory) -> dict[str, dict[str, Dashboard]]:
 def test_events_are_counted_alike(dashboards, name):
     ours, theirs = (dashboards[launcher][name].events for launcher in LAUNCHERS)
     assert ours == theirs
-    # The first node had been alone before.
+    # The first node also had a round alone.
     rounds = RESTARTS + 1 + (name == "a")
     assert ours["AGENT RENDEZVOUS"] == ours["AGENT ASSIGN_WORKER_RANKS"] == rounds
     assert ours["WORKER START"] == 2 * rounds
@@ -102,11 +102,11 @@ def test_metrics_are_counted_alike(dashboards, name):
     assert counted[0] == counted[1]
     assert counted[0]["workers.default.failed"] == RESTARTS + 1
     assert counted[0]["SimpleElasticAgent._restart_workers.success"] == RESTARTS + (name == "a")
-    # What is counted once at the end has the same value, what is a level has gone the same way.
+    # Final counts must have the same value, and gauges the same sequence of values.
     for metric in ("run_total", "run_failed_with_retries", "run_failed_no_retries", "flakiness"):
         metric = f"workers.default.{metric}"
         assert ours.values[metric] == theirs.values[metric], metric
     levels = ours.levels("workers.default.remaining_restarts")
     assert levels == theirs.levels("workers.default.remaining_restarts") == [2, 1, 0]
-    # Theirs depend on how long the workers have run.
+    # The number of PyTorch's values depends on the run time of the workers.
     assert ours.values["workers.default.healthy"] == [1] * (RESTARTS + 1 + (name == "a"))

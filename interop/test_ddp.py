@@ -1,4 +1,4 @@
-"""The example: a real training loop gives the same result under either launcher, also restarted."""
+"""Tests that the example gives the same result under rdzv and torchrun."""
 
 import re
 
@@ -49,7 +49,7 @@ def test_without_restarts_the_killed_worker_is_the_root_cause(tmp_path):
     assert re.search(r"exitcode +: -9 \(pid: \d+\)  \(SIGKILL\)", root_cause), finished.all
 
 
-# A static rendezvous has the same port each time.
+# A static rendezvous has the same port in each attempt.
 @pytest.mark.parametrize(("backend", "restarts"), [("standalone", 3), ("static", 10)])
 def test_restarts_in_a_row_all_initialise(tmp_path, backend, restarts):
     notes = tmp_path / "notes"

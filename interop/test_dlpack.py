@@ -1,7 +1,7 @@
-"""Tensors of PyTorch become tensors of ours and come back, in one process, through the C ABI.
+"""Tests that tensors of PyTorch go through rdzv and back, through the C ABI.
 
-The library is `dlpack_border`: it takes a tensor out of a capsule, puts it into a message,
-makes a tensor of the message and hands that back.
+The library is `dlpack_border`. It takes a tensor out of a capsule, puts it into a message, creates a
+tensor from the message, and returns this tensor.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ PYTHON.PyCapsule_GetPointer.restype = ctypes.c_void_p
 PYTHON.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 PYTHON.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
-# Capsules do not copy their names.
+# Kept here, because capsules do not copy their names.
 KINDS = {
     "new": (b"dltensor_versioned", b"used_dltensor_versioned"),
     "old": (b"dltensor", b"used_dltensor"),
@@ -30,7 +30,7 @@ KINDS = {
 
 
 def through(tensor, function, kind="new"):
-    """Calls a function of the border; what it returns becomes a tensor again."""
+    """Calls a function of the library, and converts its result to a tensor."""
     name, used = KINDS[kind]
     capsule = tensor.__dlpack__(max_version=(1, 0)) if kind == "new" else tensor.__dlpack__()
     pointer = PYTHON.PyCapsule_GetPointer(capsule, name)

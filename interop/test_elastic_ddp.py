@@ -1,17 +1,18 @@
-"""A DDP job whose nodes die without a word and come back."""
+"""Tests of a DDP job whose nodes are killed and rejoin."""
 
 import os
 
 from elastic import Job
 from launching import worker
 
-# Ten in a row have been seen; two are enough to see a change of ours break it.
+# Ten in a row have succeeded. Two are enough to detect a broken change.
 TIMES = int(os.environ.get("ELASTIC_DDP_TIMES", "2"))
 
 
 def test_the_others_train_on_without_a_killed_node_and_take_it_back(tmp_path):
-    """Their workers fail with the lost connection; that is not their failure, so it costs none of
-    the restarts, of which there are none."""
+    """The remaining workers fail because of the lost connection.
+
+    This failure is not charged to `--max-restarts`, which is 0 here."""
     options = "last_call_timeout=20"
     with Job(tmp_path, "1:3", None, options, worker("ddp_report_world.py"), restarts=0) as job:
         job.start("rdzv", "host", "127.0.0.1", "is_host=1")

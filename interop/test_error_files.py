@@ -1,4 +1,4 @@
-"""Workers that fail under PyTorch's own recorder: what our launcher reports and passes on."""
+"""Tests of reports about workers that fail under PyTorch's recorder."""
 
 import json
 import re

@@ -1,6 +1,6 @@
-"""Faults in collectives of PyTorch: who is blamed for them, and for what.
+"""Tests of the reported culprit and cause of faults in collectives of PyTorch.
 
-Those that need no PyTorch are in `crates/launch/cli/tests/faults`.
+Faults that need no PyTorch are in `crates/launch/cli/tests/faults`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The page `docs/fidelity.md` beside the modules that it is about: no public name is left out."""
+"""Tests that `docs/fidelity.md` contains all public names of its modules."""
 
 import importlib
 import pathlib
@@ -33,7 +33,7 @@ MODULES += [
     for module in pkgutil.walk_packages(
         torch.distributed.elastic.__path__, "torch.distributed.elastic."
     )
-    # A stand-in for a package that is not installed, and a module that needs another one.
+    # The first is a replacement for a missing package, the second needs another package.
     if not module.name.endswith((".rendezvous._etcd_stub", ".rendezvous.etcd_rendezvous_backend"))
 ]
 CLASSES = [
@@ -46,7 +46,7 @@ CLASSES = [
     rpc.WorkerInfo,
     torch.futures.Future,
 ]
-# Of a module of every program, and how `rpc` makes the methods of a reference.
+# Names of functions in programs, and helpers that create the methods of a reference in `rpc`.
 NOT_ITEMS = {"main", "method_factory", "new_method", "logger"}
 
 

@@ -1,4 +1,4 @@
-"""One file, shared live by PyTorch's FileStore and ours."""
+"""Tests of one file that PyTorch's FileStore and rdzv use at the same time."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -171,7 +171,7 @@ def test_without_a_size_the_file_stays(path):
 
 
 def test_a_record_torn_by_a_dead_writer_hangs_nobody_of_ours(path):
-    """PyTorch's own reader spins for ever on such a file, so it takes no part here."""
+    """Tests only rdzv, because PyTorch's reader never returns for such a file."""
     with open_ours(path) as ours:
         ours.set("before", "1")
         whole = path.read_bytes()

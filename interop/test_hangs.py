@@ -1,4 +1,4 @@
-"""Workers that hang: PyTorch's own timers, and gloo groups that wait for somebody who never comes."""
+"""Tests of hangs: PyTorch's timers, and gloo groups that wait for a rank."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def test_an_expired_timer_costs_its_worker_a_restart_and_not_the_agent(tmp_path)
     assert finished.code == 0, finished.all
     assert finished.stdout.count("done 1\n") == 2, finished.all
     assert "its own timer 'the slow part' ran out" in finished.stderr, finished.all
-    # With py-spy beside the interpreter it is known where.
+    # With py-spy beside the interpreter, the report shows the stack.
     assert re.search(r"rank 0 \(pid \d+\): \S*wait \(threading\.py:", finished.stderr), finished.all
     assert not pipe.exists()
     told = [json.loads(line) for line in finished.stderr.splitlines() if line.startswith("{")]
@@ -68,7 +68,7 @@ def test_a_sleep_in_front_of_a_collective_is_reported_with_where_everybody_is(tm
     )
     assert finished.code == 1, finished.all
     began = max(float(number) for number in re.findall(r"began ([\d.]+)", finished.stdout))
-    # Acceptance: within 10 s of the limit.
+    # The launcher must end within 10 s after the limit.
     assert time.time() - began < limit + 10
     first = json.loads(report.read_text())["first_failure"]
     assert (first["rank"], first["cause"]["kind"]) == (1, "hang"), finished.all
@@ -103,7 +103,7 @@ def test_a_report_alone_lets_the_workers_go_on():
 
 
 def test_a_node_whose_workers_wait_for_another_node_is_not_ended(tmp_path):
-    # Rank 1, which sleeps for a while, is alone on the other node; this one only waits for it.
+    # Rank 1, which sleeps for a while, is alone on the other node. This node only waits for it.
     port = free_port()
 
     def node(rank, *flags):

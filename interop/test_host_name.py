@@ -1,6 +1,6 @@
-"""The name of a host in reports is the one that Python finds, on machines of many kinds.
+"""Tests that the host name in reports is the name that Python finds.
 
-Needs user namespaces (`unshare -r`) and `ip`. Where a machine does not allow them the tests fail.
+The tests need user namespaces (`unshare -r`) and `ip`, and fail without them.
 """
 
 import json
@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1 localhost\n"
 
 
 def launched(folder, name: str, hosts: str, server: str) -> tuple[Finished, str]:
-    """A launch whose worker fails after a while, on that machine, and its host in the report."""
+    """Runs a failing worker on such a machine. Returns the host from the report."""
     report = folder / "report.json"
     finished = finish(
         [
@@ -37,7 +37,7 @@ def launched(folder, name: str, hosts: str, server: str) -> tuple[Finished, str]
         ("node-a", LOOPBACK, "dns", "node-a.cluster.test"),
         ("node-a", LOOPBACK, "none", "node-a"),
         ("node-a", LOOPBACK + "127.0.1.1 node-a.local node-a\n", "none", "node-a.local"),
-        # Its full name is an alias.
+        # The full name of the host is an alias.
         ("node-a", LOOPBACK + "127.0.1.1 node-a node-a.local\n", "none", "node-a.local"),
         ("node-a", LOOPBACK + "127.0.1.1 real.local node-a\n", "dns", "real.local"),
         ("node-a.site", LOOPBACK, "none", "node-a.site"),
@@ -50,7 +50,7 @@ def test_the_host_is_called_as_python_calls_it(tmp_path, name, hosts, server, ex
 
 
 def test_a_host_among_the_names_of_loopback_keeps_its_own(tmp_path):
-    """Python calls it `localhost`, as it calls every other such host of the job."""
+    """Python returns `localhost` for every such host of the job."""
     finished, host = launched(tmp_path, "node-a", "127.0.0.1 localhost node-a\n", "none")
     assert finished.stdout.splitlines()[0] == "localhost"
     assert host == "node-a"
@@ -59,6 +59,6 @@ def test_a_host_among_the_names_of_loopback_keeps_its_own(tmp_path):
 def test_a_name_server_that_is_away_is_not_waited_for(tmp_path):
     began = time.monotonic()
     _, host = launched(tmp_path, "node-a", LOOPBACK, "silent")
-    # The resolver would take 10 s for each of its questions.
+    # The resolver would take 10 s for each of its queries.
     assert time.monotonic() - began < 8
     assert host == "node-a"

@@ -1,4 +1,4 @@
-"""Init-method URLs: the same answer, word for word, as PyTorch's own rendezvous()."""
+"""Tests that init-method URLs give the same results and errors as PyTorch."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_POR
 
 # URL, environment.
 CASES = [
-    # The scheme counts and nothing behind it.
+    # Only the scheme matters, and the rest of the URL is ignored.
     ("env://", ALONE),
     ("env:", ALONE),
     ("env:x", ALONE),
@@ -26,14 +26,14 @@ CASES = [
     ("env://", ALONE | {"MASTER_PORT": "-1"}),
     ("env://", ALONE | {"MASTER_PORT": "65536"}),
     ("env://?rank=x&world_size=y", ALONE),
-    # One worker alone may have any port.
+    # A single worker may use any port.
     ("tcp://127.0.0.1:0?rank=0&world_size=1", {}),
     ("TCP://127.0.0.1:0?rank=0&world_size=1", {}),
-    # The second part of a name with two values.
+    # Parameters with two values.
     ("tcp://127.0.0.1:0?rank=0=7&world_size=1=2&other=b=c", {}),
     ("tcp:127.0.0.1:0?rank=0&world_size=1", {}),
     ("tcp://127.0.0.1?rank=x", {}),
-    # A parameter that is missing comes before one that is no number.
+    # The error about a missing parameter comes before the error about an invalid number.
     ("tcp://127.0.0.1:1?rank=x", {}),
     ("tcp://127.0.0.1:1?world_size=x", {}),
     ("tcp://127.0.0.1:1?rank=x&world_size=y", {}),
@@ -50,7 +50,7 @@ CASES = [
 
 
 def theirs(url):
-    """The same two lines as those of our program."""
+    """Returns the same two lines as the program of rdzv."""
     lines = []
     try:
         rounds = rendezvous(url, timeout=timedelta(seconds=10))
@@ -58,11 +58,11 @@ def theirs(url):
         return [f"error {error}"] * 2
     for _ in range(2):
         try:
-            # Kept, as whoever hosts the store would end it.
+            # Keeps the store, because the host of the store would end it.
             store, rank, world_size = joined = next(rounds)  # noqa: F841
             lines.append(f"joined {rank} {world_size}")
         except StopIteration:
-            # An iterator that has failed has no more to say.
+            # An iterator that has failed returns nothing more.
             lines.append(lines[-1])
         except Exception as error:
             lines.append(f"error {error}")
@@ -87,7 +87,7 @@ def test_urls_are_understood_as_by_pytorch(url, variables, tmp_path, monkeypatch
 
 
 def test_port_0_for_several_workers_is_refused():
-    """A difference on purpose: with PyTorch rank 0 waits until its timeout for nobody."""
+    """Intended difference: with PyTorch, rank 0 waits in vain until its timeout."""
     ours = subprocess.run(
         [STORE_CLIENT, "rendezvous", "tcp://127.0.0.1:0?rank=0&world_size=2"],
         env=environment(),

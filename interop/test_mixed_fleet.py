@@ -1,8 +1,8 @@
-"""Agents of both makes in one job, with a real process group over the workers of all.
+"""Tests of jobs with agents of rdzv and torchrun, with a real process group.
 
-Not covered is what torchrun's agents cannot do even among themselves: they keep the first address
-that they were told, so the node with rank 0 has to stay, and they do not tell newcomers where the
-workers meet unless they are new themselves.
+The tests exclude cases that fail even with torchrun's agents alone. These agents keep the first master
+address that they receive, so the node with rank 0 has to stay. They send this address to newcomers only
+if they are new themselves.
 """
 
 import json
@@ -17,7 +17,7 @@ from conftest import connect
 from elastic import Job
 from launching import RDZV, Running, worker
 
-# Ten runs of each have been seen; one is enough to see a change of ours break it.
+# Ten runs of each case have succeeded. One is enough to detect a broken change.
 RUNS = range(int(os.environ.get("MIXED_FLEET_RUNS", "1")))
 MAKES = ("python", "rdzv")
 COLLECTIVE = worker("collective.py")
@@ -27,7 +27,7 @@ COLLECTIVE = worker("collective.py")
 @pytest.mark.parametrize("first", MAKES)
 @pytest.mark.parametrize("host", MAKES)
 def test_two_agents_of_different_make_form_one_group(tmp_path, host, first, run):
-    """Whoever hosts the store, and whoever has rank 0."""
+    """Tests each choice of the store host and of the node with rank 0."""
     guest = MAKES[1 - MAKES.index(host)]
     addresses = {first: "127.0.0.1", MAKES[1 - MAKES.index(first)]: "127.0.0.2"}
     with Job(tmp_path, "2") as job:
@@ -47,7 +47,7 @@ def test_agents_of_either_make_come_and_go(tmp_path, host, run):
         if host == "python":
             job.start("python", "host", "127.0.0.9", "is_host=1")
             staying.append("host")
-            # The first address that the Python agents hear has to be that of the one who stays.
+            # The first address that the Python agents receive must belong to the agent that stays.
             job.await_world(2, *staying)
         few, many = len(staying) + 1, len(staying) + 2
         job.start("python", "python-1", "127.0.0.2", "is_host=0")
@@ -68,7 +68,9 @@ def test_agents_of_either_make_come_and_go(tmp_path, host, run):
 
 
 def test_ours_go_on_without_an_agent_of_torchrun_and_after_their_coordinator(tmp_path):
-    """An agent of torchrun that is killed is missed by its heartbeats. It ends when the coordinator is killed."""
+    """rdzv detects a killed agent of torchrun by its missing heartbeats.
+
+    An agent of torchrun ends when the coordinator is killed."""
     ours = ["host", "rdzv-1", "rdzv-2"]
     with Job(tmp_path, "3:4") as job:
         for name, address in zip(ours, ("127.0.0.1", "127.0.0.2", "127.0.0.3"), strict=True):
@@ -80,7 +82,7 @@ def test_ours_go_on_without_an_agent_of_torchrun_and_after_their_coordinator(tmp
         job.start("python", "python-2", "127.0.0.4", "is_host=0")
         job.await_world(4, *ours, "python-2")
         host = job.agents["host"]
-        # An agent that is killed leaves the folder of its run.
+        # A killed agent does not delete the folder of its run.
         left = list(Path(host.temporary.name).iterdir())
         os.kill(agent_of(host.process.pid), signal.SIGKILL)
         assert job.agents.pop("python-2").finish().code != 0
@@ -91,7 +93,7 @@ def test_ours_go_on_without_an_agent_of_torchrun_and_after_their_coordinator(tmp
 
 
 def agent_of(keeper: int) -> int:
-    """The agent of a node, which is below its keeper and its guard."""
+    """Returns the agent of a node, which is below its keeper and its guard."""
     for _ in range(2):
         keeper = int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()[0])
     return keeper
@@ -124,8 +126,8 @@ def test_a_store_holds_exactly_the_keys_of_the_reference(tmp_path, any_server):
         agent + "assigned_ranks/0": [0, 3, 0, 1],
         agent + "assigned_ranks/1": [1, 3, 0, 2],
     }
-    # Agents of ours whose coordinator can be started again tell it that they have succeeded: keys
-    # would be lost with it.
+    # If the coordinator can restart, agents of rdzv report their success to it, and not through
+    # keys, which would be lost.
     barrier = set()
     if any_server.make != "rdzv":
         barrier = {agent + "agent/terminal_state/last_member"}

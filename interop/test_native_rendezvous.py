@@ -1,8 +1,8 @@
-"""Native agents and PyTorch's own in one round, on a store server of ours that hosts the rendezvous.
+"""Tests of rounds with native agents and PyTorch's agents, on rdzv's server.
 
-PyTorch's agents are real handlers of its `c10d` backend, which know nothing of a host: they read and
-write the state under its key. Node names are loopback addresses, so that their order is known and
-whoever has rank 0 can be reached.
+The server hosts the rendezvous. PyTorch's agents are real handlers of its `c10d` backend. They do not
+know the host, but read and write the state under its key. Node names are loopback addresses, so that
+their order is known and the node with rank 0 is reachable.
 """
 
 import queue
@@ -33,7 +33,7 @@ def server():
 
 @pytest.fixture
 def run(server):
-    """Agents of one run; ends those that are left."""
+    """Creates the agents of one run, and ends the remaining ones."""
     running = Run(server)
     yield running
     running.end()
@@ -61,7 +61,7 @@ class Run:
 
 
 class NativeAgent:
-    """Ours, as a process of its own: the program `member`."""
+    """Agent of rdzv in a separate process: the program `member`."""
 
     def __init__(self, endpoint, run, address, nodes):
         options = ",".join(f"{name}={value}" for name, value in CONFIG.items()) + ",is_host=0"
@@ -86,7 +86,7 @@ class NativeAgent:
         self.process.stdin.flush()
 
     def answer(self):
-        """The next line that is no change; changes are kept."""
+        """Returns the next line that is not a change. Changes are queued."""
         while True:
             line = self.lines.get(timeout=TIMEOUT)
             if line.split(" ")[0] in ("membership", "peer-failed", "closed-by-other", "lost"):
@@ -132,7 +132,7 @@ class NativeAgent:
 
 
 class PyTorchAgent:
-    """PyTorch's handler; a join waits in a thread."""
+    """PyTorch's handler, whose join waits in a thread."""
 
     def __init__(self, endpoint, run, address, nodes):
         least, most = map(int, nodes.split(":"))
@@ -166,10 +166,10 @@ class PyTorchAgent:
         return self.info.store.get(key).decode()
 
     def await_waiting(self):
-        """What PyTorch's agent does once a second or so while its workers run."""
+        """Polls for waiting nodes, like PyTorch's agent while its workers run."""
         until = time.monotonic() + TIMEOUT
         while self.handler.num_nodes_waiting() == 0:
-            assert time.monotonic() < until, "nobody waits"
+            assert time.monotonic() < until, "no node waits"
             time.sleep(0.1)
 
     def await_closed(self):
@@ -190,7 +190,7 @@ class Joined:
 
 
 def form(*agents):
-    """All join; in the order of their names they have the ranks 0, 1, 2 and agree on the rest."""
+    """Lets all agents join, and checks that their ranks follow their names."""
     for agent in agents:
         agent.begin_join()
     return formed(*agents)
@@ -206,7 +206,7 @@ def formed(*agents):
 
 
 def exchange(one, other):
-    """The store of the round is the same for both."""
+    """Checks that both agents use the same store of the round."""
     one.set("of-one", "1")
     assert other.get("of-one") == "1"
     other.set("of-other", "2")
@@ -243,7 +243,7 @@ def test_a_native_agent_dies_and_another_comes(run):
     )
     before = form(first, pytorch, third)
     third.kill()
-    # Only the host knows of connections.
+    # Only the host detects broken connections.
     change = first.change()
     assert "127.0.0.4" in change and "its connection closed" in change
     first.begin_join()
@@ -251,7 +251,7 @@ def test_a_native_agent_dies_and_another_comes(run):
     pytorch.begin_join()
     after = formed(first, pytorch)
     assert after.round == before.round + 1
-    # The leader has not changed, and PyTorch's agents keep its address.
+    # The leader is the same as before, and PyTorch's agents keep its address.
     assert after.master == before.master
     fourth = run.native("127.0.0.5", "1:3")
     fourth.begin_join()
@@ -271,7 +271,7 @@ def test_a_stock_leader_that_says_nothing_again_is_found_where_it_was(run):
     leader.await_waiting()
     leader.begin_join()
     joined = leader.joined()
-    # As PyTorch's agent goes on from there.
+    # The next step of PyTorch's agent.
     leader.set("torchelastic/role_info/0", "{}")
     after = native.joined()
     assert (joined.rank, after.rank, after.round) == (0, 1, before.round + 1)
@@ -308,7 +308,7 @@ def test_a_run_closed_by_a_native_agent_is_closed_for_a_stock_one(run):
 def test_native_agents_stay_alive_in_the_eyes_of_stock_ones(run):
     native, pytorch = run.native("127.0.0.2", "2:2"), run.pytorch("127.0.0.3", "2:2")
     form(native, pytorch)
-    # Longer than it takes to be held for dead.
+    # Longer than the time after which a silent node is lost.
     until = time.monotonic() + 18
     while time.monotonic() < until:
         assert pytorch.handler.num_nodes_waiting() == 0

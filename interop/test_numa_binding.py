@@ -1,7 +1,8 @@
-"""Which processors workers are bound to, decided by PyTorch and by us, on machines made of files.
+"""Tests that rdzv binds workers to the same processors as PyTorch.
 
-PyTorch reads `/sys` at fixed paths and asks the accelerator's library for addresses; both are led to the
-files here. It also wants a `numactl`, so its decision is taken before it looks for that.
+The machines are generated files. PyTorch reads `/sys` at fixed paths and gets addresses from the
+accelerator's library; the tests redirect both to these files. PyTorch also needs a `numactl`, so the
+tests intercept its decision before it searches for that program.
 """
 
 import builtins
@@ -39,7 +40,7 @@ class Machine:
 
 
 def machine(root: Path, seed: int) -> Machine:
-    """Sockets of nodes of cores of threads, with gaps: processors offline, or not for us."""
+    """Generates sockets, nodes, cores and threads, some offline or not allowed."""
     draw = random.Random(seed)
     sockets, nodes = draw.choice([(1, 1), (1, 2), (2, 2), (2, 4)])
     cores, threads = draw.randint(1, 8), draw.choice([1, 2])
@@ -84,7 +85,7 @@ def machine(root: Path, seed: int) -> Machine:
 
 
 def decided_by_pytorch(built: Machine, mode: str, monkeypatch) -> list[set[int]] | None:
-    """None if it raises for any of the workers."""
+    """Returns PyTorch's decision, or `None` if it raises for any of the workers."""
     real_open, real_list = builtins.open, os.listdir
 
     def led(path):
@@ -111,7 +112,7 @@ def decided_by_pytorch(built: Machine, mode: str, monkeypatch) -> list[set[int]]
             ]
         except (RuntimeError, ValueError):
             return None
-    # It refuses an empty set where it looks for numactl.
+    # PyTorch refuses an empty set at the point where it searches for numactl.
     return bound if all(bound) else None
 
 
@@ -129,7 +130,7 @@ def test_both_bind_to_the_same_processors(mode, tmp_path, monkeypatch):
     for seed in range(60):
         built = machine(tmp_path / str(seed), seed)
         ours, reference = decided_by_us(built, mode), decided_by_pytorch(built, mode, monkeypatch)
-        # For a socket it fails on nodes without a processor for us, which have no say here.
+        # In mode `socket`, PyTorch fails on nodes without an allowed processor. rdzv ignores them.
         if reference is None and mode == "socket":
             continue
         assert ours == reference, f"seed {seed}"

@@ -1,4 +1,4 @@
-"""What can be seen of a run: events beside torchrun's, and PyTorch's worker server behind ours."""
+"""Tests of events, compared with torchrun's, and of PyTorch's worker server."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ def events(launcher: list[str]) -> list[dict]:
 
 
 def shape(event: dict) -> tuple:
-    """Everything of an event but its values."""
+    """Returns the structure of an event, without its values."""
     details = json.loads(event["metadata"]["metadata"])
     arrays = sorted(key for key, value in details.items() if isinstance(value, list))
     keys = [key for key in event["metadata"] if key != "outcome"]
@@ -38,13 +38,13 @@ def test_events_come_in_the_references_order_with_its_keys():
         assert found[0] == found[1], key
     times = [event["timestamp"] for event in ours]
     assert times == sorted(times) and times[0] > 1_700_000_000_000
-    # Theirs does not say that the workers have failed.
+    # The event of torchrun does not report that the workers have failed.
     assert ours[-1]["metadata"]["outcome"] == "FAILED"
     assert "outcome" not in theirs[-1]["metadata"]
 
 
 def life(launcher: list[str]) -> list[str]:
-    """The first words of the lines at INFO about the worker group, which is restarted once."""
+    """Returns the first words of the INFO lines about a group that restarts once."""
     script = 'test "$TORCHELASTIC_RESTART_COUNT" = 1'
     words = "--nproc-per-node=1 --max-restarts=1 --role=trn --no-python".split()
     finished = finish([*launcher, *words, "sh", "-c", script], env={"LOGLEVEL": "INFO"})
@@ -55,11 +55,11 @@ def life(launcher: list[str]) -> list[str]:
 
 def test_the_life_of_a_group_has_the_references_lines():
     ours, theirs = life([RDZV, "run"]), life([TORCHRUN])
-    # There is nobody to wait for, and no line says that there is.
+    # rdzv has no other agent to wait for, and prints no line about a wait.
     assert ours.pop() == "All workers successfully finished."
     assert theirs.pop().startswith("worker group successfully finished.")
     assert "Worker group FAILED. 1/1 attempts left;" in ours
-    # We say that the workers are stopped when that begins, and that they come back when it is over.
+    # rdzv reports the stop of the workers at its beginning, and their restart at the end.
     assert sorted(ours) == sorted(theirs)
     assert [line for line in ours if "top" not in line] == [
         line for line in theirs if "top" not in line
@@ -87,7 +87,7 @@ def answer(connection, method: str, path: str) -> tuple[int, str | None, bytes]:
 
 @pytest.fixture
 def served(tmp_path):
-    """A run of two workers that serve: the status port, and their sockets by local rank."""
+    """Runs two workers that serve. Returns the status port and their sockets."""
     ready, ends = tmp_path / "ready", [tmp_path / f"end{local_rank}" for local_rank in (0, 1)]
     for pipe in (ready, *ends):
         os.mkfifo(pipe)
@@ -95,8 +95,8 @@ def served(tmp_path):
     words = ["run", "--nproc-per-node=2", "--worker-server", f"--status-addr={port}"]
     running = Running([RDZV, *words, SERVED, str(ready), str(tmp_path / "end")])
     try:
-        # Each of the workers writes a byte when it serves. Read and write: to wait for none of
-        # them.
+        # Each worker writes a byte when it serves. Open for reading and writing, so that this call
+        # does not wait for the workers.
         with open(os.open(ready, os.O_RDWR), "rb", buffering=0) as told:
             for _ in range(2):
                 assert select.select([told], [], [], 90)[0], running.words

@@ -1,10 +1,10 @@
-"""Workers of older PyTorch releases, spoken for by their bytes, on our server.
+"""Tests of rdzv's server with requests of older PyTorch releases, as bytes.
 
 | release | what is different |
 |---|---|
 | 2.2 to 2.4 | no PING after VALIDATE |
-| up to 2.5 | the worker puts `worker/attempt_N/` before every key: for the store a key as any other |
-| before 2.2 | no VALIDATE, other numbers: cannot be served, must be refused at once |
+| up to 2.5 | the worker puts `worker/attempt_N/` before every key, which the store treats like any other key |
+| before 2.2 | no VALIDATE, other numbers: the server must refuse the worker immediately |
 """
 
 import socket
@@ -23,7 +23,7 @@ def text(value: bytes) -> bytes:
 
 
 class Raw:
-    """A connection that says what it is told to."""
+    """Connection that sends the given bytes."""
 
     def __init__(self, server):
         self.socket = socket.create_connection((server.host, server.port), timeout=30)

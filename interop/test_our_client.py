@@ -1,4 +1,4 @@
-"""Our client on PyTorch's servers, libuv and the older one, beside PyTorch's own client."""
+"""Tests of rdzv's client on PyTorch's servers, compared with PyTorch's client."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ def libuv():
 @pytest.mark.parametrize("value", [b"text", b"", bytes(range(256)), b"x" * 200_000])
 def test_values_go_both_ways(ours, theirs, value):
     ours.set("from us", value)
-    # Ours has been answered once, so what it sent before has arrived.
+    # The server has answered this client once, so all its earlier requests have arrived.
     assert ours.check(["from us"])
     assert theirs.get("from us") == value
     theirs.set("from them", value)

@@ -1,4 +1,4 @@
-"""`init_process_group` of real workers, over each kind of URL, with our stores behind it."""
+"""Tests of `init_process_group` with rdzv's stores, over each kind of URL."""
 
 import sys
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_file_url_under_our_launcher(tmp_path):
 
 
 def test_workers_of_no_launcher_meet_at_our_server(tmp_path, rdzv_server):
-    """What a job script does that starts a server once and its workers by hand."""
+    """Starts a server once and the workers without a launcher, like a job script."""
     meeting = {
         "MASTER_ADDR": rdzv_server.host,
         "MASTER_PORT": str(rdzv_server.port),

@@ -1,4 +1,4 @@
-"""The state of a rendezvous: what PyTorch writes we read, and what we write PyTorch reads."""
+"""Tests that rdzv and PyTorch read each other's rendezvous state."""
 
 import base64
 import json
@@ -50,7 +50,7 @@ def micros(time) -> int | None:
 
 
 def described(state) -> dict:
-    """What our side says of a state."""
+    """Returns rdzv's description of a state."""
 
     def node(desc):
         return [desc.addr, desc.pid, desc.local_id]
@@ -115,7 +115,7 @@ def test_what_we_write_pytorch_reads(name):
     assert type(read) is _RendezvousState
     assert vars(read) == vars(state)
     assert all(at.tzinfo is UTC for at in read.last_heartbeats.values())
-    # It is stored and fetched by all agents all the time, so it must not be larger than need be.
+    # All agents write and read the state all the time, so it must not be larger than necessary.
     assert len(value) <= len(value_of(state))
 
 

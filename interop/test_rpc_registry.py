@@ -1,7 +1,7 @@
-"""The RPC backend registry: texts and rules of PyTorch's own code beside the tables of ours.
+"""Tests that PyTorch's RPC backend registry matches the tables of rdzv.
 
-Ours answers the same tables in `crates/calls/rpc-proto/tests/all/device_rules.rs` and
-`crates/calls/rpc/src/options/tests.rs`. Nothing here needs an accelerator: the rules are about names of devices.
+`crates/calls/rpc-proto/tests/all/device_rules.rs` and `crates/calls/rpc/src/options/tests.rs` test rdzv
+with the same tables. No test here needs an accelerator: the rules concern names of devices.
 """
 
 import json
@@ -18,7 +18,7 @@ CASES = json.loads(TABLE.read_text())
 
 
 def plain(text):
-    """Devices and keys as they print by themselves, not as Python shows them inside of a list."""
+    """Returns devices and keys in their own format, not in that of a Python list."""
     text = re.sub(r"device\(type='(\w+)', index=(\d+)\)", r"\1:\2", text)
     text = re.sub(r"device\(type='(\w+)'\)", r"\1", text)
     return re.sub(r"dict_keys\((\[.*?\])\)", r"\1", text)

@@ -1,4 +1,4 @@
-"""Unmodified PyTorch workers in a job with a token, and PyTorch's agents where they may not be."""
+"""Tests that a job with a token accepts PyTorch's workers, but not its agents."""
 
 import shlex
 
@@ -9,12 +9,12 @@ from launching import RDZV, TORCHRUN, Running, free_port, worker
 URL = "env://"
 
 
-# The only address, beside loopback, of a network namespace that a test makes (`unshare -rn`, `ip`).
+# The only non-loopback address of a network namespace that a test creates (`unshare -rn`, `ip`).
 ELSEWHERE = "10.9.8.7"
 
 
 def in_a_network_of_its_own(*launches) -> Running:
-    """Launches on one host that is reached by an address that is none of loopback; all have to succeed."""
+    """Runs launches on a host with a non-loopback address; all must succeed."""
     lines = [f"ip link set lo up && ip address add {ELSEWHERE}/32 dev lo || exit 9"]
     lines += [shlex.join(map(str, words)) + " & pids=\"$pids $!\"" for words in launches]
     lines += ["for pid in $pids; do wait $pid || exit 1; done"]

@@ -1,4 +1,4 @@
-"""PyTorch's TCPStore client on our server, call by call; the same on PyTorch's server as control."""
+"""Tests of each call of PyTorch's TCPStore client, on both servers."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -38,7 +38,7 @@ def test_the_empty_key_is_a_key(client):
 def test_get_waits_for_another_client_to_set(server, client, pool):
     found = pool.submit(client.get, "late")
     other = connect(server)
-    # The getter is known to the server when its own connection was answered once.
+    # After an answer on the getter's connection, the server knows the getter.
     other.set("late", "here")
     assert found.result(30) == b"here"
 
@@ -247,7 +247,7 @@ def test_joining_counts_the_workers(server):
     before = connect(server)
     connect(server, world_size=3, wait_for_workers=True)
     connect(server, world_size=3, wait_for_workers=True)
-    assert before.num_keys() == 1  # `init/`, which is not listed
+    assert before.num_keys() == 1  # `init/`, which is not in the list
     assert before.list_keys() == []
 
 
@@ -278,7 +278,7 @@ def test_a_prefix_store_on_top(client):
 
 
 def test_many_clients_meet(server, pool):
-    # PyTorch's server looks up the name of every client that connects, which can take seconds each.
+    # PyTorch's server resolves the name of every client, which can take seconds for each one.
     count = 64 if server.make == "rdzv" else 16
     clients = [connect(server) for _ in range(count)]
     for n, client in enumerate(clients):

@@ -1,4 +1,4 @@
-"""What our server promises to PyTorch's client beyond PyTorch's own server."""
+"""Tests of guarantees that rdzv's server adds for PyTorch's client."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor

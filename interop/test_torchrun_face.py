@@ -1,8 +1,8 @@
-"""Under the name `torchrun`: what people see of a launch, beside the real launcher.
+"""Tests that rdzv under the name `torchrun` shows users the same output.
 
-Each scenario is run by the real launcher and by a link to ours. Exit code, stdout, stderr and log files are compared
-without times, process ids and random names. What differs on purpose is removed by a function of its own in `NAMED`,
-and stands in `docs/replacing-torchrun.md`.
+Each scenario runs with the real launcher and with a link to rdzv. The tests compare exit code, stdout,
+stderr and log files, without times, process ids and random names. For each intended difference, a
+function in `NAMED` removes it, and `docs/replacing-torchrun.md` describes it.
 """
 
 import os
@@ -27,14 +27,14 @@ if os.environ["RANK"] == "0":
     raise ValueError("no such shard")
 time.sleep(600)
 """
-# Each line in one piece, since the two workers share the streams.
+# Writes each line with one call, because the two workers share the streams.
 SPEAK = """\
 import os
 rank = os.environb[b"RANK"]
 os.write(1, b"out " + rank + b"\\n")
 os.write(2, b"err " + rank + b"\\n")
 """
-# Both fail: rank 1 in its own way when it is stopped.
+# Both workers fail: rank 1 with a different error when it is stopped.
 BOTH = """\
 import os, pathlib, signal, time
 signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
@@ -56,7 +56,7 @@ class Scenario:
     words: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     threads: str | None = "1"
-    # Sent when both workers have begun.
+    # Signal that is sent after the start of both workers.
     signal: int = 0
     terminal: bool = False
     code: int = 1
@@ -79,7 +79,7 @@ SCENARIOS = [
     Scenario("an unknown backend", ("--rdzv-backend", "foo", "--rdzv-endpoint", "localhost:1", "speak.py")),
     Scenario("an unknown setting of the backend", ("--standalone", "--rdzv-conf", "x=1", "speak.py"), code=0),
     Scenario("no such script", ("nowhere.py",)),
-    Scenario("no such program", ("--no-python", "nowhere")),
+    Scenario("missing program", ("--no-python", "nowhere")),
     Scenario("a module", ("-m", "json.tool", "speak.json"), code=0),
     Scenario("a standalone run", ("--standalone", *PAIR, "speak.py"), code=0),
     Scenario("redirected", (*PAIR, "--log-dir", "logs", "-r", "3", "speak.py"), code=0),
@@ -104,7 +104,7 @@ def link(tmp_path) -> str:
 
 @dataclass
 class Seen:
-    """The streams of a launch, and the files below `logs`."""
+    """Streams of a launch, and the files below `logs`."""
 
     code: int
     stdout: str
@@ -133,7 +133,7 @@ class Launch:
         for name, text in FILES:
             (folder / name).write_text(text)
         self.folder, self.scenario = folder, scenario
-        # The name is what gives the form.
+        # The name of the program selects the output format.
         variables = {"RDZV_COMPAT_OUTPUT": "", **scenario.environment}
         if scenario.threads:
             variables["OMP_NUM_THREADS"] = scenario.threads
@@ -158,9 +158,9 @@ class Launch:
         return Seen(finished.code, finished.stdout, finished.stderr, files)
 
     def watches(self) -> bool:
-        """Tells whether it watches its workers, as torchrun does between sleeps.
+        """Returns `True` if the launcher already monitors its workers.
 
-        A signal while it still waits for the start of the last one gives another traceback.
+        A signal during the start of the last worker gives a different traceback.
         """
         return self.words[0] != TORCHRUN or "nanosleep" in Path(f"/proc/{self.running.process.pid}/wchan").read_text()
 
@@ -174,7 +174,7 @@ class OnPipes(Running):
 
 
 class OnTerminal(Running):
-    """The same on a terminal of its own, which is all of its input and output."""
+    """Launch on a new terminal, which is its whole input and output."""
 
     def __init__(self, words, env, cwd):
         self.master, terminal = pty.openpty()
@@ -200,14 +200,14 @@ class OnTerminal(Running):
             try:
                 output += os.read(self.master, 65536)
             except OSError:
-                break  # nobody has the terminal any more
+                break  # no process has the terminal open any more
         os.close(self.master)
         text = output.decode().replace("\r\n", "\n").replace("^C", "")
         return launching.Finished(self.process.wait(timeout), text, "")
 
 
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-# What differs from run to run.
+# Parts that differ from run to run.
 VARYING = [
     (r"^(\[?[CEWI])\d{4} [\d:.]+ \d+ (?:\S+\]) ?", r"\1 <place>] "),
     (r"\bpid: \d+", "pid: <pid>"),
@@ -222,7 +222,7 @@ VARYING = [
 
 
 def traceback_of_the_launcher(text: str) -> str:
-    """Python's frames below `torchrun` itself, and the exceptions that caused its last one."""
+    """Removes the frames of `torchrun` itself, and earlier exceptions."""
     frames = r"Traceback \(most recent call last\):\n(?:  .*\n)*?"
     own = rf"^{frames}  File \"\S*/bin/torchrun\", .*\n(?:  .*\n)*"
     caused = rf"^{frames}  File \"\S*/torch/distributed/.*\n(?:  .*\n)*\w+: .*\n\nThe above exception .*\n\n"
@@ -231,12 +231,15 @@ def traceback_of_the_launcher(text: str) -> str:
 
 
 def first_failure(text: str) -> str:
-    """Our verdict in front of the report."""
+    """Removes rdzv's verdict before the report."""
     return re.sub(r"^rdzv: .*\n(?:    .*\n)*", "", text, flags=re.MULTILINE)
 
 
 def order_of_the_log(text: str) -> str:
-    """A failure is logged before the other workers are stopped; torchrun does it afterwards. Lines of several workers have no order."""
+    """Sorts the log lines.
+
+    rdzv logs a failure before it stops the other workers, torchrun afterwards. The order of lines from
+    several workers is random."""
     lines = text.splitlines()
     movable = [line for line in lines if re.match(r"[EW] <place>\]|\[default\d\]:|(out|err) \d$", line)]
     return "\n".join([*sorted(movable), *(line for line in lines if line not in movable)])
@@ -247,17 +250,17 @@ def note_on_threads(text: str) -> str:
 
 
 def usage(text: str) -> str:
-    """All flags in the real one, one line in ours."""
+    """Shortens torchrun's usage, which contains all flags, to one line."""
     return re.sub(r"^usage: torchrun .*\n(?:  .*\n)*", "usage: torchrun\n", text, flags=re.MULTILINE)
 
 
 def interpreter(text: str) -> str:
-    """torchrun takes the name of the interpreter it is a script of, we the first of `python3` and `python`."""
+    """Unifies the interpreter: torchrun's own, or `python3` or `python` for rdzv."""
     return re.sub(r"/bin/python3?\b", "/bin/python", text)
 
 
 def no_effect(text: str) -> str:
-    """Our warning about what has no effect."""
+    """Removes rdzv's warning about flags without an effect."""
     return re.sub(r"^W <place>\] .* has no (?:option|effect).*\n", "", text, flags=re.MULTILINE)
 
 
@@ -265,7 +268,7 @@ NAMED = [traceback_of_the_launcher, first_failure, note_on_threads, usage, inter
 
 
 def plain(text: str) -> list[str]:
-    # A rule is as long as the longest line, and process ids have four digits or five.
+    # A horizontal rule has the length of the longest line, which depends on the process ids.
     text = re.sub(r"^([=-])\1{20,}$", r"\1", text, flags=re.MULTILINE)
     for pattern, replacement in VARYING:
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)

@@ -1,7 +1,7 @@
-"""Under the name `torchrun`: the same flags and script, and what each worker then sees.
+"""Tests that workers of rdzv under the name `torchrun` see the same.
 
-Each scenario is run by the real launcher and by a link to ours, and what the workers dumped is
-compared. What may differ is named in `plain`.
+Each scenario runs the same flags and script with the real launcher and with a link to rdzv. The tests
+compare the dumps of the workers. `plain` removes the allowed differences.
 """
 
 import json
@@ -23,7 +23,7 @@ class Scenario:
     flags: list[str]
     arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    # What is meant to differ, by the end of its path in a dump.
+    # Intended differences, named by the end of their paths in a dump.
     better: tuple[str, ...] = ()
 
 
@@ -89,7 +89,7 @@ def test_workers_see_the_same(tmp_path, link, scenario):
 
 
 def differences(ours, theirs, path: str = "") -> list[str]:
-    """Where two dumps differ, one line each, so that a failure can be read."""
+    """Returns the differences between two dumps, one per line."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         names = sorted(ours.keys() | theirs.keys())
         inner = (differences(ours.get(n), theirs.get(n), f"{path}/{n}") for n in names)
@@ -119,7 +119,7 @@ UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def plain(dump: dict, folder, values) -> dict:
-    """A dump without what has to differ between two runs."""
+    """Returns a dump without the parts that differ between any two runs."""
     variables = dump["environment"]
     if variables["MASTER_PORT"] == str(values["port"]):
         variables["MASTER_PORT"] = "<the port given>"
@@ -127,7 +127,7 @@ def plain(dump: dict, folder, values) -> dict:
         variables["MASTER_PORT"] = "<a free port>"
     if UUID.fullmatch(variables["TORCHELASTIC_RUN_ID"]):
         variables["TORCHELASTIC_RUN_ID"] = "<a uuid>"
-    # The real launcher looks up its host's name even when nobody else has to reach it.
+    # The real launcher resolves the name of its host even if no other host has to reach it.
     if values["is local"] and variables["MASTER_ADDR"] in ("127.0.0.1", socket.getfqdn()):
         variables["MASTER_ADDR"] = "<this node>"
     error_file = variables["TORCHELASTIC_ERROR_FILE"]

@@ -1,6 +1,6 @@
-"""The command line, row by row: exit code and text of the real launcher against ours.
+"""Tests that rdzv has the exit codes and error texts of the real launcher.
 
-The expectations are not written down here: each row is run by both.
+Each row runs with both launchers, so this file contains no expected texts.
 """
 
 import json
@@ -39,7 +39,7 @@ ROWS = [
     Row("flag in the environment is no integer", TRUE, {"PET_STANDALONE": "abc"}),
     Row("flag in the environment is empty", TRUE, {"PET_STANDALONE": ""}),
     Row("a missing value", ["--nnodes"]),
-    Row("a value for a flag without one", ["--standalone=1", *TRUE]),
+    Row("a value for a flag that takes none", ["--standalone=1", *TRUE]),
     Row("a separate negative number", ["--max-restarts", "-1", *TRUE]),
     Row("monitor interval of nothing", ["--monitor-interval", "0", *TRUE]),
     Row("nnodes is no number", ["--nnodes", "a", *TRUE]),
@@ -65,7 +65,7 @@ ROWS = [
     Row("a tee of nothing", ["-t", "x", *TRUE]),
     Row("a log folder that is a file", ["--log-dir", "/etc/passwd", *TRUE]),
     Row("unknown logs specs", ["--logs-specs", "bogus", *TRUE]),
-    Row("negative grace", ["--shutdown-timeout", "-1", *TRUE]),
+    Row("negative shutdown timeout", ["--shutdown-timeout", "-1", *TRUE]),
     Row("binding without a device", ["--numa-binding", "node", *TRUE]),
     Row(
         "too few devices",
@@ -115,7 +115,7 @@ def test_a_row_ends_as_with_the_real_launcher(reference, link, row):
         assert last_line(ours.stderr) == last_line(stderr)
         assert ours.stderr.startswith("usage: torchrun "), ours.all
     if code == 1:
-        # The class is Python's; the text behind it is what people search for.
+        # Only PyTorch prints a Python class. Users search for the text after it.
         _, separator, text = last_line(stderr).partition(": ")
         if separator:
             assert text in ours.stderr, f"reference: {text}\nours: {ours.all}"

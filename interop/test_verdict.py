@@ -1,4 +1,4 @@
-"""The verdict on runs of real PyTorch workers, and of nodes that meet at PyTorch's own store."""
+"""Tests of the verdict on runs with PyTorch's workers, and with its store."""
 
 import json
 

@@ -1,4 +1,7 @@
-"""What `rdzv run` says of its waits at PyTorch's own store, where agents share the state and nobody tells them anything."""
+"""Tests of the messages about waits of `rdzv run` at PyTorch's store.
+
+Agents share the state in that store, and it sends no notifications.
+"""
 
 import signal
 from pathlib import Path
@@ -14,7 +17,7 @@ def node(server, nodes, script):
 
 
 def says(running, text):
-    """Waits for a line with this in it; ends with an error when the program does."""
+    """Waits for a line that contains `text`. Fails if the program exits first."""
     seen = []
     for line in running.process.stderr:
         seen.append(line)

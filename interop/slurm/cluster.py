@@ -1,7 +1,8 @@
-"""A real Slurm: a controller and four nodes, each with namespaces of its own, on a network of their own.
+"""Real Slurm cluster: a controller and four nodes in namespaces.
 
-A node is a process with its own network, host name, mounts and processes, so it can lose its network or its
-power; nothing of it reaches the network of this host, and all of it ends when its first process does.
+A node is a process with its own network, host name, mounts and processes, so a test can cut its network
+or its power. The nodes share a separate network and cannot reach the network of this host. All processes
+of a node end with its first process.
 """
 
 import contextlib
@@ -21,10 +22,10 @@ CONTROLLER = "ctl"
 HERE = Path(__file__).parent
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
-# Longer than anything takes on a slow machine.
+# Longer than any step takes on a slow machine.
 PATIENCE = 60
 
-# A node is lost after 9 s. A job that is queued again waits for its start time, which tests set.
+# Slurm considers a node lost after 9 s. A requeued job waits for its start time, which tests set.
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={controller}({address})
@@ -62,9 +63,9 @@ CGROUPS = "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nCgroupAutomo
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """The variables of a user of the cluster."""
+    """Returns the environment variables of a user of the cluster."""
     kept = launching.environment()
-    # What is tested is our own form, and PyTorch finds the node's network by its name.
+    # The tests check rdzv's own format, and PyTorch finds the node's network by its host name.
     for name in ("RDZV_COMPAT_OUTPUT", "GLOO_SOCKET_IFNAME"):
         kept.pop(name, None)
     kept.setdefault("OMP_NUM_THREADS", "1")
@@ -73,7 +74,7 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
 
 
 class Machine:
-    """A set of namespaces with its first process."""
+    """Machine of the cluster: a set of namespaces with its first process."""
 
     def __init__(self, cluster: "Cluster", name: str, number: int, *command: str):
         self.name = name
@@ -82,7 +83,7 @@ class Machine:
         if cluster.proctrack == "cgroup":
             self.freezer = FREEZER / f"{cluster.name}-{name}"
             self.freezer.mkdir()
-        # With its parent, unshare ends; with unshare, the first process and all others.
+        # unshare ends with its parent. The first process and all others end with unshare.
         words = ["setpriv", "--pdeathsig", "KILL", "unshare"]
         words += ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child"]
         words += ["sh", HERE / "node.sh", name, self.address, cluster.hosts, self.freezer, *command]
@@ -106,7 +107,7 @@ class Machine:
         assert read == f"{line}\n", f"{self.name} did not come up: {read!r}"
 
     def inside(self, *words) -> list[str]:
-        """The command line that runs `words` on this machine."""
+        """Returns the command line that runs `words` on this machine."""
         kinds = ["--net", "--uts", "--mount", "--pid", f"--wd={os.getcwd()}"]
         return ["nsenter", "-t", str(self.first), *kinds, *(str(word) for word in words)]
 
@@ -118,7 +119,7 @@ class Machine:
         return ended.stdout
 
     def power_off(self):
-        """Everything on it ends at once, and nothing of it says so on the network."""
+        """Kills all processes immediately, so that none of them sends a message."""
         try:
             os.kill(self.first, signal.SIGKILL)
         except ProcessLookupError:
@@ -133,7 +134,7 @@ class Machine:
 
 
 def remove_groups(folder: Path):
-    """Removes a control group and those below it, when their last process has gone."""
+    """Removes a control group and its children after the end of their processes."""
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -146,12 +147,12 @@ def remove_groups(folder: Path):
 
 
 def remove_groups_of_ended_runs():
-    """Ends what a killed run has left in its control groups: no signal ends a frozen process."""
+    """Kills the frozen processes that a killed run left in its control groups."""
     for group in FREEZER.glob("rdzv-*"):
         owner = group.name.split("-")[1]
         if not Path(f"/proc/{owner}").exists():
             for tasks in group.rglob("cgroup.procs"):
-                # Another run may do the same at this moment.
+                # Another run may do the same at the same time.
                 with contextlib.suppress(OSError):
                     for process in tasks.read_text().split():
                         os.kill(int(process), signal.SIGKILL)
@@ -160,7 +161,7 @@ def remove_groups_of_ended_runs():
 
 
 class Cluster:
-    """Slurm on four nodes; `stop` leaves no process and no control group behind."""
+    """Slurm on four nodes. `stop` removes all processes and control groups."""
 
     def __init__(self, folder: Path, proctrack: str):
         self.folder = folder
@@ -215,14 +216,14 @@ class Cluster:
 
     @property
     def path(self) -> str:
-        """Where users find programs."""
+        """Returns the `PATH` of users."""
         return f"{self.folder}/bin{os.pathsep}{environment()['PATH']}"
 
     def power_on(self, name: str):
         node = Machine(self, name, NODES.index(name) + 1, "slurmd", "-D", "-N", name)
         self.machines[name] = node
         cable = f"link add {name} type veth peer name eth0 netns {node.first}".split()
-        # From this host, which knows the process of the node by that number.
+        # This command runs on this host, because the process id of the node is valid here.
         bridge = ["nsenter", "-t", str(self.machines[CONTROLLER].first), "--net", "ip"]
         for words in (cable, ["link", "set", name, "master", "eth0"], ["link", "set", name, "up"]):
             subprocess.run([*bridge, *words], check=True)
@@ -233,7 +234,7 @@ class Cluster:
     def power_off(self, name: str):
         self.machines[CONTROLLER].run("ip", "link", "set", name, "down")
         self.machines.pop(name).power_off()
-        # It goes with the network of the node, some time later.
+        # The kernel also removes the link with the network of the node, some time later.
         self.machines[CONTROLLER].run("ip", "link", "delete", name, check=False)
 
     def await_idle(self, names):
@@ -244,13 +245,13 @@ class Cluster:
         await_value(states, lambda found: all(found.get(name) == "idle" for name in names))
 
     def run(self, *words, env=None, **options) -> str:
-        """Runs a command where users log in."""
+        """Runs a command on the machine where users log in."""
         own = {"SLURM_CONF": str(self.configuration), "PATH": self.path}
         variables = environment({**own, **(env or {})})
         return self.machines[CONTROLLER].run(*words, env=variables, **options)
 
     def batch(self, script: str, *flags, env=None, files=None) -> "Job":
-        """Submits a batch script; what it needs is in its folder."""
+        """Submits a batch script. Its files are in the folder of the job."""
         return Job(self, script, flags, env or {}, files or {})
 
     def stop(self):
@@ -260,7 +261,7 @@ class Cluster:
 
 
 def await_value(read, accepts, timeout: float = PATIENCE):
-    """Reads until the value is accepted; Slurm tells nobody when it changes."""
+    """Polls until the value is accepted, because Slurm sends no notification."""
     until = time.monotonic() + timeout
     while not accepts(value := read()):
         assert time.monotonic() < until, f"after {timeout} s still {value}"
@@ -269,7 +270,7 @@ def await_value(read, accepts, timeout: float = PATIENCE):
 
 
 class Job:
-    """A batch job, with a folder for its files and for what its workers write."""
+    """Batch job, with a folder for its files and for the output of its workers."""
 
     def __init__(self, cluster: Cluster, script: str, flags, env, files):
         self.cluster = cluster
@@ -299,7 +300,7 @@ class Job:
             raise AssertionError(f"{error}\n{self.output()}") from None
 
     def completed(self, timeout: float = PATIENCE) -> str:
-        """Waits for the end, which has to be a good one, and returns the output."""
+        """Waits for the end, checks that the job succeeded, and returns the output."""
         self.await_state(*ENDED, timeout=timeout)
         info, output = self.info(), self.output()
         assert info["JobState"] == "COMPLETED", f"{info}\n{output}"
@@ -307,7 +308,7 @@ class Job:
         return output
 
     def ended(self, state: str, timeout: float = PATIENCE) -> str:
-        """The same for an end in this state."""
+        """Waits for the end, checks its state, and returns the output."""
         self.await_state(*ENDED, timeout=timeout)
         info, output = self.info(), self.output()
         assert info["JobState"] == state, f"{info}\n{output}"
@@ -315,11 +316,11 @@ class Job:
         return output
 
     def no_orphan(self):
-        """What belongs to the job ends with it."""
+        """Checks that no process of the job remains."""
         await_value(lambda: launching.marked(self.mark), lambda left: not left, 10)
 
     def signal(self, name: str):
-        """Has Slurm signal the steps of the job, as `scancel --signal` does."""
+        """Sends a signal to the steps of the job, with `scancel --signal`."""
         self.cluster.run("scancel", f"--signal={name}", self.id)
 
     def cancel(self):
@@ -329,8 +330,9 @@ class Job:
         self.cluster.run("scontrol", *words)
 
     def start_soon(self):
-        """A job that was queued again waits two minutes otherwise. In the second in which it was killed its nodes
-        would refuse it."""
+        """Sets an early start time for a requeued job, which would wait two minutes.
+
+        The nodes would refuse the job in the same second in which Slurm killed it."""
         self.control("update", f"jobid={self.id}", "StartTime=now+2")
 
     def output(self) -> str:
@@ -338,14 +340,14 @@ class Job:
         return "".join(path.read_text(errors="replace") for path in outputs)
 
     def reports(self) -> dict[str, dict]:
-        """The lines that workers wrote, by name of their file."""
+        """Returns the lines that workers wrote, by the name of their file."""
         found = {}
         for path in sorted(self.folder.glob("worker-*.json")):
             found[path.stem] = [json.loads(line) for line in path.read_text().splitlines()]
         return found
 
     def said(self, word: str) -> list[dict]:
-        """All that workers said under this word."""
+        """Returns all lines of workers with this word."""
         return [line for lines in self.reports().values() for line in lines if line["say"] == word]
 
     def await_said(self, word: str, count: int, timeout: float = PATIENCE) -> list[dict]:
@@ -355,11 +357,11 @@ class Job:
             raise AssertionError(f"{error}\n{self.info()}\n{self.output()}") from None
 
     def finish(self):
-        """Tells the workers to end."""
+        """Creates the file that makes the workers end."""
         (self.folder / "finish").touch()
 
     def launchers(self, node: str) -> list[int]:
-        """The processes of `rdzv run` on a node, as this host numbers them."""
+        """Returns the processes of `rdzv run` on a node, with the ids of this host."""
         space = os.readlink(f"/proc/{self.cluster.machines[node].first}/ns/pid")
         found = []
         for pid in launching.marked(self.mark):
@@ -375,7 +377,7 @@ class Job:
     def kill_launcher(self, node: str):
         found = self.launchers(node)
         assert found, f"no launcher on {node}"
-        # None of them sees another one end.
+        # Stops all processes first, so that none of them can react to the end of another one.
         for signum in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
                 try:
@@ -384,7 +386,7 @@ class Job:
                     pass
 
 
-# The job is over, and Slurm has cleared its nodes.
+# States in which the job is over, and Slurm has cleaned up its nodes.
 ENDED = (
     "COMPLETED",
     "FAILED",

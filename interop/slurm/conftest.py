@@ -1,4 +1,4 @@
-"""A real Slurm for the tests of this folder: one cluster for each way in which Slurm follows processes."""
+"""Fixture with a real Slurm cluster for each `ProctrackType` value."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 from slurm.cluster import Cluster
 
-# `cargo xtask test` names one in each of its jobs.
+# `cargo xtask test` sets the values that this machine can test.
 PROCTRACK = os.environ.get("RDZV_SLURM_PROCTRACK", "cgroup linuxproc").split()
 
 

@@ -1,4 +1,4 @@
-"""A DDP job that Slurm preempts and starts again."""
+"""Tests of a DDP job that Slurm preempts and restarts."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ TRAIN = {"train.py": (Path(__file__).parent / "train_ddp.py").read_text()}
 TIMEOUT = 120
 
 
-# Training takes long, and once is enough.
+# Training takes long, and one run is enough.
 @pytest.mark.parametrize("cluster", PROCTRACK[:1], indirect=True, scope="session")
 def test_a_preempted_ddp_job_ends_with_the_loss_of_an_unbroken_one(cluster):
     script = documented("slurm.md", "--preempt-signal USR1 --preempt-grace 110 train.py")

@@ -1,7 +1,7 @@
-"""`rdzv run` under a real Slurm: how its nodes meet, what signals and losses do to it, and how its jobs end.
+"""Tests of `rdzv run` under real Slurm: rendezvous, signals, losses and ends.
 
-Each test is a job of its own, and several jobs share the nodes. What the documentation shows is run as it is written
-there.
+Each test is a separate job, and several jobs share the nodes. The tests run the commands of the
+documentation without changes.
 """
 
 import re
@@ -19,11 +19,11 @@ ONE_EACH = ("--ntasks-per-node=1",)
 
 
 def documented(page: str, words: str) -> str:
-    """The block of code on this page of the documentation in which these words stand."""
+    """Returns the code block with these words from a page of the documentation."""
     text = (ROOT / "docs" / page).read_text()
     blocks = re.findall(r"^( *)```sh\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
     found = [block for _, block in blocks if words in block]
-    assert len(found) == 1, f"{words!r} stands in {len(found)} blocks of {page}"
+    assert len(found) == 1, f"{words!r} is in {len(found)} blocks of {page}"
     return found[0]
 
 
@@ -32,18 +32,18 @@ def batch(cluster, script, *flags, files=None, **options):
 
 
 def workers(said) -> list[tuple]:
-    """Node, rank and size of the world of each worker."""
+    """Returns node, rank and world size of each worker."""
     return sorted((line["host"], line["rank"], line["world"]) for line in said)
 
 
 def spread(nodes: int, each: int, size: int) -> list[tuple]:
-    """The same for a job that begins on the first nodes."""
+    """Returns the expected result of `workers` for a job on the first nodes."""
     return [(NODES[rank // each], rank, size) for rank in range(nodes * each)]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def slow(cluster):
-    """Jobs that take their time beside the others."""
+    """Starts slow jobs, which run in parallel with other tests."""
     limited = batch(cluster, "srun rdzv run train.py\n", "-N2", "-w", "n1,n2", "--time=1")
     flags = "--nproc-per-node 2 --max-restarts 0"
     suspended = batch(cluster, f"srun rdzv run {flags} train.py\n", "-N3", "-w", "n1,n2,n3")
@@ -91,7 +91,7 @@ def test_a_batch_script_a_shell_of_salloc_and_the_link_are_as_elsewhere(cluster)
     output = job.completed()
     assert f"one of the 2 nodes of Slurm job {job.id}: put srun before the line" in output
     assert [line["world"] for line in job.said("start")] == [1]
-    # One world on each node, as torchrun has it: the two need two ports.
+    # As with torchrun, each node is a separate world, so the two nodes need two ports.
     line = "srun sh -c 'torchrun --master-port $((29600 + SLURM_NODEID)) train.py'\n"
     job = batch(cluster, line, "-N2", env={"PATH": path_with_link(cluster)})
     said = job.await_said("start", 2)
@@ -108,7 +108,7 @@ def test_a_batch_script_a_shell_of_salloc_and_the_link_are_as_elsewhere(cluster)
 
 
 def path_with_link(cluster) -> str:
-    """The path of programs, with rdzv's link named torchrun at its beginning."""
+    """Returns `PATH` that begins with the folder of rdzv's link `torchrun`."""
     folder = cluster.folder / "link"
     folder.mkdir(exist_ok=True)
     link = folder / "torchrun"
@@ -170,7 +170,7 @@ def test_a_signal_that_is_ignored_stays_so(cluster):
 
 def test_a_preempted_job_saves_is_queued_again_and_goes_on(cluster):
     script = documented("slurm.md", "--preempt-signal USR1 --preempt-grace 110 train.py")
-    # All processors, so that there is no room for both jobs.
+    # The job needs all processors, so that the two jobs cannot run at the same time.
     job = batch(
         cluster, script, "-c40", "--time=10", env={"SAVE_ON": "SIGUSR1", "PET_NPROC_PER_NODE": "2"}
     )
@@ -225,7 +225,7 @@ def test_one_node_says_what_failed_and_the_others_name_it(cluster):
         own = [line for line in lines if line.startswith(f"rdzv {node}: ")]
         own = [line for line in own if "no job token" not in line]
         assert len(own) == 1 and "rank 3" in own[0] and "ValueError: boom" in own[0], own
-    # What each of them would say is said once.
+    # Only one of the agents prints this warning.
     assert sum("no job token is given" in line for line in lines) == 1
     assert not [line for line in lines if line.startswith("rdzv: ")]
 
@@ -359,12 +359,12 @@ Rendezvous
 
 def test_check_tells_what_is_wrong_with_the_nodes_of_a_step(cluster):
     job = batch(cluster, "srun rdzv check --min-free 1MiB\n", "-N4")
-    # On a busy machine it also says which node it waits for.
+    # On a busy machine, rdzv also reports the node for which it waits.
     lines = [line for line in job.completed().splitlines() if not line.startswith("rdzv")]
     assert lines[-1] == "4 of 4 nodes are fit"
     assert [line.split(":")[0] for line in lines[:4]] == list(NODES)
     assert all("rdzv 0." in line and "PyTorch 2." in line for line in lines[:4]), lines
-    # One node has another Python, one has no room, and one does not come.
+    # One node has another Python, one has no space, and one does not join.
     line = """srun sh -c 'case $SLURMD_NODENAME in
         n2) export VIRTUAL_ENV= PATH=/nowhere:$LINKS;;
         n3) export TMPDIR=/proc;;
@@ -387,11 +387,11 @@ def test_explain_names_the_variable_of_each_value(cluster):
     job = batch(cluster, line, "-N3", "-w", "n1,n2,n3")
     job.completed()
     text = (job.folder / "explained-1").read_text()
-    # KillWait is 4 s there.
+    # KillWait of this cluster is 4 s.
     assert re.search(r"grace before SIGKILL +3 s .*before Slurm kills the agent", text), text
     text = text[text.index("Scheduler") : text.index("  MASTER_ADDR")]
     text = re.sub(r"n1:[23]\d{4}\b", "n1:PORT", text)
-    # Columns are as wide as without the names of places.
+    # The job id differs in each run, and `squeezed` ignores the width of the columns.
     text = re.sub(rf"(slurm-|job ){job.id}\b", r"\1JOB", text)
     assert squeezed(text) == squeezed(EXPLAINED)
 
@@ -402,7 +402,7 @@ def squeezed(text: str) -> list[str]:
 
 def test_suspended_workers_stand_still_and_go_on(cluster, slow):
     job = slow["suspended"]
-    # Longer than the time after which a silent node counts as lost.
+    # Waits longer than the time after which a silent node is lost.
     time.sleep(max(0.0, slow["at"] + 25 - time.monotonic()))
     job.control("resume", job.id)
     job.finish()

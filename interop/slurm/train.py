@@ -1,5 +1,6 @@
-"""A worker without PyTorch: it says where it is, counts steps until it is told to end, and saves when it is
-signalled. Each line that it writes is a JSON object in a file of its own."""
+"""Worker without PyTorch that reports its node, counts steps, and saves.
+
+It saves on a signal, and ends when the test requests it. Each worker writes JSON objects, one per line, into a separate file."""
 
 import json
 import os
@@ -30,7 +31,7 @@ def notice(number, _):
 
 
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-    # An ignored signal stays so: its launcher was told to.
+    # An ignored signal remains ignored, because the launcher was started with this setting.
     if signal.getsignal(number) == signal.SIG_IGN:
         say("ignores", name=signal.Signals(number).name)
     else:
@@ -52,7 +53,7 @@ say(
 )
 if "FAIL" in os.environ and os.environ["FAIL"] == rank:
     raise ValueError("boom")
-# Not at all, with a limit for workers that nobody tells.
+# The number of steps is a limit for workers that never get a request to end.
 for _ in range(30_000):
     if noticed or os.path.exists(f"{folder}/finish"):
         break

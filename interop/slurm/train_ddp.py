@@ -1,6 +1,7 @@
-"""Trains with DDP over gloo for a number of steps; after the notice all ranks stop at the same step and save.
+"""DDP training over gloo; after the notice, all ranks stop at the same step.
 
-A step takes its data from its number and the rank, so a run that was broken off has the same losses as another.
+The ranks then save a checkpoint. The data of a step depends only on its number and the rank, so an
+interrupted run has the same losses as a run without an interruption.
 """
 
 import json
@@ -22,7 +23,7 @@ signal.signal(signal.SIGUSR1, lambda *_: noticed.append(True))
 def main() -> None:
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    # Where buckets begin changes with the first step of a process, and with it the order of
+    # The bucket boundaries change with the first step of a process, and so does the order of the
     # additions.
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
@@ -53,7 +54,7 @@ def main() -> None:
         if step == 10:
             say("tenth")
         time.sleep(0.03)
-        # All stop at the same step.
+        # All ranks stop at the same step.
         stops[0] = float(bool(noticed))
         dist.all_reduce(stops)
     if stops.item() and step < STEPS:
@@ -65,7 +66,7 @@ def main() -> None:
         total = loss.detach().clone()
         dist.all_reduce(total)
         say("end", step=step, loss=total.item())
-    # No rank takes its group down while another one is still in an operation.
+    # No rank destroys its group while another rank is still in an operation.
     dist.barrier()
     dist.destroy_process_group()
 

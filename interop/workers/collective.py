@@ -1,7 +1,7 @@
 """Joins a process group at the URL given and checks what it computes.
 
-With `{MASTER_ADDR}` and the like in the URL replaced from the environment. Each rank leaves a file
-named after itself in the folder given, with what it computed.
+It replaces `{MASTER_ADDR}` and other variables in the URL. Each rank writes its result to a file in the
+given folder, with the rank as the name.
 """
 
 import os

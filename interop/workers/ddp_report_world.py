@@ -1,6 +1,7 @@
-"""Trains with DDP in whatever world there is, until `finish` is opened.
+"""Trains with DDP in a world of any size, until `finish` is opened.
 
-As `report_world.py`, but all ranks are inside collectives all the time, so the loss of one is felt by all.
+Unlike in `report_world.py`, all ranks are in collectives all the time, so the loss of one rank affects
+all of them.
 """
 
 import os
@@ -35,7 +36,7 @@ def main() -> None:
         if steps == 3:
             with open(os.path.join(folder, "reports"), "w") as reports:
                 reports.write(f"{name} {rank} {size}\n")
-        # All stop at the same step.
+        # All ranks stop at the same step.
         finished[0] = float(os.path.exists(os.path.join(folder, "finished")))
         dist.all_reduce(finished)
     dist.destroy_process_group()

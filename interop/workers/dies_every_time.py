@@ -1,6 +1,7 @@
-"""Joins a process group in every attempt; rank 1 is killed as soon as the group has computed.
+"""Joins a group in every attempt, in which rank 1 dies after a collective.
 
-In the last attempt, whose number is given, all live. Rank 0 notes each attempt that got that far.
+In the last attempt, whose number is an argument, all ranks survive. Rank 0 records each attempt that
+reached this point.
 """
 
 import os
@@ -28,7 +29,7 @@ def main() -> None:
     if rank == 0:
         with open(notes, "a") as file:
             file.write(f"{attempt} {workers}\n")
-    # Nobody goes before the note is written.
+    # No rank continues before the record is written.
     dist.barrier()
     if attempt < last_attempt:
         if rank == 1:

@@ -1,10 +1,10 @@
-"""Leaves what a worker can see of its start in a file of the folder that DUMP names."""
+"""Writes the start conditions of a worker to a file in the folder DUMP."""
 
 import json
 import os
 import sys
 
-# Different in every run of a test; the last one is not among the real launcher's.
+# Variables that differ in every run. The real launcher does not set the last one.
 NOT_OF_THE_START = ("INTEROP_LAUNCH", "DUMP", "TMPDIR", "RDZV_ROUND")
 
 seen = {

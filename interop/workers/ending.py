@@ -1,9 +1,9 @@
-"""How a worker with a process group ends: with the status that it means, and no other.
+"""End of a worker with a process group, with its correct exit status.
 
-PyTorch 2.15 aborts a process whose interpreter ends while a thread of gloo still holds the tensor of a
-collective: the thread wants the interpreter's lock to let go of it. `destroy_process_group` ends these
-threads, but not those of a group that DDP has used, and nobody calls it who fails. So nothing of the
-interpreter's end is done but what tests rest on.
+PyTorch 2.15 aborts a process if the interpreter shuts down while a thread of gloo still holds the
+tensor of a collective. The thread needs the interpreter lock to release the tensor.
+`destroy_process_group` ends these threads, but not those of a group that DDP has used, and a failing
+worker does not call it. So this module skips the shutdown, except for the steps that tests need.
 """
 
 import os
@@ -19,7 +19,7 @@ def ends_at_once(main) -> None:
     except Exception:
         sys.excepthook(*sys.exc_info())
         status = 1
-    # As the interpreter does.
+    # The interpreter does the same at its shutdown.
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

@@ -1,11 +1,13 @@
-"""The workers of a job on one node and then two, which fail together on both in every attempt with two.
+"""Workers that fail together on both nodes of a job.
 
-Local rank 0 fails as soon as that of the other node is there. Local rank 1 ends, when it is told to, as soon as
-the one of the other node has been told to as well: so each agent has seen the failure of its own workers before
-it hears of the other one's. Alone, a node goes on until it is told to stop.
+The job has one node first and two nodes later, and fails in every attempt with two nodes. Local rank 0
+fails as soon as local rank 0 of the other node is ready. Local rank 1 exits on SIGTERM, as soon as
+local rank 1 of the other node has received SIGTERM too. So each agent has detected the failure of its
+workers before it receives the failure of the other agent. A node that is alone runs until it is stopped.
 
-The folder has named pipes. Two processes meet by opening one of them for different ends: `alone` for a node that
-is alone and the test, `ready-NODE-ATTEMPT` for the two workers of a node, the others for the two nodes.
+The folder has named pipes. Two processes synchronize when they open the two ends of a pipe. The pipe
+`alone` is for a single node and the test, `ready-NODE-ATTEMPT` is for the two workers of a node, and the
+other pipes are for the two nodes.
 """
 
 import os
@@ -17,7 +19,7 @@ attempt, local_rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["LOCA
 
 
 def meet(pipe: str, writes: bool) -> None:
-    """Opening a pipe waits for somebody who opens its other end."""
+    """Opens a pipe, which waits until another process opens its other end."""
     os.close(os.open(os.path.join(folder, pipe), os.O_WRONLY if writes else os.O_RDONLY))
 
 

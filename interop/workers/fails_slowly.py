@@ -1,4 +1,4 @@
-"""Rank 1 fails, and its process takes a while to end; the others lose their connection meanwhile."""
+"""Fails in rank 1, whose process ends slowly; other ranks lose their connection."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Goes wrong in a collective of gloo, in the way that its argument names."""
+"""Causes the fault that its argument names, in a collective of gloo."""
 
 import os
 import signal

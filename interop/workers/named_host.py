@@ -1,7 +1,8 @@
-"""In namespaces of its own (`unshare -rmnu`): makes a machine of that name, with these files and name server.
+"""Runs a command on a host with a given name, in new namespaces.
 
-Arguments: the name of the host, the text of its hosts file, `dns` (a server that knows the host), `silent` (one that
-does not answer) or `none`, and the command. Prints what Python calls the host, then runs the command.
+It needs `unshare -rmnu`. Arguments: the name of the host, the text of its hosts file, the name server,
+and the command. The name server is `dns` (knows the host), `silent` (does not answer) or `none`. Prints
+the name of the host in Python, and then runs the command.
 """
 
 import socket
@@ -17,7 +18,7 @@ A, PTR = 1, 12
 
 
 def question(query: bytes) -> tuple[str, int, int]:
-    """Name, type and end of the question of a query."""
+    """Returns name, type and end of the question in a query."""
     at, labels = 12, []
     while query[at]:
         labels.append(query[at + 1 : at + 1 + query[at]].decode())
@@ -34,7 +35,7 @@ def serve(server: socket.socket, known: dict[tuple[str, int], bytes]) -> None:
         query, client = server.recvfrom(512)
         name, kind, end = question(query)
         data = known.get((name, kind))
-        # A response to a recursive query: without an error, or "no such name".
+        # A response to a recursive query, without an error or with "no such name".
         names = {name for name, _ in known}
         flags = 0x8180 if name in names else 0x8183
         head = query[:2] + struct.pack("!HHHHH", flags, 1, int(data is not None), 0, 0)

@@ -1,4 +1,4 @@
-"""Fails in the way given, under PyTorch's own recorder."""
+"""Fails in the given way, under PyTorch's recorder."""
 
 import os
 import signal

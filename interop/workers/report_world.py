@@ -1,7 +1,7 @@
-"""Joins a group in every round, reports its size, and goes on until `finish` is opened.
+"""Joins a group in every round and reports its size, until `finish` is opened.
 
-The folder has two named pipes: `reports`, for a line `name rank world` per round, and `finish`, which
-is opened for writing when the job shall end.
+The folder has two named pipes. A line `name rank world` per round goes to `reports`. The test opens
+`finish` for writing to end the job.
 """
 
 import os
@@ -20,11 +20,11 @@ def main() -> None:
     total = torch.tensor([rank + 1.0])
     dist.all_reduce(total)
     assert total.item() == size * (size + 1) / 2, (total, size)
-    # Nobody leaves before everybody has heard the sum.
+    # No rank leaves before all ranks have received the sum.
     dist.barrier()
     with open(os.path.join(folder, "reports"), "w") as reports:
         reports.write(f"{name} {rank} {size}\n")
-    # Waits until somebody has it open for writing.
+    # Waits until another process opens the pipe for writing.
     open(os.path.join(folder, "finish")).close()
     dist.destroy_process_group()
 

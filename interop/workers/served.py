@@ -1,6 +1,7 @@
-"""Serves its control plane: says so in the first pipe, and ends with what the second one says.
+"""Serves its control plane until the end of a pipe.
 
-The second pipe is one per worker: the local rank is added to the name.
+The worker writes to the first pipe when it serves, and exits at the end of the second pipe. Each worker
+has a separate second pipe, whose name ends with the local rank.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Workers of a gloo group, of which one does not come to a collective.
+"""Gloo group in which one worker does not enter a collective.
 
     stuck.py sleeps|computes SECONDS
 
-Rank 1 sleeps, or computes without a word, for so many seconds; the others wait for it in
-`all_reduce`. Each says when, in seconds since the epoch.
+Rank 1 sleeps, or computes without output, for SECONDS. The other ranks wait for it in `all_reduce`.
+Each rank prints the time at which it begins, in seconds since the epoch.
 """
 
 import sys

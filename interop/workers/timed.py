@@ -1,4 +1,6 @@
-"""A worker with a timer of PyTorch's: releases it in time, or hangs in its first attempt or in every one.
+"""Worker with a timer of PyTorch, which it releases in time or not.
+
+With `hangs-once` it hangs only in its first attempt, with `hangs` in every attempt.
 
     timed.py (releases | hangs | hangs-once)
 """

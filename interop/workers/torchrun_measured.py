@@ -1,4 +1,4 @@
-"""torchrun with its metrics on the console, which takes a program: there is no flag for it."""
+"""Runs torchrun with its metrics on the console, for which it has no flag."""
 
 from torch.distributed.elastic import metrics
 from torch.distributed.run import main

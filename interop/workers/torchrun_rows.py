@@ -1,4 +1,4 @@
-"""The real launcher, many times over, without importing it each time.
+"""Runs the real launcher many times, with only one import.
 
 Reads a JSON list of rows (`arguments`, `environment`) on stdin; runs each in a fork; prints a JSON
 list of `[exit code, stderr]`.

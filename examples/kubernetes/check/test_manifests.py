@@ -1,13 +1,15 @@
-"""The manifests beside this folder, checked without a cluster: their fields, and what `rdzv` makes of them.
+"""Checks of the Kubernetes manifests: their fields, and the view of `rdzv`.
+
+The checks need no cluster.
 
 | kind | checked with |
 |---|---|
-| those of Kubernetes itself | `kubernetes-validate`, which refuses unknown fields |
+| kinds of Kubernetes itself | `kubernetes-validate`, which refuses unknown fields |
 | JobSet, TrainingRuntime, TrainJob | the models of `kubeflow-trainer-api`; an unknown field is refused here |
 | LeaderWorkerSet, Volcano's Job | a schema of the fields around the pod template, in this folder |
 
-Every pod template is checked as one of Kubernetes, and the line of every container is resolved by
-`rdzv run --explain` with the variables that its operator sets.
+Every pod template is checked as a pod of Kubernetes. `rdzv run --explain` resolves the command line
+of every container, with the variables that its operator sets.
 """
 
 import copy
@@ -40,7 +42,7 @@ SCHEMAS = {
     "volcano": "volcano-job.json",
 }
 
-# By manifest: the variables of its second pod, and what `rdzv` is to find.
+# For each manifest: the variables of its second pod, and the expected results of `rdzv`.
 PODS = {
     "indexed-job": ({}, ["4", "c10d", "train-0.train:29400"]),
     "jobset": ({}, ["4", "c10d", "train-node-0-0.train:29400"]),
@@ -79,7 +81,7 @@ def documents(manifest):
 
 
 def check_fields(value, annotation, path):
-    """Refuses fields that a model does not have; pydantic's own default is to ignore them."""
+    """Refuses fields that a model does not have; pydantic ignores them by default."""
     for inner in typing.get_args(annotation):
         check_fields(value, inner, path)
     if isinstance(value, list):
@@ -96,7 +98,7 @@ def check_fields(value, annotation, path):
 
 
 def check(document):
-    """Raises if a field is not there, missing or of another type."""
+    """Raises if a field is unknown, missing or has the wrong type."""
     kind = document["kind"]
     if document["apiVersion"].startswith("batch.volcano.sh/"):
         kind = "volcano"
@@ -114,7 +116,7 @@ def check(document):
 
 
 def mappings(value, path=()):
-    """Every mapping in a document, with its path."""
+    """Yields every mapping in a document, with its path."""
     if isinstance(value, dict):
         yield path, value
     items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -124,7 +126,7 @@ def mappings(value, path=()):
 
 
 def templates(document):
-    """The pod templates of a document."""
+    """Returns the pod templates of a document."""
     return [
         mapping
         for _, mapping in mappings(document)
@@ -133,7 +135,7 @@ def templates(document):
 
 
 def line(document):
-    """The line of its first container that has one."""
+    """Returns the command line of the first container that has one."""
     for _, mapping in mappings(document):
         if "command" in mapping:
             return mapping["command"]
@@ -168,7 +170,7 @@ def test_a_field_that_does_not_exist_is_noticed_wherever_it_stands(manifest):
             for key in path:
                 place = place[key]
             place["cmd"] = "x"
-            with pytest.raises(Exception):  # noqa: B017, each library has its own
+            with pytest.raises(Exception):  # noqa: B017, each library has a different class
                 check(changed)
                 pytest.fail(f"{manifest.name}[{number}] {path}")
 
@@ -208,7 +210,7 @@ def test_workers_end_before_their_pod_is_killed(manifest):
         for document in documents(manifest)
         for template in templates(document)
     ]
-    # Half a minute is left for the report, the logs and a guard that has to kill.
+    # Half a minute remains for the report, the logs and a guard that has to kill.
     assert graces and all(grace >= int(timeout.split("=")[1]) + 30 for grace in graces)
 
 

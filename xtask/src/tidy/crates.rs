@@ -1,7 +1,7 @@
 //! Allowed dependencies among the crates, and the purity of some of them.
 //!
-//! The table in `ARCHITECTURE.md` defines the layers. Pure crates must not use the operating system,
-//! the clock or random order.
+//! The table in `ARCHITECTURE.md` defines the layers. Pure crates must not use the operating
+//! system, the clock or random order.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use crate::command::{Dependency, Metadata, Package};
 /// Foreign crates that pure crates may link: formats and data, without I/O.
 ///
 /// The state of a rendezvous uses Base64 and civil dates (jiff without its clock and time zone
-/// files). Messages between Rust workers use postcard. anstyle, textwrap, unicode-width and vte handle
-/// colors, lines, columns and terminal sequences as text. raft is a pure state machine, and slog is
-/// the type of its logger.
+/// files). Messages between Rust workers use postcard. anstyle, textwrap, unicode-width and vte
+/// handle colors, lines, columns and terminal sequences as text. raft is a pure state machine, and
+/// slog is the type of its logger.
 const PURE_MAY_LINK: [&str; 15] = [
     "anstyle",
     "base64",

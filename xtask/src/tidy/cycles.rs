@@ -16,7 +16,7 @@ use super::source::Source;
 /// Uses among the children of one module: pair of children, and locations.
 type Uses = BTreeMap<(usize, usize), BTreeSet<(String, usize)>>;
 
-/// Returns a finding for every cycle in the crates, the Python package and xtask.
+/// Returns the cycles of all crates, the Python package and xtask.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     let folders: BTreeSet<&str> = sources.iter().filter_map(Source::crate_folder).collect();
     let crates = folders.iter().map(|folder| format!("crates/{folder}"));

@@ -1,7 +1,7 @@
 //! Citations: each cited test and each cited rule must exist.
 //!
-//! Documents cite a test as `file::test` between backquotes, with a file of Rust or Python. A rule is
-//! a row of a document (`| INV-A9 |`), or its id is bold in the code that explains it.
+//! Documents cite a test as `file::test` between backquotes, with a file of Rust or Python. A rule
+//! is a row of a document (`| INV-A9 |`), or its id is bold in the code that explains it.
 //!
 //! Some tables compare rdzv with each item of PyTorch. Each of their rows needs a verdict and its
 //! proof.
@@ -102,7 +102,7 @@ fn is_verdict(text: &str) -> bool {
     matches!(word, Some("same" | "better")) || text.starts_with("different because ")
 }
 
-/// Returns the fault of a cell with the proof of a verdict; `None` if it has none.
+/// Returns the fault of a cell with the proof of a verdict, if it has a fault.
 fn unshown(cell: &str, documents: &[Source]) -> Option<String> {
     let mut spans = cell.split('`').skip(1).step_by(2).peekable();
     let mut links = cell.split("](").skip(1).peekable();

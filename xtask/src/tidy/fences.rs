@@ -22,7 +22,7 @@ const MAY_BE_UNSAFE: [&str; 6] = [
 /// File that contains the names of all environment variables.
 const ENVIRONMENT: &str = "crates/base/core/src/env.rs";
 
-/// Folder that may also contain `PET_` variables, beside the flags with these defaults.
+/// Folder whose flags have defaults in `PET_` variables, and may name them.
 const FLAG_DEFAULTS: &str = "crates/launch/cli/src/args/";
 
 /// Functions and crates that set global state: for programs, not for libraries.

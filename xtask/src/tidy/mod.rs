@@ -116,6 +116,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     report(&texts, &findings)
 }
 
+/// Prints the findings, and fails if there is at least one.
 fn report(sources: &[Source], findings: &[Finding]) -> anyhow::Result<()> {
     for finding in findings {
         println!("    {finding}");

@@ -13,6 +13,7 @@ use super::tokens::{
 /// Path in code, with its line.
 pub(crate) type Path = (Vec<String>, usize);
 
+/// Module of a crate, with the names and paths in its code.
 #[derive(Debug, Default)]
 pub(crate) struct Module {
     parent: Option<usize>,
@@ -47,7 +48,7 @@ pub(crate) struct Use {
 #[derive(Clone, Copy)]
 enum Target {
     Module(usize),
-    /// An item that this module declares.
+    /// Item that this module declares.
     Item(usize),
 }
 
@@ -74,7 +75,7 @@ impl Tree {
         let mut uses = Vec::new();
         for (from, module) in self.modules.iter().enumerate() {
             for (path, line) in &module.paths {
-                // A single lower-case word is a variable rather than a module.
+                // A single name that matches a module is probably a variable.
                 let to = match (self.resolve(from, path, 0), path.len()) {
                     (Some(Target::Module(_)), 1) | (None, _) => continue,
                     (Some(Target::Module(to) | Target::Item(to)), _) => to,

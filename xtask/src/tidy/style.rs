@@ -15,7 +15,7 @@ use super::source::Source;
 use super::tokens::{Tokens, declared};
 use crate::command::{output, root};
 
-/// Path of the table.
+/// Path of the table, relative to the root of the workspace.
 const TABLE: &str = "xtask/style.txt";
 
 /// Last commit of those whose subjects are not checked.
@@ -24,15 +24,15 @@ const LAST_UNCHECKED: &str = "ecc581bd";
 /// Text to which a pattern applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// Every line of Rust, Python and Markdown.
+    /// Each line of Rust, Python and Markdown.
     Text,
     /// A comment or a line of Markdown, except tables, links and fenced blocks.
     Prose,
-    /// The first line of a doc comment or a docstring.
+    /// First line of a doc comment or a docstring.
     Doc,
     /// The name of a function, type, field, module or file, as words joined by `_`.
     Name,
-    /// The subject of a commit.
+    /// Subject of a commit.
     Commit,
 }
 
@@ -171,7 +171,7 @@ impl Rule {
             "doc" => Scope::Doc,
             "name" => Scope::Name,
             "commit" => Scope::Commit,
-            other => bail!("there is no scope '{other}'"),
+            other => bail!("unknown scope '{other}'"),
         };
         // ASCII word boundaries are much cheaper to find.
         let pattern = pattern.trim().replace(r"\b", r"(?-u:\b)");
@@ -284,13 +284,13 @@ fn snake(name: &str) -> String {
     words
 }
 
-/// Returns the subjects of the commits that are checked.
+/// Returns the subjects of all commits after [`LAST_UNCHECKED`].
 fn subjects() -> anyhow::Result<Vec<Line>> {
     let mut log = Command::new("git");
     log.current_dir(root())
         .args(["log", "--no-merges", "--format=%h %s"]);
     let Ok(text) = output(log.arg(format!("{LAST_UNCHECKED}..HEAD"))) else {
-        println!("    warning: no history, so no subject of a commit is checked");
+        println!("    warning: no git history, so the subjects of commits are not checked");
         return Ok(Vec::new());
     };
     let subjects = text.lines().filter_map(|line| line.split_once(' '));

@@ -17,6 +17,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
+    /// `true` for a name or a keyword.
     pub(crate) fn is_word(&self) -> bool {
         self.text
             .starts_with(|first: char| first == '_' || first.is_alphabetic())
