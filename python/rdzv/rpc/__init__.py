@@ -1,7 +1,7 @@
-"""Calls between workers: the names of ``torch.distributed.rpc``, for functions that were registered.
+"""Remote calls between workers, with the names of ``torch.distributed.rpc``.
 
-A worker offers functions with :func:`function`, and others call them by :func:`rpc_sync`, :func:`rpc_async` and
-:func:`remote`. Nothing that another worker sends can name other code, unless the options say so.
+A worker registers functions with :func:`function`. Other workers call them with :func:`rpc_sync`, :func:`rpc_async` and
+:func:`remote`. A message of another worker cannot name other code, unless the options permit it.
 """
 
 from __future__ import annotations

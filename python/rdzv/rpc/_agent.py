@@ -1,4 +1,4 @@
-"""The agent of a process: its threads, the calls that come, and the calls that it makes."""
+"""Agent of a process: its threads, incoming calls and outgoing calls."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("rdzv.rpc")
 
-# Stands for the agent's own timeout. torch writes -1, which is accepted too.
+# Value for "the timeout of the agent". It is the -1 of torch.
 UNSET = -1.0
 
-# The call that this thread, task or callback works on.
+# The call that this thread, task or callback executes.
 _request: contextvars.ContextVar[RpcRequest | None] = contextvars.ContextVar("rdzv.rpc.request", default=None)
 
 NO_AGENT = "RPC has not been initialized. Call rdzv.rpc.init_rpc first."
@@ -77,28 +77,31 @@ class WorkerInfo:
 
 
 class RpcOptions:
-    """What can be chosen for the agent of a worker. Times are seconds.
+    """Options for the agent of a worker. All times are in seconds.
 
     Args:
-        num_worker_threads (int): functions that may run at a time. Default 16.
-        rpc_timeout (float): limit of a call that does not say so itself; ``math.inf`` for none. Default 60.
-        init_method (str): URL of the store where the workers meet. Default ``env://``.
-        device_maps (dict | None): PyTorch's; there are no devices yet, so only empty ones are accepted.
-        devices (list | None): the same.
-        functions (str): the policy of what others may call and send: ``"registered"``, ``"importable"`` (then with
-            ``packages``) or ``"any"``.
-        packages (list of str): packages whose functions and classes others may name.
-        token (str | bytes | None): secret of all workers, 16 bytes or more. Default: that of the job, if it has one.
+        num_worker_threads (int): largest number of functions that run at the same time. Default 16.
+        rpc_timeout (float): time limit of calls without a ``timeout``; ``math.inf`` for no limit. Default 60.
+        init_method (str): URL of the store through which the workers meet. Default ``env://``.
+        device_maps (dict | None): PyTorch's device maps. rdzv does not support devices yet, so they must be empty.
+        devices (list | None): PyTorch's list of devices, which must be empty too.
+        functions (str): policy for the functions and classes in messages of other workers: ``"registered"``,
+            ``"importable"`` (which needs ``packages``) or ``"any"``.
+        packages (list of str): packages whose functions and classes other workers may name.
+        token (str | bytes | None): secret of all workers, at least 16 bytes. Default: the token of the job, if it has
+            one.
         tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM. Default: no TLS.
         address (str | None): IP address of this host that the other workers reach. Default: loopback with a store on
             this host.
-        message_limit (int | None): most bytes of a message, at least 64 KiB. Default 4 GiB. The same on all workers.
-        heartbeat_limit (float | None): how long nothing may be heard of another host. Default 5.
-        lease (float | None): how long a member of a dynamic group may be silent. Default 5. The same on all workers.
-        init_deadline (float | None): limit for forming or joining the group. Default 300.
+        message_limit (int | None): largest size of a message in bytes, at least 64 KiB. Default 4 GiB. It must be the
+            same on all workers.
+        heartbeat_limit (float | None): longest time without a message from another host. Default 5.
+        lease (float | None): longest time for which a member of a dynamic group may be silent. Default 5. It must be the
+            same on all workers.
+        init_deadline (float | None): time limit for forming or joining the group. Default 300.
 
     Raises:
-        TypeError: an option is not known, or of a wrong type.
+        TypeError: an option is unknown, or has a wrong type.
 
     Example:
         >>> from rdzv import rpc
@@ -149,7 +152,7 @@ class RpcOptions:
         self.init_deadline = init_deadline
 
     def _words(self) -> str:
-        """As the extension reads them."""
+        """Encodes the options as JSON for the native extension."""
         words: dict[str, object] = {
             "num_worker_threads": self.num_worker_threads,
             "rpc_timeout": None if math.isinf(self.rpc_timeout) else self.rpc_timeout,
@@ -168,14 +171,17 @@ class RpcOptions:
 
 
 class Agent(abc.ABC):
-    """An agent of any make, as an init handler of :mod:`rdzv.rpc.backend_registry` returns it."""
+    """Base class of agents, which the init handlers of backends create.
+
+    :mod:`rdzv.rpc.backend_registry` has the backends.
+    """
 
     @abc.abstractmethod
     def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:
-        """A worker of the group.
+        """Returns the name and rank of a worker of the group.
 
         Args:
-            name_or_id (str | int | WorkerInfo | None): its name or rank. Default: the agent's own.
+            name_or_id (str | int | WorkerInfo | None): its name or rank. Default: the worker of this agent.
 
         Returns:
             WorkerInfo: name and rank.
@@ -183,7 +189,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def get_worker_infos(self) -> list[WorkerInfo]:
-        """All workers of the group.
+        """Returns all workers of the group.
 
         Returns:
             list[WorkerInfo]: names and ranks.
@@ -198,36 +204,36 @@ class Agent(abc.ABC):
         Args:
             to (WorkerInfo): the worker.
             message (tuple): function, arguments and keyword arguments.
-            timeout (float): seconds; ``UNSET`` for the agent's own limit.
+            timeout (float): time limit in seconds; ``UNSET`` for the limit of the agent.
 
         Returns:
-            Future: of the result.
+            Future: future of the result.
         """
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Begins to serve. ``init_rpc`` calls it once."""
+        """Starts to serve calls; ``init_rpc`` calls it once."""
 
     @abc.abstractmethod
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits until the calls of all workers are over.
+        """Waits until the calls of all workers have ended.
 
         Args:
-            shutdown (bool): whether the agent is to end afterwards.
-            timeout (float): seconds that this waits at most; 0 for no limit.
+            shutdown (bool): True if the agent must end afterwards.
+            timeout (float): longest time to wait, in seconds; 0 for no limit.
         """
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Waits for what the agent has begun itself."""
+        """Waits for operations that the agent itself has started."""
 
     @abc.abstractmethod
     def shutdown(self) -> None:
-        """Ends the agent at once; does nothing if it has ended."""
+        """Ends the agent immediately; does nothing if it has ended."""
 
     @abc.abstractmethod
     def get_metrics(self) -> dict[str, str]:
-        """Numbers of the agent.
+        """Returns counters of the agent.
 
         Returns:
             dict[str, str]: values by name.
@@ -235,7 +241,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def get_debug_info(self) -> dict[str, str]:
-        """What helps to find a fault.
+        """Returns information for finding faults.
 
         Returns:
             dict[str, str]: values by name.
@@ -243,14 +249,14 @@ class Agent(abc.ABC):
 
 
 def _timeout(timeout: float | None) -> float | None:
-    """As the extension has it: None is the agent's own."""
+    """Converts a timeout for the native extension, where None is the agent's timeout."""
     if timeout is None:
         raise ValueError("timeout is None: give seconds, math.inf for no limit, or leave it out")
     return None if timeout == UNSET else timeout
 
 
 class RdzvAgent(Agent):
-    """The agent that rdzv brings along."""
+    """Agent of rdzv, on top of the native extension."""
 
     def __init__(
         self, name: str, rank: int | None, world_size: int | None, store: Store | None, options: RpcOptions
@@ -268,7 +274,7 @@ class RdzvAgent(Agent):
     # ------------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        """One more thread for calls, if there may be one."""
+        """Starts another thread for calls, up to ``num_worker_threads``."""
         with self._lock:
             if self._threads >= self.options.num_worker_threads:
                 return
@@ -278,8 +284,8 @@ class RdzvAgent(Agent):
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        # No frame of the extension is below this one, so that the end of the interpreter may stop
-        # it anywhere.
+        # No native frame called this function, so the interpreter can stop this thread anywhere at
+        # its exit.
         native, serve = self._native, self._serve
         try:
             while (taken := native.next_request()) is not None:
@@ -293,13 +299,13 @@ class RdzvAgent(Agent):
             pass
 
     def _watch(self) -> None:
-        """Before a future is watched: there is a thread that tells of its end."""
+        """Makes sure that a thread reports the ends of futures."""
         if not self._done_threads:
             self._spawn_done()
 
     def _spawn_done(self) -> None:
         with self._lock:
-            # One that waits for another must not keep that from being told.
+            # A callback may wait for another future, whose end another thread must then report.
             if self._done_threads >= max(self.options.num_worker_threads, 2):
                 return
             self._done_threads += 1
@@ -317,13 +323,13 @@ class RdzvAgent(Agent):
                 try:
                     settle()
                 except Exception:
-                    _logger.exception("the end of a call could not be told")
+                    _logger.exception("cannot report the end of a call")
                 del settle, taken
         except RuntimeError:
             pass
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop for functions that are coroutines, on a thread of its own."""
+        """Returns the event loop for coroutines, which runs on a separate thread."""
         with self._lock:
             if self._loop is None:
                 import asyncio
@@ -333,7 +339,7 @@ class RdzvAgent(Agent):
                 threading.Thread(target=loop.run_forever, name=name, daemon=True).start()
             return self._loop
 
-    # Calls that come
+    # Incoming calls
     # ------------------------------------------------------------------------------------------------
 
     def _serve(self, request: RpcRequest) -> None:
@@ -382,7 +388,7 @@ class RdzvAgent(Agent):
 
     def _run(self, request: RpcRequest, entry: _functions.Entry, message: list[Any]) -> None:
         try:
-            # Nobody has the arguments any more when the caller has its answer: the next call's need
+            # The arguments are freed before the caller gets its answer, because the next call needs
             # memory.
             args, kwargs = message
             message.clear()
@@ -424,7 +430,7 @@ class RdzvAgent(Agent):
 
     def _answer(self, request: RpcRequest, result: object) -> None:
         if request.keeps:
-            # The value of another reference would be kept by two owners.
+            # The caller wants a reference, so the value stays here.
             request.keep(result)
             return
         try:
@@ -436,7 +442,7 @@ class RdzvAgent(Agent):
             raise TypeError(text) from error
         request.reply(*content)
 
-    # Calls that are made
+    # Outgoing calls
     # --------------------------------------------------------------------------------------------
 
     def _outgoing(self, func: Any, args: Any, kwargs: Any) -> tuple[str, bytes, list[Any], list[RpcReference]]:
@@ -475,7 +481,7 @@ class RdzvAgent(Agent):
         references: list[RpcReference],
         timeout: float | None,
     ) -> tuple[Any, list[Any], list[RpcReference]]:
-        """Sends a message to a function of this name, and waits for the message of its result."""
+        """Sends a message to a function and waits for the message of its result."""
         return self._native.call_sync(self._to(to), name, body, parts, references, timeout, _request.get())
 
     def call_async(
@@ -495,7 +501,7 @@ class RdzvAgent(Agent):
             self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
         )
 
-    # As agents of any make
+    # Methods of `Agent`
     # ------------------------------------------------------------------------------------------
 
     def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:
@@ -512,14 +518,17 @@ class RdzvAgent(Agent):
         return self.call_async(to, *message, timeout)
 
     def start(self) -> None:
-        """Begins to serve. What has come meanwhile has waited: its functions find the agent of the process."""
+        """Starts to serve calls.
+
+        Earlier calls have waited until now, so their functions find the agent of the process.
+        """
         self._spawn()
 
     def sync(self) -> None:
         pass
 
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits until nothing is in flight and the group may part; the agent has ended afterwards."""
+        """Waits until all calls have ended and the group can dissolve, then ends the agent."""
         try:
             self._native.shutdown(True, math.inf if timeout == 0 else timeout)
         finally:
@@ -552,7 +561,7 @@ class RdzvAgent(Agent):
 
 
 def _not_sent(func: Any, name: str | None, args: Any, kwargs: Any, error: Exception) -> Exception:
-    """Which argument cannot be sent, and why."""
+    """Creates the error that names the argument that cannot be sent, and the reason."""
     if isinstance(error, ValueError):
         return type(error)(str(error))
     if name is None:
@@ -568,7 +577,7 @@ def _not_sent(func: Any, name: str | None, args: Any, kwargs: Any, error: Except
 
 
 def _path(items: list[tuple[str, Any]]) -> str:
-    """The path to the innermost part that cannot be pickled."""
+    """Path to the innermost part that cannot be pickled."""
     for path, value in items:
         try:
             _values.dump(value)
@@ -605,14 +614,14 @@ def any_agent() -> Agent | None:
 
 
 def _after_fork() -> None:
-    # The agent is the parent's; the child may have one of its own.
+    # The agent belongs to the parent; the child may create another one.
     global _agent, _starting
     _left.append(_agent)
     _agent = None
     _starting = threading.Lock()
 
 
-# What a child has from its parent. It is not dropped.
+# Agents that a forked child inherited. They stay here because the child must not drop them.
 _left: list[Agent | None] = []
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,4 +1,4 @@
-"""The functions of ``rdzv.rpc``."""
+"""Functions of ``rdzv.rpc``."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ def init_rpc(
     *,
     store: Store | None = None,
 ) -> None:
-    """Makes this process a worker that calls others and is called.
+    """Makes this process a worker that can call other workers and serve their calls.
 
-    With a world size this returns when all workers are there; without one, when this worker has joined the others.
+    With a world size, the function returns when all workers have joined. Without a world size, it returns when this
+    worker has joined.
 
     Args:
-        name (str): its name: 1 to 127 letters, digits, ``-``, ``_`` and ``:``. No other worker has it.
-        backend (BackendType | None): who makes the agent. Default: the one whose options these are, else ``RDZV``.
-        rank (int): its rank, which is its id. Default: that of the init method, ``RANK`` with ``env://``.
-        world_size (int | None): number of workers of a static group. Default and 0: a dynamic group, or what
-            ``WORLD_SIZE`` says, if this is a worker of ``rdzv run``.
-        rpc_backend_options (RpcOptions | None): what else can be chosen.
-        store (Store | None): where the workers meet. Default: the store that ``init_method`` names.
+        name (str): unique name of this worker: 1 to 127 letters, digits, ``-``, ``_`` and ``:``.
+        backend (BackendType | None): backend that creates the agent. Default: the backend of the options, or ``RDZV``.
+        rank (int): rank of this worker, which is also its id. Default: the rank of the init method, ``RANK`` with
+            ``env://``.
+        world_size (int | None): number of workers of a static group. Default and 0: the value of ``WORLD_SIZE`` in a
+            worker of ``rdzv run``, and a dynamic group elsewhere.
+        rpc_backend_options (RpcOptions | None): other options.
+        store (Store | None): the store through which the workers meet. Default: the store of ``init_method``.
 
     Raises:
-        TypeError: ``backend`` is no member of ``BackendType``, or the options are of no known type.
+        TypeError: ``backend`` is not a member of ``BackendType``, or the options have an unknown type.
         RuntimeError: this process has an agent already.
-        RpcError: the name is bad or taken, or the group could not be formed; nothing is left then.
-        Deadline: workers did not come; the text names them.
+        RpcError: the name is invalid or taken, or the group could not be formed. No agent remains.
+        Deadline: workers did not join in time; the text names them.
 
     Example:
         >>> from rdzv import StoreServer, TCPStore, rpc
@@ -90,7 +92,7 @@ def _inferred(options: object) -> backend_registry.BackendType:
         try:
             default = backend_registry.construct_rpc_backend_options(backend)
         except Exception:
-            # A backend without default options is chosen by its name only.
+            # A backend without default options can be selected only by name.
             continue
         if isinstance(options, type(default)):
             if backend.name != "RDZV":
@@ -103,12 +105,12 @@ def shutdown(graceful: bool = True, timeout: float = 0) -> None:
     """Ends the agent of this process.
 
     Args:
-        graceful (bool): wait until the calls of this worker are over, and in a static group until all workers shut
-            down. False: end at once; calls on their way fail.
-        timeout (float): seconds that this waits at most; 0 for no limit.
+        graceful (bool): True: wait until the calls of this worker have ended, and in a static group until all workers
+            shut down. False: end immediately; calls in progress fail.
+        timeout (float): longest time to wait, in seconds; 0 for no limit.
 
     Raises:
-        Deadline: calls were not over, or workers had not come; the text names them. The agent has ended all the same.
+        Deadline: calls had not ended, or workers had not shut down; the text names them. The agent has ended anyway.
         RuntimeError: there is no agent.
 
     Example:
@@ -138,7 +140,7 @@ def _anybody() -> Agent:
 
 
 def get_worker_info(name: str | int | WorkerInfo | None = None) -> WorkerInfo:
-    """A worker of the group.
+    """Returns the name and rank of a worker of the group.
 
     Args:
         name (str | int | None): its name or rank. Default: this worker.
@@ -147,7 +149,7 @@ def get_worker_info(name: str | int | WorkerInfo | None = None) -> WorkerInfo:
         WorkerInfo: name and rank.
 
     Raises:
-        RpcError: nobody has this name; the text has those that there are.
+        RpcError: no worker has this name; the text lists the known names.
 
     Example:
         >>> from rdzv import rpc
@@ -180,27 +182,27 @@ def rpc_sync(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Calls a function on a worker, and waits for its result.
+    """Calls a function on a worker and waits for its result.
 
-    Arrays and tensors in arguments and results are not copied into the message: leave them unchanged until the result
-    is there.
+    The message has no copies of the arrays and tensors in arguments and results. Leave them unchanged until the result
+    has arrived.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function, which the worker has under the same name.
         args (tuple): its arguments.
         kwargs (dict | None): its keyword arguments.
-        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+        timeout (float): time limit in seconds; ``math.inf`` for no limit. Default: the limit of the agent.
 
     Returns:
-        object: what the function returns.
+        object: the return value of the function.
 
     Raises:
-        Exception: what the function raised, with the traceback of the callee as a note.
-        RemoteError: the same, where the exception cannot be raised here.
-        Deadline: the time was over.
-        PeerLost: the worker is lost.
-        RpcError: it has no such function, or refused the call; ``kind`` says why.
+        Exception: the exception that the function raised, with the traceback of the callee as a note.
+        RemoteError: the function raised an exception that this process cannot rebuild.
+        Deadline: the time limit has passed.
+        PeerLost: the connection to the worker is lost.
+        RpcError: the worker does not have the function, or refused the call; ``kind`` has the reason.
         TypeError: an argument cannot be sent; nothing was sent.
 
     Example:
@@ -242,17 +244,17 @@ def rpc_async(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Calls a function on a worker, and goes on.
+    """Calls a function on a worker and returns a future immediately.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function.
         args (tuple): its arguments.
         kwargs (dict | None): its keyword arguments.
-        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+        timeout (float): time limit in seconds; ``math.inf`` for no limit. Default: the limit of the agent.
 
     Returns:
-        Future: of the result; it can be awaited.
+        Future: future of the result, which coroutines can await.
 
     Raises:
         TypeError: an argument cannot be sent; nothing was sent.
@@ -296,17 +298,17 @@ def remote(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Has a worker call a function and keep the result.
+    """Lets a worker call a function and keep the result.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function, or a class.
         args (tuple): its arguments.
         kwargs (dict | None): its keyword arguments.
-        timeout (float): seconds until the worker has taken the call. Default: the agent's.
+        timeout (float): longest time until the worker accepts the call, in seconds. Default: the limit of the agent.
 
     Returns:
-        RRef: a reference to the result, at once. What goes wrong is told by it.
+        RRef: a reference to the result, immediately. Its methods raise the error if the call fails.
 
     Raises:
         TypeError: an argument cannot be sent; nothing was sent.
@@ -345,14 +347,14 @@ async def call(
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function.
         *args (object): its arguments.
-        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+        timeout (float): time limit in seconds; ``math.inf`` for no limit. Default: the limit of the agent.
         **kwargs (object): its keyword arguments.
 
     Returns:
-        object: what the function returns.
+        object: the return value of the function.
 
     Raises:
-        Exception: as :func:`rpc_sync`.
+        Exception: the exceptions of :func:`rpc_sync`.
 
     Example:
         >>> import asyncio
@@ -369,22 +371,22 @@ async def call(
 
 
 def get_rpc_timeout() -> float:
-    """The limit of calls that do not say so themselves.
+    """Returns the time limit of calls without a ``timeout``.
 
     Returns:
-        float: seconds; ``math.inf`` for none.
+        float: seconds; ``math.inf`` for no limit.
     """
     return _agent.current()._native.timeout
 
 
 def set_rpc_timeout(timeout: float) -> None:
-    """Changes it, for calls made from now on.
+    """Sets the time limit of later calls without a ``timeout``.
 
     Args:
-        timeout (float): seconds; ``math.inf`` for none.
+        timeout (float): seconds; ``math.inf`` for no limit.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: the limit is not positive.
 
     Example:
         >>> from rdzv import rpc
@@ -395,7 +397,7 @@ def set_rpc_timeout(timeout: float) -> None:
 
 
 def caller() -> WorkerInfo | None:
-    """The worker whose call this thread, task or callback works on.
+    """Returns the worker whose call this thread, task or callback executes.
 
     Returns:
         WorkerInfo | None: None outside of a call.
@@ -410,7 +412,9 @@ def caller() -> WorkerInfo | None:
 
 
 def is_cancelled() -> bool:
-    """Whether nobody waits for the result of the call that this thread works on: its time is over, or it was given up.
+    """Returns True if the caller no longer waits for the call that this thread executes.
+
+    The time limit of the call has passed, or the caller has cancelled it.
 
     Returns:
         bool: False outside of a call.

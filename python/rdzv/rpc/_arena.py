@@ -1,4 +1,4 @@
-"""Memory that calls carry to workers of the same host without copying it."""
+"""Memory that calls share with workers of the same host, without a copy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ if TYPE_CHECKING:
 
 
 class Arena:
-    """Shared memory for numpy arrays. An array in it of 64 KiB or more is lent to a worker of the same host: a call with
-    it takes as long for 1 GiB as for 64 KiB. The callee reads it where it is, and cannot write it.
+    """Shared memory for numpy arrays in calls to workers of the same host.
 
-    Leave an array unchanged while others have it. Its memory is free again when nobody has it any more. torch tensors
-    that share the memory of such an array (``torch.from_numpy``) are lent too.
+    A call does not copy an array in the arena if the array has at least 64 KiB. Such a call takes as long for 1 GiB as
+    for 64 KiB. The callee reads the array in place, and cannot write it.
+
+    Leave an array unchanged while other workers use it. Its memory is free again after the last user has dropped it.
+    torch tensors that share the memory of such an array (``torch.from_numpy``) are not copied either.
 
     Args:
-        bytes (int): size, rounded up to a power of two. Memory is taken from the system when it is first used.
+        bytes (int): size, rounded up to a power of two. The system provides memory only when it is first used.
 
     Raises:
-        ValueError: the system refuses.
+        ValueError: the system refuses the memory.
 
     Example:
         >>> from rdzv import rpc
@@ -42,18 +44,21 @@ class Arena:
 
     @property
     def free(self) -> int:
-        """int: number of bytes that nobody has. Blocks are powers of two, so less may fit."""
+        """int: number of free bytes.
+
+        Blocks are powers of two, so an array of this size may not fit.
+        """
         return self._native.free
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
-        """Makes an array in the arena. What is in it is not said.
+        """Creates an array in the arena, with undefined content.
 
         Args:
             shape (int | sequence of int): number of elements, by dimension.
-            dtype (dtype): type of the elements, as numpy has it. Default ``float32``.
+            dtype (dtype): numpy's type of the elements. Default ``float32``.
 
         Returns:
-            numpy.ndarray: which can be written.
+            numpy.ndarray: a writable array.
 
         Raises:
             MemoryError: the arena has no room for it.

@@ -1,4 +1,4 @@
-"""Failures of calls as exceptions, and exceptions as failures of calls."""
+"""Conversion between failed calls and exceptions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from rdzv._rdzv import RpcRequest
 
 _CLASSES = {"Deadline": Deadline, "PeerLost": PeerLost}
-# Causes of causes, at most.
+# Maximum length of a chain of causes.
 _DEPTH = 16
 
 
 class Refused(Exception):
-    """A call that is not carried out; the caller gets an error of this kind."""
+    """A call that this worker refuses; the caller gets an error of this kind."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ def made(
     retryable: bool,
     remote: tuple[str, str, list[str], bytes] | None,
 ) -> BaseException:
-    """The exception for a failed call. The extension calls it."""
+    """Creates the exception for a failed call; the native extension calls it."""
     name = worker[0] if worker else None
     where = f"worker {name} (rank {worker[1]})" if worker else "a worker"
     if remote is None:
@@ -68,7 +68,7 @@ def made(
 
 
 def _details(details: bytes) -> tuple[str, list[bytes]]:
-    """Traceback, and the pickles of the exception and its causes."""
+    """Decodes the traceback, and the pickles of the exception and its causes."""
     if not details:
         return "", []
     try:
@@ -93,7 +93,7 @@ def fail(request: RpcRequest, error: BaseException) -> None:
     if isinstance(error, Refused):
         request.fail(error.kind, "", str(error), [], b"")
         if error.kind == "Protocol":
-            # Whoever sends such a thing may send more.
+            # A peer that breaks the protocol may do it again, so the connection is closed.
             request.hang_up(str(error))
         return
     stack = "".join(traceback.format_exception(error))
@@ -119,7 +119,10 @@ def _text(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The exception without its traceback; empty if it cannot be pickled, or not be read again."""
+    """Pickles an exception without its traceback.
+
+    The result is empty if the exception cannot be pickled and unpickled.
+    """
     if not isinstance(error, Exception):
         return b""
     try:

@@ -1,4 +1,4 @@
-"""Functions that others may call, by name."""
+"""Functions that other workers may call, by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """A function, and how it is run."""
+    """A function, and the way in which it runs."""
 
     __slots__ = ("call", "is_coroutine", "blocking", "is_raw")
 
@@ -25,12 +25,12 @@ class Entry:
         self.call = call
         self.blocking = blocking
         self.is_coroutine = inspect.iscoroutinefunction(call)
-        # It reads the message of the call, and writes that of its result, by itself.
+        # A raw function decodes the message of the call and encodes the message of its result.
         self.is_raw = is_raw
 
 
 _entries: dict[str, Entry] = {}
-# By identity: not every callable can be hashed, and none of them goes away.
+# Keys are `id`s, because some callables cannot be hashed. `_entries` keeps the callables alive.
 _names: dict[int, str] = {}
 _classes: set[tuple[str, str]] = set()
 
@@ -50,20 +50,21 @@ if TYPE_CHECKING:
 
 
 def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -> Any:
-    """Marks a function as one that other workers may call, or a class whose instances they may send and use.
+    """Permits other workers to call a function, or to use a class.
 
     Args:
-        f (callable | type): a function, an ``async def``, or a class. Of a class the constructor may be called, and
-            through a reference all methods whose names do not begin with ``_``; its instances may be in arguments.
-        name (str | None): the name under which it is called. Default: module and qualified name.
-        blocking (bool): False for a function that never waits and is over at once: it runs on the thread of the event
+        f (callable | type): a function, an ``async def``, or a class. Other workers may call the constructor of the
+            class and send its instances. Through a reference, they may call all methods whose names do not begin with
+            ``_``.
+        name (str | None): the name for calls. Default: module and qualified name.
+        blocking (bool): False for a function that never waits and ends immediately. It runs on the thread of the event
             loop. Default True.
 
     Returns:
         callable: the same function or class. Without ``f``: a decorator.
 
     Raises:
-        ValueError: the name is another function's, or it is a lambda or local function without a name.
+        ValueError: the name belongs to another function, or ``f`` is a lambda or local function and has no ``name``.
 
     Example:
         >>> from rdzv import rpc
@@ -83,7 +84,7 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
             raise ValueError(f"{f!r} cannot be found by its module: give it a name, as in @rpc.function(name=\"...\")")
         name = f"{module}:{qualname}"
     known = _entries.get(name)
-    # A module that is loaded again brings the same function anew.
+    # Reloading a module creates the same function as a new object.
     if known is not None and known.call is not f and getattr(known.call, "__qualname__", 0) != getattr(f, "__qualname__", 1):
         raise ValueError(f"the name {name} is that of {known.call!r} already")
     _entries[name] = Entry(f, blocking)
@@ -94,12 +95,12 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
 
 
 def raw(name: str, f: Callable[[Any, list[Any], list[Any]], tuple[bytes, list[Any], list[Any]]]) -> None:
-    """Has calls of this name answered by a function that reads and writes messages."""
+    """Registers a function that decodes and encodes the messages of its calls."""
     _entries[name] = Entry(f, is_raw=True)
 
 
 def name_of(f: Any) -> str | None:
-    """The name under which a worker finds the function; None if there is none."""
+    """Name under which a worker finds the function, or None."""
     name = _names.get(id(f))
     if name is not None and _entries[name].call is f:
         return name
@@ -109,12 +110,12 @@ def name_of(f: Any) -> str | None:
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    # A bound method, for example, is another object each time.
+    # A bound method, for example, is a new object at each access.
     return f"{module}:{qualname}" if found is f else None
 
 
 def resolve(name: str) -> Entry:
-    """The function of this name, if it may be called."""
+    """Returns the function of this name, or refuses it if it may not be called."""
     entry = _entries.get(name)
     if entry is not None:
         return entry
@@ -146,7 +147,7 @@ def resolve(name: str) -> Entry:
 
 
 def method(value: object, name: str) -> Callable[..., Any]:
-    """A method of a value, if it may be called through a reference."""
+    """Returns a method of a value, or refuses it if it may not be called."""
     found: Any = getattr(value, name)
     if _values.policy.mode == "any":
         return found  # type: ignore[no-any-return]

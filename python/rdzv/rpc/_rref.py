@@ -1,4 +1,4 @@
-"""References to values that stay on the worker that has them."""
+"""References to values on other workers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ T = TypeVar("T")
 
 
 class RRef(Generic[T]):
-    """A reference to a value on some worker. It may be in the arguments and the result of any call; the value lives
-    until its last reference is dropped.
+    """Reference to a value that stays on one worker.
+
+    Arguments and results of calls can contain references. The value lives until its last reference is dropped.
 
     Args:
         value (object): a value of this worker.
-        type_hint (type | None): as in torch; not used.
+        type_hint (type | None): ignored; torch has it.
 
     Raises:
         RuntimeError: there is no agent.
@@ -51,7 +52,7 @@ class RRef(Generic[T]):
         return rref
 
     def is_owner(self) -> bool:
-        """Whether the value is on this worker.
+        """Returns True if the value is on this worker.
 
         Returns:
             bool: True on the owner.
@@ -59,7 +60,7 @@ class RRef(Generic[T]):
         return self._rdzv_reference.is_owner
 
     def owner(self) -> WorkerInfo:
-        """The worker that has the value.
+        """Returns the worker that has the value.
 
         Returns:
             WorkerInfo: its name and rank.
@@ -67,7 +68,7 @@ class RRef(Generic[T]):
         return WorkerInfo(*self._rdzv_reference.owner)
 
     def owner_name(self) -> str:
-        """The name of the worker that has the value.
+        """Returns the name of the worker that has the value.
 
         Returns:
             str: its name.
@@ -75,26 +76,26 @@ class RRef(Generic[T]):
         return self._rdzv_reference.owner[0]
 
     def confirmed_by_owner(self) -> bool:
-        """Whether the owner knows of this reference.
+        """Returns True if the owner has registered this reference.
 
         Returns:
-            bool: always True on the owner itself.
+            bool: always True on the owner.
         """
         return self._rdzv_reference.confirmed_by_owner
 
     def to_here(self, timeout: float = UNSET) -> T:
-        """A copy of the value; on the owner the value itself. Waits until there is one.
+        """Waits for the value and returns a copy of it; on the owner, the value itself.
 
         Args:
-            timeout (float): seconds. Default: the agent's.
+            timeout (float): time limit in seconds. Default: the limit of the agent.
 
         Returns:
             object: the value.
 
         Raises:
-            Exception: what the function failed with that should have made it.
-            Deadline: the time was over.
-            PeerLost: the owner is lost.
+            Exception: the exception of the function that should have returned the value.
+            Deadline: the time limit has passed.
+            PeerLost: the connection to the owner is lost.
         """
         limit = _agent._timeout(timeout)
         if self._rdzv_reference.is_owner:
@@ -110,7 +111,7 @@ class RRef(Generic[T]):
         return _agent.current()._native.timeout if limit is None else limit
 
     def local_value(self) -> T:
-        """The value itself, on its owner. Waits until there is one.
+        """Waits for the value and returns it, without a copy; only on the owner.
 
         Returns:
             object: the value.
@@ -121,13 +122,13 @@ class RRef(Generic[T]):
         return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
 
     def rpc_sync(self, timeout: float = UNSET) -> Any:
-        """A proxy whose methods are called on the owner, and waited for.
+        """Returns a proxy; each method call runs on the owner and waits for the result.
 
         Args:
-            timeout (float): seconds of each call. Default: the agent's.
+            timeout (float): time limit of each call in seconds. Default: the limit of the agent.
 
         Returns:
-            object: has the methods of the value.
+            object: the proxy, with the methods of the value.
 
         Example:
             >>> from rdzv import rpc
@@ -137,13 +138,13 @@ class RRef(Generic[T]):
         return _Proxy(self, _agent.RdzvAgent.call_sync, timeout)
 
     def rpc_async(self, timeout: float = UNSET) -> Any:
-        """A proxy whose methods are called on the owner, and give futures.
+        """Returns a proxy; each method call runs on the owner and returns a future.
 
         Args:
-            timeout (float): seconds of each call. Default: the agent's.
+            timeout (float): time limit of each call in seconds. Default: the limit of the agent.
 
         Returns:
-            object: has the methods of the value.
+            object: the proxy, with the methods of the value.
 
         Example:
             >>> from rdzv import rpc
@@ -153,13 +154,13 @@ class RRef(Generic[T]):
         return _Proxy(self, _agent.RdzvAgent.call_async, timeout)
 
     def remote(self, timeout: float = UNSET) -> Any:
-        """A proxy whose methods are called on the owner, and give references to what they return.
+        """Returns a proxy; each method call runs on the owner and returns a reference.
 
         Args:
-            timeout (float): seconds until the owner has taken each call. Default: the agent's.
+            timeout (float): longest time until the owner accepts a call, in seconds. Default: the limit of the agent.
 
         Returns:
-            object: has the methods of the value.
+            object: the proxy, with the methods of the value.
 
         Example:
             >>> from rdzv import rpc

@@ -1,7 +1,8 @@
-"""Makers of agents, by name, with the signatures of ``torch.distributed.rpc.backend_registry``.
+"""Registry of backends, each of which creates agents.
 
-``BackendType`` is one class for the life of the process, so a member that somebody has stays one when others are
-registered. It is not an ``enum.Enum``, which cannot grow.
+The signatures are those of ``torch.distributed.rpc.backend_registry``. ``BackendType`` stays the same class during the
+life of the process, so its members stay valid when other backends are registered. It is not an ``enum.Enum``, which
+cannot grow.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ else:
     BackendValue.__doc__ = """The two functions of a backend.
 
     Args:
-        construct_rpc_backend_options_handler (callable): makes options.
-        init_backend_handler (callable): makes an agent.
+        construct_rpc_backend_options_handler (callable): creates options.
+        init_backend_handler (callable): creates an agent.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType
@@ -51,7 +52,10 @@ _members: dict[str, BackendType] = {}
 
 
 class _Members(type):
-    """Has the backends as attributes, and can be iterated, the latest first."""
+    """Metaclass of ``BackendType``, with the backends as attributes.
+
+    Iteration yields the latest backend first.
+    """
 
     def __getattr__(cls, name: str) -> BackendType:
         member = _members.get(name)
@@ -80,7 +84,9 @@ class _Members(type):
 
 
 class BackendType(metaclass=_Members):
-    """The backends: ``BackendType.RDZV``, ``BackendType["RDZV"]``, iteration, ``len``, ``in``.
+    """Registered backends, as ``BackendType.RDZV`` or ``BackendType["RDZV"]``.
+
+    The class supports iteration, ``len`` and ``in``.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType
@@ -98,12 +104,12 @@ class BackendType(metaclass=_Members):
 
     @property
     def name(self) -> str:
-        """str: the name under which it was registered."""
+        """str: the name of the backend."""
         return self._name
 
     @property
     def value(self) -> BackendValue:
-        """BackendValue: its two functions."""
+        """BackendValue: the two functions of the backend."""
         return self._value
 
     _name: str
@@ -125,13 +131,13 @@ def is_member(value: object) -> bool:
 
 
 def backend_registered(backend_name: str) -> bool:
-    """Whether there is a backend of this name.
+    """Returns True if a backend has this name.
 
     Args:
-        backend_name (str): the name, compared exactly.
+        backend_name (str): the name; case matters.
 
     Returns:
-        bool: True if it was registered.
+        bool: True if it is registered.
 
     Example:
         >>> from rdzv.rpc.backend_registry import backend_registered
@@ -146,7 +152,7 @@ def register_backend(
     construct_rpc_backend_options_handler: Callable[..., Any],
     init_backend_handler: Callable[..., Any],
 ) -> BackendType:
-    """Registers a maker of agents.
+    """Registers a backend, which creates agents.
 
     Args:
         backend_name (str): its name.
@@ -179,19 +185,19 @@ def register_backend(
 def construct_rpc_backend_options(
     backend: BackendType, rpc_timeout: float = 60.0, init_method: str = "env://", **kwargs: Any
 ) -> Any:
-    """Makes the options of a backend.
+    """Creates the options of a backend.
 
     Args:
         backend (BackendType): the backend.
-        rpc_timeout (float): seconds that a call may take. Default 60.
+        rpc_timeout (float): time limit of calls, in seconds. Default 60.
         init_method (str): URL of the store. Default ``env://``.
-        **kwargs (object): what the backend knows beside these.
+        **kwargs (object): other options of the backend.
 
     Returns:
         object: the options.
 
     Raises:
-        TypeError: the backend does not know a keyword.
+        TypeError: the backend does not know one of the keywords.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType, construct_rpc_backend_options
@@ -202,15 +208,15 @@ def construct_rpc_backend_options(
 
 
 def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
-    """Has a backend make an agent.
+    """Creates an agent with a backend.
 
     Args:
         backend (BackendType): the backend.
-        *args (object): passed on.
-        **kwargs (object): passed on.
+        *args (object): arguments for its init handler.
+        **kwargs (object): keyword arguments for its init handler.
 
     Returns:
-        Agent: what the backend returns.
+        Agent: the agent that the init handler returns.
 
     Example:
         >>> from rdzv.rpc.backend_registry import init_backend, register_backend
@@ -222,7 +228,7 @@ def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
 
 
 def check_agent(agent: object) -> None:
-    """Refuses what an init handler has returned, if it is no agent."""
+    """Raises an error if the object that an init handler returned is not an agent."""
     if isinstance(agent, Agent):
         return
     missing = [name for name in sorted(Agent.__abstractmethods__) if not callable(getattr(agent, name, None))]

@@ -1,4 +1,4 @@
-"""Decorators of functions that are called."""
+"""Decorators for functions that other workers call."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["async_execution"]
 
 
 def async_execution(fn: Callable[P, Future[R]]) -> Callable[P, R]:
-    """Marks a function that returns a :class:`rdzv.rpc.Future`: its caller gets what that comes to.
+    """Marks a function that returns a :class:`rdzv.rpc.Future`.
 
-    No thread waits meanwhile. Put it below ``@rpc.function``, and below ``@staticmethod`` or ``@classmethod``.
+    The remote caller gets the result of that future. No thread waits for it. Put the decorator below
+    ``@rpc.function``, and below ``@staticmethod`` or ``@classmethod``.
 
     Args:
         fn (callable): a function that returns a future.
 
     Returns:
-        callable: the function, marked. Called directly it still returns a future.
+        callable: the marked function. A local call of it still returns a future.
 
     Example:
         >>> from rdzv import rpc
