@@ -1,4 +1,7 @@
-"""Process groups of CPU ranks: collective operations on arrays, messages between two ranks, objects."""
+"""Process groups of CPU ranks.
+
+Groups have collective operations on arrays and objects, and messages between two ranks.
+"""
 
 import sys
 
@@ -13,16 +16,16 @@ class _Operator(tuple):
 
 
 def premul_sum(factor):
-    """Returns the reduction that multiplies the values of this rank by a factor before they are summed.
+    """Returns a sum that first multiplies the values of this rank by a factor.
 
     Args:
-        factor (float): the factor of this rank; ranks may pass different ones. Finite.
+        factor (float): finite factor of this rank; ranks may pass different factors.
 
     Returns:
-        An operator for the argument ``op`` of :class:`Group`'s reductions. Floating-point arrays only.
+        An operator for the argument ``op`` of :class:`Group`'s reductions, for floating-point arrays only.
 
     Raises:
-        TypeError: the factor is no number.
+        TypeError: the factor is not a number.
 
     Example:
         >>> import rdzv
@@ -33,7 +36,7 @@ def premul_sum(factor):
 
 
 def _named(op):
-    """The name and the factor of an operator that is no plain text."""
+    """Name and factor of an operator."""
     if isinstance(op, _Operator):
         return op
     if isinstance(op, str):
@@ -42,10 +45,10 @@ def _named(op):
 
 
 class Work:
-    """An operation that goes on by itself; the result of a call with ``async_=True``.
+    """Operation in the background, which a call with ``async_=True`` returns.
 
-    It can be waited for, awaited in any event loop, and given functions to call at its end. Dropping it does not end the
-    operation. The arrays of the call belong to the operation until it has ended.
+    Threads can wait for it, coroutines can await it on any event loop, and it can call functions at its end. Dropping
+    the object does not end the operation. Leave the arrays of the call alone until the operation has ended.
 
     Example:
         >>> import rdzv
@@ -66,14 +69,14 @@ class Work:
         """Waits for the operation and returns its result.
 
         Args:
-            timeout (float | datetime.timedelta | None): longest time to wait, in seconds. None: as long as the
-                operation takes, which has the time limit of its call.
+            timeout (float | datetime.timedelta | None): longest time to wait, in seconds. None: until the operation
+                ends or reaches the time limit of its call.
 
         Returns:
-            None; the sender, an int, of a receive; the objects, a list, of ``all_gather_objects``.
+            The rank of the sender, an int, for a receive; the list of objects for ``all_gather_objects``; otherwise None.
 
         Raises:
-            CollectiveTimeout: the operation has not ended in time; it goes on. Or it ran into its own limit.
+            CollectiveTimeout: the operation did not end within ``timeout``, and continues; or it reached its own limit.
             CollectiveError: the operation failed.
 
         Example:
@@ -82,14 +85,14 @@ class Work:
             ...     group.barrier(async_=True).wait(timeout=10)
         """
         if not self._native.wait(timeout):
-            raise CollectiveTimeout(f"the operation has not ended within {timeout} s; it goes on", cause="timeout")
+            raise CollectiveTimeout(f"the operation has not ended within {timeout} s; it continues", cause="timeout")
         return self._result()
 
     def done(self):
-        """Says whether the operation has ended, with success or without.
+        """Returns True if the operation has ended, successfully or not.
 
         Returns:
-            bool: true once it has ended.
+            bool: True after the end of the operation.
 
         Example:
             >>> import rdzv
@@ -102,12 +105,12 @@ class Work:
         return self._native.done()
 
     def add_done_callback(self, function):
-        """Has a function called once the operation has ended, with success or without.
+        """Registers a function to call at the end of the operation, successful or not.
 
         Args:
-            function: called with this work, once. If the operation has ended, here and now; else by the thread that
-                runs the operations of the group, so that it must not wait for one of them. An exception in it is
-                reported as unraisable.
+            function: function that gets this work; it runs once. If the operation has ended, it runs immediately on this
+                thread. Otherwise it runs on the thread that runs the operations of the group, and must not wait for one
+                of them. Python reports an exception in it as unraisable.
 
         Returns:
             None.
@@ -151,42 +154,42 @@ def _work(native, convert=None):
 
 
 class Group:
-    """One rank's membership in a group of processes that work on the same thing.
+    """Membership of one rank in a group of processes.
 
-    Returns when all ranks have joined. The ranks find one another through the store, which is not needed afterwards.
-    Groups are context managers, which close them.
+    The constructor returns when all ranks have joined. The ranks find one another through the store, which they do not
+    need afterwards. Groups are context managers; the end of the ``with`` block closes the group.
 
-    All ranks call the same operations in the same order, with arrays of the same size and type. Arrays are numpy arrays,
-    torch tensors on the CPU, ``bytearray``, and everything that has a buffer or ``__dlpack__``, such as JAX arrays on the
-    host (which are read-only: they can be inputs). They have to be contiguous. Element types: bool, 8 to 64 bit
-    integers with and without sign, float16, bfloat16, float32, float64; complex64 and complex128 can be summed and
-    averaged; float8 can be moved.
+    All ranks must call the same operations in the same order, with arrays of the same size and type. Arrays are numpy
+    arrays, torch tensors on the CPU, ``bytearray``, and all other objects with a buffer or ``__dlpack__``. JAX arrays on
+    the host are read-only, so they can be inputs only. Arrays must be contiguous. Element types are bool, integers of 8
+    to 64 bits with and without sign, float16, bfloat16, float32 and float64. Reductions of complex64 and complex128 are
+    limited to sums and averages. float8 arrays can be copied, but not reduced.
 
-    Every operation raises these errors, beside those that its own text lists. ``TypeError``: the argument is no array,
-    its type is not carried, or the type does not have the operator. ``ValueError``: the array is read-only or not
-    contiguous. Nothing is sent for either, and the group stays usable. ``CollectiveError``: the operation failed, and
-    the group is broken; see :meth:`rebuild`.
+    Every operation can raise the following errors, besides those in its description. ``TypeError``: the argument is not
+    an array, its type is not supported, or the operator does not support the type. ``ValueError``: the array is read-only
+    or not contiguous. In both cases nothing is sent, and the group stays usable. ``CollectiveError``: the operation
+    failed, and the group is broken; see :meth:`rebuild`.
 
     Args:
-        store (Store): where the ranks find one another.
-        rank (int): the number of this process in the group, from 0.
+        store (Store): the store through which the ranks find one another.
+        rank (int): rank of this process in the group, from 0.
         world_size (int): number of ranks.
-        name (str): tells groups in one store apart.
-        timeout (float | datetime.timedelta): time limit of joining and then of each operation, in seconds;
-            ``math.inf`` for none.
-        epoch (int): number of the group among those of its name, from 0; see :meth:`rebuild`.
-        address (str | None): the IP address of this host that the other ranks can reach. None: the one at which this
-            host reaches the store, so loopback with a store that is here or has no connection.
+        name (str): name of the group, which distinguishes the groups in one store.
+        timeout (float | datetime.timedelta): time limit of joining, and of each operation, in seconds; ``math.inf`` for
+            no limit.
+        epoch (int): number of the group among the groups of its name, from 0; see :meth:`rebuild`.
+        address (str | None): IP address at which the other ranks reach this host. None: the address from which this host
+            connects to the store. It is loopback if the store is on this host or has no connection.
 
     Raises:
-        ValueError: a rank outside of the world size, a timeout that is not positive, an address that is none.
+        ValueError: the rank is outside of the world size, the timeout is not positive, or the address is invalid.
         CollectiveTimeout: ranks are missing; ``peers`` names them.
-        CollectiveError: the rank is taken, or the ranks have different ideas of the world size.
+        CollectiveError: the rank is taken, or the ranks have different world sizes.
 
     Attributes:
-        rank (int): the number of this process.
+        rank (int): rank of this process.
         world_size (int): number of ranks.
-        epoch (int): number of the group among those of its name.
+        epoch (int): number of the group among the groups of its name.
 
     Example:
         >>> import rdzv
@@ -202,10 +205,10 @@ class Group:
 
     @property
     def rank(self):
-        """The number of this process in the group, an int from 0.
+        """Rank of this process in the group.
 
         Returns:
-            int: the rank.
+            int: the rank, from 0.
 
         """
         return self._native.rank
@@ -222,7 +225,9 @@ class Group:
 
     @property
     def epoch(self):
-        """Number of the group among those of its name, from 0; each :meth:`rebuild` adds one.
+        """Number of the group among the groups of its name, from 0.
+
+        Each :meth:`rebuild` adds one.
 
         Returns:
             int: the epoch.
@@ -231,14 +236,16 @@ class Group:
         return self._native.epoch
 
     def all_reduce(self, tensor, op="sum", *, timeout=None, async_=False):
-        """Combines the arrays of all ranks, element by element; every rank gets the result, the same to the last bit.
+        """Combines the arrays of all ranks element by element, for every rank.
+
+        All ranks get the same result, to the last bit.
 
         Args:
             tensor: array of any shape, writable; the result replaces its values.
             op (str): ``sum``, ``avg``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor`` or
                 :func:`premul_sum`. Integers wrap around, and their average is rounded towards zero.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
@@ -257,14 +264,14 @@ class Group:
         return _work(self._native.all_reduce(tensor, op, factor, timeout, async_))
 
     def reduce(self, tensor, root=0, op="sum", *, timeout=None, async_=False):
-        """Combines the arrays of all ranks, element by element; the rank ``root`` gets the result.
+        """Combines the arrays of all ranks element by element, for the rank ``root``.
 
         Args:
-            tensor: array of any shape; at the root the result replaces its values, elsewhere it stays as it is.
+            tensor: array of any shape. At the root, the result replaces its values. On other ranks it does not change.
             root (int): the rank that gets the result.
             op (str): as for :meth:`all_reduce`.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
@@ -283,10 +290,10 @@ class Group:
         """Copies the array of the rank ``root`` to all ranks.
 
         Args:
-            tensor: array of any shape, the same on all ranks; its values are replaced, except at the root.
+            tensor: array of any shape, the same on all ranks. Except at the root, the operation replaces its values.
             root (int): the rank that has the values.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
@@ -299,14 +306,14 @@ class Group:
         return _work(self._native.broadcast(tensor, root, timeout, async_))
 
     def all_gather(self, output, input, *, timeout=None, async_=False):
-        """Brings the arrays of all ranks to all ranks.
+        """Copies the arrays of all ranks to all ranks.
 
         Args:
-            output: array with ``world_size`` times the elements of ``input``, which gets them in the order of the ranks;
-                or a list of ``world_size`` arrays.
+            output: array with ``world_size`` times the elements of ``input``, or a list of ``world_size`` arrays. It gets
+                the arrays in the order of the ranks.
             input: array of any shape. It may be the part of ``output`` that belongs to this rank.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
@@ -325,15 +332,15 @@ class Group:
         return _work(self._native.all_gather(output, input, timeout, async_))
 
     def reduce_scatter(self, output, input, op="sum", *, timeout=None, async_=False):
-        """Combines the arrays of all ranks, element by element; each rank gets its part of the result.
+        """Combines the arrays of all ranks element by element, one part for each rank.
 
         Args:
             output: array that gets the part of this rank, the ``rank``-th.
-            input: array with ``world_size`` times the elements of ``output``, or a list of ``world_size`` arrays. It
-                stays as it is.
+            input: array with ``world_size`` times the elements of ``output``, or a list of ``world_size`` arrays. Its
+                values do not change.
             op (str): as for :meth:`all_reduce`.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
@@ -353,16 +360,16 @@ class Group:
         return _work(self._native.reduce_scatter(output, input, op, factor, timeout, async_))
 
     def all_to_all(self, output, input, output_splits=None, input_splits=None, *, timeout=None, async_=False):
-        """Sends a part of ``input`` to every rank, and receives a part of ``output`` from every rank.
+        """Exchanges parts: sends one to every rank, and receives one from every rank.
 
         Args:
-            output: array, or a list of ``world_size`` arrays, the ``n``-th of which rank ``n`` fills.
-            input: array, or a list of ``world_size`` arrays, the ``n``-th of which goes to rank ``n``.
-            output_splits (list[int] | None): number of rows (entries of the first dimension) from each rank; None
-                means equal parts. If one rank passes splits, all do.
-            input_splits (list[int] | None): number of rows for each rank.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            output: array, or a list of ``world_size`` arrays; part ``n`` comes from rank ``n``.
+            input: array, or a list of ``world_size`` arrays; part ``n`` goes to rank ``n``.
+            output_splits (list[int] | None): number of rows (entries of the first dimension) from each rank; None: equal
+                parts. If one rank passes splits, all ranks must.
+            input_splits (list[int] | None): number of rows for each rank; None: equal parts.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
@@ -379,21 +386,21 @@ class Group:
         return _work(self._native.all_to_all(output, input, output_splits, input_splits, timeout, async_))
 
     def gather(self, output, input, root=0, *, timeout=None, async_=False):
-        """Brings the arrays of all ranks to the rank ``root``.
+        """Copies the arrays of all ranks to the rank ``root``.
 
         Args:
-            output: at the root an array with ``world_size`` times the elements of ``input``, or a list of
+            output: at the root, an array with ``world_size`` times the elements of ``input``, or a list of
                 ``world_size`` arrays; None on the other ranks.
             input: array of any shape.
-            root (int): the rank that gets them.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            root (int): the rank that gets the arrays.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not fit, or ``output`` is on the wrong side.
+            ValueError: the sizes do not match, ``output`` is missing at the root, or another rank passes it.
 
         Example:
             >>> import rdzv
@@ -403,21 +410,21 @@ class Group:
         return _work(self._native.gather(output, input, root, timeout, async_))
 
     def scatter(self, output, input, root=0, *, timeout=None, async_=False):
-        """Hands each rank its part of what the rank ``root`` has.
+        """Copies one part of an array of the rank ``root`` to each rank.
 
         Args:
             output: array that gets the part of this rank.
-            input: at the root an array with ``world_size`` times the elements of ``output``, or a list of
+            input: at the root, an array with ``world_size`` times the elements of ``output``, or a list of
                 ``world_size`` arrays; None on the other ranks.
-            root (int): the rank that has them.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            root (int): the rank that has the array.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not fit, or ``input`` is on the wrong side.
+            ValueError: the sizes do not match, ``input`` is missing at the root, or another rank passes it.
 
         Example:
             >>> import rdzv
@@ -427,23 +434,24 @@ class Group:
         return _work(self._native.scatter(output, input, root, timeout, async_))
 
     def send(self, tensor, to, tag=0, *, timeout=None, async_=False):
-        """Sends an array to one rank, which calls :meth:`recv`. The other ranks take no part.
+        """Sends an array to one rank, which calls :meth:`recv`.
 
-        Returns when the values are on their way, and the array is free; with more than 64 KiB that is when the
-        other rank receives them. Messages need no order with the collective operations.
+        The other ranks do not participate. The method returns when the caller may change the array again. With more than
+        64 KiB, that is when the other rank receives the message. The order of messages and collective operations does
+        not matter.
 
         Args:
             tensor: array of any shape.
             to (int): the receiver, another rank.
-            tag (int): 0 to 4294967295; a receive takes a message with its tag.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            tag (int): 0 to 4294967295; a receive takes only messages with its tag.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
 
         Raises:
-            ValueError: there is no such rank, or it is this one.
+            ValueError: the group does not have this rank, or it is the rank of this process.
 
         Example:
             >>> import rdzv
@@ -459,18 +467,18 @@ class Group:
         """Receives an array that a rank sends with :meth:`send`.
 
         Args:
-            tensor: array with as many elements as the message has, writable.
-            source (int | None): the sender; None for any.
+            tensor: writable array with the same number of elements as the message.
+            source (int | None): the sender; None for any sender.
             tag (int): the tag of the message.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
-            int: the rank that sent it; or a Work, whose result that is.
+            int: the rank of the sender; or a Work with that result.
 
         Raises:
-            ValueError: there is no such rank, or it is this one.
-            CollectiveError: also with cause ``mismatch``, if the message is of another size or type.
+            ValueError: the group does not have this rank, or it is the rank of this process.
+            CollectiveError: the message has another size or type; the cause is then ``mismatch``.
 
         Example:
             >>> import rdzv
@@ -481,17 +489,17 @@ class Group:
         return _work(result, _source) if async_ else result
 
     def barrier(self, timeout=None, *, async_=False):
-        """Waits until all ranks have called it.
+        """Waits until all ranks have called this method.
 
         Args:
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work`.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately.
 
         Returns:
             None, or a Work.
 
         Raises:
-            CollectiveTimeout: a rank did not come; the group is broken.
+            CollectiveTimeout: a rank did not call it in time; the group is broken.
 
         Example:
             >>> import rdzv
@@ -501,18 +509,18 @@ class Group:
         return _work(self._native.barrier(timeout, async_))
 
     def monitored_barrier(self, timeout=None):
-        """Waits until all ranks have called it, and finds out which ones have not.
+        """Waits until all ranks have called this method; an error names missing ranks.
 
         Args:
             timeout (float | datetime.timedelta | None): longest time that rank 0 waits for all others, in seconds;
-                None is the group's.
+                None: the limit of the group.
 
         Returns:
             None.
 
         Raises:
-            CollectiveTimeout: at rank 0 it names every rank that has not come, also in ``peers``, with the call that each
-                was last heard of in. The group is broken.
+            CollectiveTimeout: ranks are missing. At rank 0, the text names them and the last known call of each, and
+                ``peers`` has them. The group is broken.
 
         Example:
             >>> import rdzv
@@ -522,22 +530,22 @@ class Group:
         self._native.monitored_barrier(timeout)
 
     def all_gather_objects(self, obj, *, trusted=True, timeout=None, async_=False):
-        """Brings one object of each rank to all ranks.
+        """Copies one object of each rank to all ranks.
 
-        Objects travel as pickles; the buffers of arrays are not copied into them.
+        Objects are sent as pickles, with the buffers of arrays beside them.
 
         Args:
             obj: any object that can be pickled.
-            trusted (bool): whether pickles of the other ranks may name anything, as the code of the job itself may. With
-                False they can hold builtin types and numpy arrays only.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
-            async_ (bool): whether to return at once, with a :class:`Work` that has the list.
+            trusted (bool): True: pickles of the other ranks may name any code, as the job's own code can. False: they
+                may have only builtin types and numpy arrays.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
+            async_ (bool): True: return a :class:`Work` immediately, whose result is the list.
 
         Returns:
             list: the objects, in the order of the ranks; or a Work.
 
         Raises:
-            pickle.UnpicklingError: with ``trusted=False``, an object names something that it may not. The group is good.
+            pickle.UnpicklingError: with ``trusted=False``, an object has a forbidden type. The group stays usable.
             TypeError: the object cannot be pickled; nothing is sent.
 
         Example:
@@ -557,10 +565,10 @@ class Group:
         """Copies an object of the rank ``root`` to all ranks.
 
         Args:
-            obj: any object that can be pickled; counts at the root only.
-            root (int): the rank that has it.
+            obj: any object that can be pickled; ignored except at the root.
+            root (int): the rank that has the object.
             trusted (bool): as for :meth:`all_gather_objects`.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
 
         Returns:
             The object; at the root ``obj`` itself.
@@ -582,12 +590,12 @@ class Group:
         return load(self._native.broadcast_bytes(None, root, timeout), trusted)
 
     def rebuild(self, store):
-        """Makes the group anew after a failure, under the next epoch. All ranks have to.
+        """Forms the group of the next epoch after a failure. All ranks must call it.
 
-        A rank that was replaced by a new process joins with ``Group(..., epoch=...)``. This group is closed.
+        A new process that replaces a rank joins with ``Group(..., epoch=...)``. The method closes this group.
 
         Args:
-            store (Store): where the ranks find one another; a store that the last epoch used will do.
+            store (Store): the store through which the ranks find one another; it may be the store of the last epoch.
 
         Returns:
             Group: the next group, with the same name, rank, world size and timeout.
@@ -612,9 +620,10 @@ class Group:
         return group
 
     def close(self):
-        """Leaves the group. Operations of this rank that have not ended fail, and so do those of ranks that wait for it.
+        """Leaves the group.
 
-        Closing twice is allowed. Leaving a ``with`` block closes the group.
+        Unfinished operations of this rank fail, and also the operations of ranks that wait for this rank. A second call
+        does nothing. The end of a ``with`` block closes the group.
 
         Returns:
             None.

@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 from rdzv._rdzv import Store
 
 T = TypeVar("T", covariant=True)
-# An array of numpy, a tensor of torch, a bytearray, or what has a buffer or __dlpack__.
+# A numpy array, a torch tensor, a bytearray, or another object with a buffer or `__dlpack__`.
 _Array = Any
 _Arrays = Any
 _Timeout = float | timedelta | None

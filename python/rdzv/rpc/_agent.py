@@ -249,7 +249,7 @@ class Agent(abc.ABC):
 
 
 def _timeout(timeout: float | None) -> float | None:
-    """Converts a timeout for the native extension, where None is the agent's timeout."""
+    """Timeout for the native extension, where None is the timeout of the agent."""
     if timeout is None:
         raise ValueError("timeout is None: give seconds, math.inf for no limit, or leave it out")
     return None if timeout == UNSET else timeout
@@ -528,7 +528,7 @@ class RdzvAgent(Agent):
         pass
 
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits until all calls have ended and the group can dissolve, then ends the agent."""
+        """Waits until all calls have ended and the group can end, then ends the agent."""
         try:
             self._native.shutdown(True, math.inf if timeout == 0 else timeout)
         finally:
@@ -561,7 +561,7 @@ class RdzvAgent(Agent):
 
 
 def _not_sent(func: Any, name: str | None, args: Any, kwargs: Any, error: Exception) -> Exception:
-    """Creates the error that names the argument that cannot be sent, and the reason."""
+    """Error that names the argument that cannot be sent, and the reason."""
     if isinstance(error, ValueError):
         return type(error)(str(error))
     if name is None:

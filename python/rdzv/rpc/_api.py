@@ -412,7 +412,7 @@ def caller() -> WorkerInfo | None:
 
 
 def is_cancelled() -> bool:
-    """Returns True if the caller no longer waits for the call that this thread executes.
+    """Returns True if the caller no longer waits for the call of this thread.
 
     The time limit of the call has passed, or the caller has cancelled it.
 

@@ -115,7 +115,7 @@ def name_of(f: Any) -> str | None:
 
 
 def resolve(name: str) -> Entry:
-    """Returns the function of this name, or refuses it if it may not be called."""
+    """Returns the function of this name, unless the policy refuses it."""
     entry = _entries.get(name)
     if entry is not None:
         return entry
@@ -147,7 +147,7 @@ def resolve(name: str) -> Entry:
 
 
 def method(value: object, name: str) -> Callable[..., Any]:
-    """Returns a method of a value, or refuses it if it may not be called."""
+    """Returns a method of a value, unless the policy refuses it."""
     found: Any = getattr(value, name)
     if _values.policy.mode == "any":
         return found  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Results that are not there yet."""
+"""Futures: results of calls that may not have ended."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _logger = logging.getLogger("rdzv.rpc")
 
 
 class Future(Generic[T]):
-    """The result of a call, when it is there. It can be awaited, on any event loop of asyncio.
+    """Future result of a call, which coroutines can await on any asyncio event loop.
 
-    One that is made by hand gets its result by :meth:`set_result`, for functions of
+    A program can also create a future and set its result with :meth:`set_result`, for functions with
     :func:`rdzv.rpc.functions.async_execution`.
 
     Example:
@@ -47,13 +47,16 @@ class Future(Generic[T]):
         self._asked = False
         self._callbacks: list[tuple[contextvars.Context, Callable[[Future[T]], object]]] = []
         self._waiters: list[threading.Lock] = []
-        # Of a call.
+        # Set only for the future of a call.
         self._call: RpcFuture | None = None
         self._watched: Callable[[], None] | None = None
 
     @classmethod
     def _of(cls, call: RpcFuture, watched: Callable[[], None]) -> Future[Any]:
-        """The future of a call. `watched` is called before the first time that a thread has to tell of its end."""
+        """Creates the future of a call.
+
+        The future calls ``watched`` before a thread must report the end of the call for the first time.
+        """
         future: Future[Any] = cls()
         future._call, future._watched = call, watched
         return future
@@ -62,15 +65,15 @@ class Future(Generic[T]):
         """Waits for the result.
 
         Args:
-            timeout (float | None): seconds that this waits at most; the call goes on afterwards. Default: as long as
-                it takes, which the timeout of the call bounds.
+            timeout (float | None): longest time to wait, in seconds; the call continues afterwards. Default: until the
+                call ends or reaches its time limit.
 
         Returns:
             object: the result.
 
         Raises:
-            Deadline: the time was over.
-            Exception: what the call failed with.
+            Deadline: the time limit has passed.
+            Exception: the exception of the call.
 
         Example:
             >>> from rdzv import rpc
@@ -90,8 +93,8 @@ class Future(Generic[T]):
         try:
             return self.value()
         finally:
-            # The exception, which this future has, has this frame: without a cycle it goes when
-            # nobody wants it.
+            # The traceback of the exception has this frame, and this future has the exception.
+            # Without this cycle the exception is freed with its last reference.
             del self
 
     def _block(self, timeout: float | None) -> None:
@@ -108,7 +111,7 @@ class Future(Generic[T]):
         return Deadline(f"the result was not there within {timeout} s; wait again, or longer", kind="Deadline")
 
     def done(self) -> bool:
-        """Whether the result is there.
+        """Returns True if the result is available.
 
         Returns:
             bool: True also if the call has failed.
@@ -121,14 +124,14 @@ class Future(Generic[T]):
         return self._is_done or (self._call is not None and self._call.is_done)
 
     def value(self) -> T:
-        """The result, which has to be there.
+        """Returns the result without waiting.
 
         Returns:
             object: the result.
 
         Raises:
-            RuntimeError: it is not there yet.
-            Exception: what the call failed with.
+            RuntimeError: the result is not available yet.
+            Exception: the exception of the call.
 
         Example:
             >>> from rdzv import rpc
@@ -150,10 +153,10 @@ class Future(Generic[T]):
         return self._value  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:
-        """What the call failed with; waits for its end.
+        """Waits for the end of the call and returns its exception.
 
         Returns:
-            BaseException | None: the exception; None if it has succeeded.
+            BaseException | None: the exception; None if the call has succeeded.
 
         Example:
             >>> from rdzv import rpc
@@ -170,14 +173,14 @@ class Future(Generic[T]):
         return self._error
 
     def then(self, callback: Callable[[Future[T]], U]) -> Future[U]:
-        """Goes on with the result as soon as it is there.
+        """Calls a function with this future after the result has arrived.
 
         Args:
-            callback (callable): gets this future, which is done. It runs on a thread of the agent; at once, if the
-                result is there.
+            callback (callable): function that gets this future, which is done. It runs on a thread of the agent, or
+                immediately on this thread if the result is available.
 
         Returns:
-            Future: of what the callback returns or raises.
+            Future: future of the value that the callback returns, or of its exception.
 
         Example:
             >>> from rdzv import rpc
@@ -200,11 +203,13 @@ class Future(Generic[T]):
         return after
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
-        """Has a function called when the result is there. What it raises is logged.
+        """Registers a function to call after the result has arrived.
+
+        rdzv logs exceptions of the function.
 
         Args:
-            callback (callable): gets this future. It runs on a thread of the agent, in the context of this call; at
-                once, if the result is there.
+            callback (callable): function that gets this future. It runs on a thread of the agent, or immediately on this
+                thread if the result is available. Its context (:mod:`contextvars`) is a copy of the current one.
 
         Example:
             >>> from rdzv import rpc
@@ -233,13 +238,13 @@ class Future(Generic[T]):
             _logger.exception("a callback of a future failed")
 
     def set_result(self, result: T) -> None:
-        """Sets the result of a future that was made by hand.
+        """Sets the result of a future that does not belong to a call.
 
         Args:
             result (object): the result.
 
         Raises:
-            RuntimeError: it has one, or is that of a call.
+            RuntimeError: the future has a result already, or belongs to a call.
 
         Example:
             >>> from rdzv import rpc
@@ -249,13 +254,13 @@ class Future(Generic[T]):
         self._set(result, None)
 
     def set_exception(self, exception: BaseException) -> None:
-        """Has a future that was made by hand fail.
+        """Sets the exception of a future that does not belong to a call.
 
         Args:
-            exception (BaseException): what it fails with.
+            exception (BaseException): the exception that :meth:`wait` raises.
 
         Raises:
-            RuntimeError: it has a result, or is that of a call.
+            RuntimeError: the future has a result already, or belongs to a call.
 
         Example:
             >>> from rdzv import rpc
@@ -295,7 +300,7 @@ class Future(Generic[T]):
         return True
 
     def _settle(self) -> None:
-        """Takes the result of the call, which is over."""
+        """Takes the result of the call, which has ended."""
         with self._lock:
             if self._is_done or self._call is None:
                 return
@@ -303,16 +308,18 @@ class Future(Generic[T]):
                 content = self._call.take()
                 value = None if content is None else _values.load(*content)
             except BaseException as error:  # noqa: BLE001, it is the result
-                # This frame in its traceback would be a cycle.
+                # A traceback with this frame would be a reference cycle.
                 self._finish_locked(None, error.with_traceback(None))
             else:
                 self._finish_locked(value, None)
 
     def cancel(self) -> bool:
-        """Gives the call up. Its function is told, if it has begun, and not begun otherwise.
+        """Cancels the call.
+
+        If the function has started, :func:`rdzv.rpc.is_cancelled` returns True in it. Otherwise it does not start.
 
         Returns:
-            bool: whether it had no result yet.
+            bool: True if the call had no result before.
 
         Example:
             >>> from rdzv import rpc
@@ -326,10 +333,10 @@ class Future(Generic[T]):
         return self._finish(None, RpcError("the future was cancelled", kind="Cancelled"))
 
     def future(self) -> concurrent.futures.Future[T]:
-        """The same as a future of ``concurrent.futures``.
+        """Returns a future of ``concurrent.futures`` for the same result.
 
         Returns:
-            concurrent.futures.Future: which ends as this one does.
+            concurrent.futures.Future: a future that gets the result or the exception of this one.
 
         Example:
             >>> from rdzv import rpc
@@ -369,7 +376,7 @@ class Future(Generic[T]):
             try:
                 loop.call_soon_threadsafe(end)
             except RuntimeError:
-                # The loop was closed, and nobody waits any more.
+                # The loop is closed, so no coroutine waits any more.
                 pass
 
         self.add_done_callback(notify)
@@ -381,7 +388,7 @@ class Future(Generic[T]):
         return self.value()
 
     def __del__(self) -> None:
-        # While the interpreter ends, or after an __init__ that failed, there may be nothing left.
+        # Attributes may be missing at the end of the interpreter, or after a failed `__init__`.
         try:
             call = self._call
             if call is None or self._asked:
@@ -393,7 +400,7 @@ class Future(Generic[T]):
                 except BaseException as failed:  # noqa: BLE001, it is reported
                     error = failed
             if error is not None:
-                _logger.error("a call failed, and nobody asked for its result: %s", error)
+                _logger.error("a call failed, and no code asked for its result: %s", error)
         except Exception:  # noqa: BLE001, S110
             pass
 

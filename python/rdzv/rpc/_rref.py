@@ -84,7 +84,7 @@ class RRef(Generic[T]):
         return self._rdzv_reference.confirmed_by_owner
 
     def to_here(self, timeout: float = UNSET) -> T:
-        """Waits for the value and returns a copy of it; on the owner, the value itself.
+        """Waits for the value and returns a copy; on the owner, the value itself.
 
         Args:
             timeout (float): time limit in seconds. Default: the limit of the agent.
@@ -122,7 +122,7 @@ class RRef(Generic[T]):
         return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
 
     def rpc_sync(self, timeout: float = UNSET) -> Any:
-        """Returns a proxy; each method call runs on the owner and waits for the result.
+        """Returns a proxy; its methods run on the owner and return their results.
 
         Args:
             timeout (float): time limit of each call in seconds. Default: the limit of the agent.
@@ -138,7 +138,7 @@ class RRef(Generic[T]):
         return _Proxy(self, _agent.RdzvAgent.call_sync, timeout)
 
     def rpc_async(self, timeout: float = UNSET) -> Any:
-        """Returns a proxy; each method call runs on the owner and returns a future.
+        """Returns a proxy; its methods run on the owner and return futures.
 
         Args:
             timeout (float): time limit of each call in seconds. Default: the limit of the agent.
@@ -154,7 +154,7 @@ class RRef(Generic[T]):
         return _Proxy(self, _agent.RdzvAgent.call_async, timeout)
 
     def remote(self, timeout: float = UNSET) -> Any:
-        """Returns a proxy; each method call runs on the owner and returns a reference.
+        """Returns a proxy; its methods run on the owner and return references.
 
         Args:
             timeout (float): longest time until the owner accepts a call, in seconds. Default: the limit of the agent.

@@ -1,4 +1,7 @@
-"""Values as messages: a pickle of protocol 5, with arrays and tensors beside it, and the policy of reading one."""
+"""Encoding of values as messages, and the policy for reading them.
+
+A message is a pickle of protocol 5, with the memory of arrays and tensors beside it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 
     from rdzv._rdzv import RpcReference
 
-# A function of `_functions`, which sets it: this module is below that one.
+# A function of `_functions`. That module sets it, because it imports this one.
 _is_registered_class: Callable[[str, str], bool] | None = None
 
-# Names that every policy admits, beside the builtin types that need none.
+# Names that every policy admits. Most builtin types need no name in a pickle.
 _ADMITTED = {
     "builtins": {"complex", "frozenset", "range", "set", "slice"},
     "collections": {"OrderedDict", "deque"},
@@ -40,9 +43,9 @@ _ADMITTED = {
 
 
 class Policy:
-    """Which classes a pickle may name, and which functions may be called.
+    """Policy for the classes that a pickle may name and the functions that it may call.
 
-    ``mode`` is ``"registered"``, ``"importable"`` (then with ``packages``) or ``"any"``.
+    ``mode`` is ``"registered"``, ``"importable"`` (which needs ``packages``) or ``"any"``.
     """
 
     __slots__ = ("mode", "packages")
@@ -52,13 +55,13 @@ class Policy:
         self.packages = tuple(packages)
 
     def covers(self, module: object) -> bool:
-        """Whether a module is in one of the packages."""
+        """Returns True if a module is in one of the packages."""
         if not isinstance(module, str):
             return False
         return any(module == package or module.startswith(package + ".") for package in self.packages)
 
     def admits(self, module: str, name: str) -> bool:
-        """Whether a pickle may name this class."""
+        """Returns True if a pickle may name this class."""
         if name in _ADMITTED.get(module, ()):
             return True
         if module == "builtins":
@@ -76,13 +79,15 @@ class Policy:
         return False
 
 
-# A tensor with gaps keeps its strides if it takes at most so many times the memory of its elements.
+# A tensor with gaps keeps its strides if it takes at most this multiple of the memory of its
+# elements.
 _MOST_GAPS = 16
 
-# That of the current agent.
+# Policy of the current agent.
 policy = Policy()
 
-# The class of references that are read. `_rref` sets it, and `rdzv.torch.rpc` while its agent runs.
+# Class of the references in received messages. `_rref` sets it; `rdzv.torch.rpc` sets another one
+# while its agent runs.
 reference_class: Any = None
 
 # References of the message that this thread reads.
@@ -101,7 +106,7 @@ class _Pickler(pickle.Pickler):
             return _reference, (len(self._references) - 1,)
         if "torch" in sys.modules:
             torch = sys.modules["torch"]
-            # While torch is being imported it may lack it.
+            # An import of torch may be in progress, before it has defined `Tensor`.
             tensor = getattr(torch, "Tensor", None)
             if tensor is not None and isinstance(obj, tensor):
                 return _reduced_tensor(torch, obj)
@@ -115,12 +120,12 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-# Most functions return it.
+# Pickle of the most frequent return value.
 _NONE = pickle.dumps(None, 5)
 
 
 def dump(obj: object) -> tuple[bytes, list[Any], list[RpcReference]]:
-    """The pickle of an object, the memory beside it, and the references in it."""
+    """Encodes an object: its pickle, the memory beside it, and its references."""
     if obj is None:
         return _NONE, [], []
     file = io.BytesIO()
@@ -131,7 +136,7 @@ def dump(obj: object) -> tuple[bytes, list[Any], list[RpcReference]]:
 
 
 def load(body: Any, parts: list[Any], references: list[RpcReference]) -> Any:
-    """The object, if the policy admits all that the pickle names."""
+    """Decodes an object; the policy must admit all names in the pickle."""
     if body == _NONE:
         return None
     if policy.mode != "any":
@@ -149,7 +154,7 @@ def load(body: Any, parts: list[Any], references: list[RpcReference]) -> Any:
 
 
 def load_plain(body: bytes) -> Any:
-    """An object of builtin types only."""
+    """Decodes an object that has only builtin types."""
     if pickle_globals(body, 0):
         raise pickle.UnpicklingError("the value names a class")
     return pickle.loads(body)
@@ -194,7 +199,7 @@ def _reduced_tensor(torch: Any, tensor: Any) -> Any:
         if dense.is_contiguous():
             detached = dense
         else:
-            # There are gaps, which are not sent, and made again unless they are large.
+            # The message does not have the gaps. The receiver restores them unless they are large.
             strides = strides if _reach(tensor.shape, strides) <= _MOST_GAPS * tensor.numel() else None
             detached = detached.contiguous()
     memory = pickle.PickleBuffer(TensorMemory(detached))
@@ -223,8 +228,8 @@ def _tensor(
     if not count:
         tensor = torch.empty(shape, dtype=kind)
     else:
-        # A leased block is read-only, which torch has no word for: it would warn and then write to
-        # it.
+        # A block of an arena is read-only. torch has no read-only tensors: it would warn and then
+        # write to the block.
         if view.readonly:
             view = memoryview(bytearray(view))
         tensor = torch.frombuffer(view, dtype=kind)
@@ -233,7 +238,7 @@ def _tensor(
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Number of elements from the first to the last of a tensor."""
+    """Number of elements, with gaps, from the first element to the last."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
 
 

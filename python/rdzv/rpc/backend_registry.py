@@ -228,7 +228,7 @@ def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
 
 
 def check_agent(agent: object) -> None:
-    """Raises an error if the object that an init handler returned is not an agent."""
+    """Raises an error if the result of an init handler is not an agent."""
     if isinstance(agent, Agent):
         return
     missing = [name for name in sorted(Agent.__abstractmethods__) if not callable(getattr(agent, name, None))]
