@@ -59,7 +59,7 @@ class ElasticAgent(ABC):
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """Agent whose subclass starts, watches and stops the workers with four methods.
+    """Agent whose subclass starts, watches and stops the workers in four methods.
 
     The native agent does the rest: rendezvous, ranks, restarts and the exit barrier. The thread that calls :meth:`run`
     calls the methods, one at a time:

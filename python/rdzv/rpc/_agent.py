@@ -271,7 +271,7 @@ class RdzvAgent(Agent):
         self._me = WorkerInfo(*self._native.me)
 
     # Threads
-    # ------------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
         """Starts another thread for calls, up to ``num_worker_threads``."""
@@ -340,7 +340,7 @@ class RdzvAgent(Agent):
             return self._loop
 
     # Incoming calls
-    # ------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def _serve(self, request: RpcRequest) -> None:
         before = _request.set(request)

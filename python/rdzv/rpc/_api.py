@@ -29,7 +29,7 @@ def init_rpc(
     *,
     store: Store | None = None,
 ) -> None:
-    """Makes this process a worker that can call other workers and serve their calls.
+    """Makes this process a worker that calls other workers and serves their calls.
 
     With a world size, the function returns when all workers have joined. Without a world size, it returns when this
     worker has joined.

@@ -25,7 +25,7 @@ _logger = logging.getLogger("rdzv.rpc")
 
 
 class Future(Generic[T]):
-    """Future result of a call, which coroutines can await on any asyncio event loop.
+    """Future result of a call; coroutines can await it on any asyncio event loop.
 
     A program can also create a future and set its result with :meth:`set_result`, for functions with
     :func:`rdzv.rpc.functions.async_execution`.

@@ -43,7 +43,7 @@ _ADMITTED = {
 
 
 class Policy:
-    """Policy for the classes that a pickle may name and the functions that it may call.
+    """Policy for the classes that pickles may name and the functions for calls.
 
     ``mode`` is ``"registered"``, ``"importable"`` (which needs ``packages``) or ``"any"``.
     """

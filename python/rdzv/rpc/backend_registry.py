@@ -1,4 +1,4 @@
-"""Registry of backends, each of which creates agents.
+"""Registry of the backends that create agents.
 
 The signatures are those of ``torch.distributed.rpc.backend_registry``. ``BackendType`` stays the same class during the
 life of the process, so its members stay valid when other backends are registered. It is not an ``enum.Enum``, which

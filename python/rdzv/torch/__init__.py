@@ -1,4 +1,7 @@
-"""rdzv for PyTorch. Importing it makes ``rdzv://`` a scheme of ``torch.distributed.init_process_group``."""
+"""Integration of rdzv into PyTorch.
+
+The import registers the scheme ``rdzv://`` for ``torch.distributed.init_process_group``.
+"""
 
 try:
     import torch as _torch  # noqa: F401

@@ -1,8 +1,8 @@
-"""Contexts of distributed autograd, and the tensors that calls carry in them, for :mod:`rdzv.torch.rpc`.
+"""Contexts and messages of distributed autograd, for :mod:`rdzv.torch.rpc`.
 
-A *context* exists on all workers that took part in its calls. A *message* is the tensors that need gradients in one call or
-one answer. Its sender keeps the edges of the graph where their gradients go on (`Sent`); its receiver gets tensors whose
-`grad_fn` ends the graph there (`Received`). `_backward` carries the gradients.
+A *context* exists on all workers that participated in its calls. A *message* consists of the tensors that need gradients
+in one call or one answer. Its sender keeps the edges of its graph at which the gradients continue (`Sent`). Its receiver
+gets tensors whose `grad_fn` ends the local graph (`Received`). `_backward` transports the gradients.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from rdzv.rpc._agent import RdzvAgent
 
-# The rank of a worker is above these bits, its own numbers below them, as in torch.
+# Number of bits for the counter of a worker; its rank is above them, as in torch.
 _BITS = 48
-# Contexts that have ended are remembered, for calls that are late.
+# Number of ended contexts to remember, so that late calls do not create them again.
 _REMEMBERED = 4096
 
-# The mark of a message: context, number of the message (0 without tensors that need gradients), and
-# which tensors.
+# Mark of a message: its context, its number (0 without tensors that need gradients), and the
+# indices of these tensors.
 Mark = tuple[int, int, list[int]]
 
 _agent: RdzvAgent | None = None
@@ -42,7 +42,7 @@ _local = threading.local()
 
 
 class _Touch(torch.autograd.Function):
-    """Has the node of a tensor that was not computed made, in any layout."""
+    """Function that makes torch create the node of a leaf tensor of any layout."""
 
     @staticmethod
     def forward(_: Any, tensor: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
@@ -56,12 +56,12 @@ def _edge(tensor: torch.Tensor) -> GradientEdge:
         return GradientEdge(*_Touch.apply(tensor).grad_fn.next_functions[0])
 
 
-# The type of these nodes.
+# Type of the nodes of leaf tensors.
 _LEAF: type = type(_edge(torch.empty(0, requires_grad=True)).node)
 
 
 def start(agent: RdzvAgent) -> None:
-    """Before the agent serves calls."""
+    """Prepares this module for an agent, before the agent serves calls."""
     global _agent, _numbers
     stop()
     _agent, _numbers = agent, itertools.count(1)
@@ -86,7 +86,7 @@ def _next_number() -> int:
 
 
 def _call(worker: int, function: Any, *args: Any) -> Future[Any]:
-    # The loss of a worker is noticed; how long its part of a pass takes is not known.
+    # No time limit: a pass can take any time, and the agent detects the loss of a worker.
     assert _agent is not None
     return _agent.call_async(worker, function, args, None, math.inf)
 
@@ -94,17 +94,17 @@ def _call(worker: int, function: Any, *args: Any) -> Future[Any]:
 def _failure(value: Callable[[], object]) -> BaseException | None:
     try:
         value()
-    except BaseException as error:  # noqa: BLE001, it is told on
+    except BaseException as error:  # noqa: BLE001, it is the result
         return error
     return None
 
 
 # Messages
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 class Sent:
-    """Where the gradients of a message go on, on the worker that sent it."""
+    """Edges at which the gradients of a message continue on its sender."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self.edges = [_edge(tensor) for tensor in tensors]
@@ -115,7 +115,7 @@ class Sent:
 
 
 class Received:
-    """A message, on the worker that received it."""
+    """Message on the worker that received it."""
 
     def __init__(self, number: int, tensors: list[torch.Tensor]) -> None:
         self.number = number
@@ -135,12 +135,12 @@ def _forward(node: Any, _: torch.Tensor, received: Received) -> tuple[torch.Tens
 
 def _backward(*_: Any) -> Any:
     raise RuntimeError(
-        "the gradient of a tensor that came by rpc goes on to its sender only by "
+        "the gradient of a tensor that arrived by rpc reaches its sender only through "
         "torch.distributed.autograd.backward(context_id, roots)"
     )
 
 
-# The name of torch's own node.
+# The node has the name of torch's own node.
 _Recv: Any = type(
     "torch::distributed::autograd::RecvRpc",
     (torch.autograd.Function,),
@@ -149,17 +149,20 @@ _Recv: Any = type(
 
 
 class Context:
-    """A worker's part of a context. The methods are those of torch's ``DistAutogradContext``."""
+    """Part of a context on one worker.
+
+    The methods are those of torch's ``DistAutogradContext``.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.lock = threading.Lock()
         self.sent: dict[int, Sent] = {}
         self.received: dict[int, Any] = {}
-        # Those that this worker sent something to.
+        # Workers that received a message of this context from this worker.
         self.workers: set[int] = set()
         self.gradients: dict[torch.Tensor, torch.Tensor] = {}
-        # Backward passes by number: of `_backward`.
+        # Backward passes of `_backward`, by number.
         self.passes: dict[int, Any] = {}
 
     def _context_id(self) -> int:
@@ -178,7 +181,10 @@ class Context:
             return set(self.workers)
 
     def send(self, worker: int, tensors: list[Any]) -> Mark:
-        """Before tensors are sent. The context goes along without any, since the answer may have some."""
+        """Records the tensors of a message and returns its mark.
+
+        A message without tensors also gets a mark with the context, because the answer may have tensors.
+        """
         which: list[int] = []
         if torch.is_grad_enabled():
             which = [index for index, tensor in enumerate(tensors) if tensor.requires_grad]
@@ -190,11 +196,14 @@ class Context:
         return self.number, number, which
 
     def reply(self, worker: int, tensors: list[Any]) -> Mark | None:
-        """The same for an answer, unless the context has ended meanwhile."""
+        """Records the tensors of an answer, unless the context has ended."""
         return self.send(worker, tensors) if _contexts.get(self.number) is self else None
 
     def receive(self, number: int, which: list[int], tensors: list[Any]) -> list[Any]:
-        """The tensors of a message, of which those that need gradients have theirs carried to the sender."""
+        """Tensors of a message, connected to the graph of the sender.
+
+        A backward pass sends the gradients of those in ``which`` to the sender.
+        """
         received = Received(number, [tensors[index] for index in which])
         with torch.enable_grad():
             attached = _Recv.apply(torch.empty(0, requires_grad=True), received)
@@ -218,7 +227,7 @@ class Context:
 
 
 def received(mark: Mark | None, tensors: list[Any]) -> list[Any]:
-    """The tensors of a message, with the mark that came with it."""
+    """Tensors of a received message, connected to the graph as its mark specifies."""
     if mark is None or not mark[1]:
         return tensors
     context = joined(mark)
@@ -226,7 +235,7 @@ def received(mark: Mark | None, tensors: list[Any]) -> list[Any]:
 
 
 def joined(mark: Mark | None) -> Context | None:
-    """The context of a message; None if it has ended."""
+    """Context of a message; None if it has ended."""
     if mark is None:
         return None
     number = mark[0]
@@ -240,7 +249,7 @@ def joined(mark: Mark | None) -> Context | None:
 
 
 class inside:  # noqa: N801, as torch's context managers
-    """Runs what belongs to a call in the context that the call was made in."""
+    """Context manager that sets the context of this thread to the one of a call."""
 
     def __init__(self, context: Context | None) -> None:
         self.context = context
@@ -257,7 +266,7 @@ class inside:  # noqa: N801, as torch's context managers
 
 
 def current() -> Context | None:
-    """The context of this thread."""
+    """Context of this thread, or None."""
     return getattr(_local, "context", None)
 
 
@@ -309,10 +318,10 @@ def _end(context_id: int) -> None:
         return
     for worker in context._known_worker_ids():
         try:
-            # Nobody waits for it, and a failure of it harms nobody.
+            # No thread waits for the result, and a failure does no harm.
             _call(worker, _end_here, context_id).add_done_callback(lambda done: _failure(done.value))
         except RuntimeError:
-            # It is gone, and the context with it.
+            # The worker is lost, and its part of the context with it.
             pass
 
 

@@ -1,12 +1,13 @@
 """Backward passes of distributed autograd, through the messages of contexts.
 
-A pass follows the messages in reverse, twice. First the worker that has the roots asks for the messages that they depend on,
-one after the other. Then the gradients of these go from worker to worker; those of a message of the caller are the
-answer. A worker computes the gradient of a message once, when all gradients that it depends on have come, so that each
-operation sees its whole gradient. Messages that the roots do not depend on are not waited for.
+A pass follows the messages in reverse, twice. First, the worker that has the roots finds the messages that the roots
+depend on, step by step. Then the workers send the gradients of these messages to each other. Gradients of messages that
+the caller sent are the answer of a call. A worker computes the gradient of a message once, after all gradients that it
+depends on have arrived. Each operation thus sees its whole gradient. A pass ignores messages that the roots do not depend
+on.
 
-torch's own engine runs between two messages (`torch.autograd.grad`). It runs again through operations that are shared by
-tensors of which one depends on the other by way of another worker.
+torch's own engine (`torch.autograd.grad`) runs between two messages. If one tensor depends on another tensor through
+another worker, the engine runs again through the operations that both share.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from rdzv.torch._autograd import Context, Received
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Of the tensors of a message; None for one that the roots do not depend on. And those of messages,
-# by number.
+# `Gradients` are those of the tensors of one message, with None for a tensor that the roots do not
+# depend on. A `Delivery` has the gradients of several messages, by number.
 Gradients = list["torch.Tensor | None"]
 Delivery = list[tuple[int, Gradients]]
 
@@ -36,12 +37,15 @@ _passes = 0
 
 
 class Source:
-    """Tensors that gradients of a pass begin at: its roots, or those of a message that this worker sent."""
+    """Tensors at which a pass begins on this worker.
+
+    They are the roots, or the tensors of a message that this worker sent.
+    """
 
     def __init__(self, edges: list[GradientEdge]) -> None:
         self.edges = edges
         self.gradients: list[torch.Tensor | None] | None = None
-        # The nodes that these tensors were computed from, by kind.
+        # The nodes from which these tensors were computed, by kind.
         self.operations: set[Any] = set()
         self.leaves: set[Any] = set()
         self.messages: set[Any] = set()
@@ -56,7 +60,7 @@ class Source:
                 continue
             if type(node) is _autograd._LEAF:
                 self.leaves.add(node)
-                # A hook has to see the whole gradient, as an operation has.
+                # A hook must see the whole gradient, like an operation.
                 if node.variable._backward_hooks:
                     self.operations.add(node)
                 continue
@@ -65,12 +69,12 @@ class Source:
 
 
 class Part:
-    """Sources whose operations overlap, so that their gradients have to be summed on the way."""
+    """Sources that share operations, so that the pass must sum their gradients."""
 
     def __init__(self, sources: list[Source]) -> None:
         self.sources = sources
         self.is_running = False
-        # Messages and leaves whose gradients are still to be computed, with the sources of each.
+        # Messages and leaves without a computed gradient, with the sources of each.
         self.messages: dict[Any, list[Source]] = {}
         self.leaves: dict[Any, list[Source]] = {}
         for source in sources:
@@ -80,7 +84,7 @@ class Part:
                 self.leaves.setdefault(node, []).append(source)
 
     def take(self) -> tuple[list[Any], list[Any]] | None:
-        """Messages and leaves whose gradients can be computed now."""
+        """Takes the messages and leaves whose gradients can be computed now."""
         messages, leaves = _ready(self.messages), _ready(self.leaves)
         if not messages and not (self.is_whole and leaves):
             return None
@@ -104,7 +108,7 @@ def _ready(wanted: dict[Any, list[Source]]) -> list[Any]:
 
 
 class Pass:
-    """A worker's part of one call of ``backward``."""
+    """Part of one call of ``backward`` on one worker."""
 
     def __init__(self, context: Context, number: int, retain_graph: bool) -> None:
         self.context = context
@@ -114,11 +118,11 @@ class Pass:
         self.sources: dict[int, Source] = {}
         self.found: set[int] = set()
         self.parts: list[Part] | None = None
-        # Memory that gradients of leaves are in: a leaf has its own.
+        # Addresses of the gradients of leaves, which must not share memory.
         self.used: set[int] = set()
 
     def explore(self, sources: dict[int, list[GradientEdge]]) -> dict[int, list[int]]:
-        """Adds sources. Returns the messages that they depend on, by the workers that sent them."""
+        """Adds sources and returns the messages that they depend on, by sender."""
         ahead: dict[int, list[int]] = {}
         for number, edges in sources.items():
             source = Source(edges)
@@ -132,12 +136,15 @@ class Pass:
         return ahead
 
     def sent(self, messages: list[int]) -> dict[int, list[GradientEdge]]:
-        """Messages of this worker, as sources."""
+        """Edges of messages that this worker sent, as sources."""
         with self.context.lock:
             return {message: self.context.sent[message].edges for message in messages}
 
     def deliver(self, number: int, gradients: Gradients) -> list[tuple[Received, Gradients]]:
-        """Takes the gradients of a source, and computes those of the messages that it was the last one for."""
+        """Takes the gradients of a source and computes all gradients that are ready.
+
+        Returns the gradients of messages. Those of leaves go into the context.
+        """
         source = self.sources[number]
         with self.lock:
             if self.parts is None:
@@ -147,7 +154,7 @@ class Pass:
         found = []
         while True:
             with self.lock:
-                # The thread that runs the part takes what has come meanwhile.
+                # If another thread runs this part, that thread takes the new gradients.
                 taken = None if part.is_running else part.take()
                 if taken is None:
                     break
@@ -189,7 +196,7 @@ class Pass:
         return of_messages
 
     def _apart(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The gradients of leaves, each in memory of its own."""
+        """Gradients of leaves, each in separate memory."""
         addresses = [_address(gradient) for _, gradient in found]
         times = collections.Counter(addresses)
         with self.lock:
@@ -214,7 +221,7 @@ def _is_expanded(gradient: torch.Tensor) -> bool:
 
 
 def _parts(sources: list[Source]) -> list[Part]:
-    """The sources, by what they share."""
+    """Groups the sources that share operations or messages."""
     groups: list[tuple[set[Any], list[Source]]] = []
     for source in sources:
         nodes, members = source.operations | source.messages, [source]
@@ -240,7 +247,7 @@ def _explore(context_id: int, number: int, retain_graph: bool, messages: list[in
 
 
 def _explored(at: Pass, ahead: dict[int, list[int]]) -> None:
-    """Follows the messages to their ends."""
+    """Finds all messages that a pass needs, on all workers."""
     me = _autograd._me()
     while ahead:
         found = []
@@ -259,19 +266,22 @@ def _explored(at: Pass, ahead: dict[int, list[int]]) -> None:
 
 
 class _Carrier:
-    """Carries gradients on, from those that came to a worker until nothing is left to be done with them."""
+    """Processor of the gradients that arrive at a worker in one call.
+
+    It computes gradients here and calls other workers, until none of the results needs more work.
+    """
 
     def __init__(self, at: Pass, caller: int) -> None:
         self.at = at
         self.caller = caller
-        # Those of messages of the caller.
+        # Gradients of the messages that the caller sent.
         self.answer: Delivery = []
         self.end: Future[Delivery] = Future()
         self.lock = threading.Lock()
         self.calls = 0
 
     def carry(self, ready: Delivery) -> list[Future[Delivery]]:
-        """Computes what can be computed here, and calls the workers that go on with it."""
+        """Computes gradients on this worker and calls the workers that need them next."""
         me, ahead = _autograd._me(), list(ready)
         elsewhere: dict[int, Delivery] = {}
         while ahead:
@@ -293,7 +303,7 @@ class _Carrier:
         return [_autograd._call(to, _deliver, number, self.at.number, me, own) for to, own in elsewhere.items()]
 
     def start(self, ready: Delivery) -> Future[Delivery]:
-        """The same to the end, without a thread that waits for it."""
+        """Processes gradients until the end, without a thread that waits."""
         calls = self.carry(ready)
         self.calls = len(calls)
         if not calls:
@@ -325,7 +335,7 @@ def _deliver(context_id: int, number: int, caller: int, ready: Delivery) -> Futu
 
 _deliver._rdzv_async_execution = True  # type: ignore[attr-defined]
 
-# In place of the number of a message for the roots, and of a caller where there is none.
+# Number of the roots among the numbers of messages, and rank of a caller if there is none.
 _ROOTS = 0
 _NOBODY = -1
 

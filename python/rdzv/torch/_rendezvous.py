@@ -1,4 +1,4 @@
-"""``rdzv://`` under ``torch.distributed.init_process_group``."""
+"""Scheme ``rdzv://`` for ``torch.distributed.init_process_group``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rdzv.torch._store import store as store_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# The store of a rendezvous may be hosted by this process, for as long as this object is there.
+# Keeps the stores of rendezvous alive, because this process may host their servers.
 _met: list[rdzv.Store] = []
 
 

@@ -1,4 +1,7 @@
-"""The names of torch's that :mod:`rdzv.torch.rpc` replaces, and its check of the torch that is installed."""
+"""Functions of torch that :mod:`rdzv.torch.rpc` replaces.
+
+The import checks that the installed torch has all of them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# By module. All of them are looked up when they are used, but for the types and what a program has
-# imported by name before.
+# Names by module. torch looks them up at each use, so a replacement takes effect immediately. Types
+# and names that a program has imported earlier are exceptions.
 _API = (
     "_cleanup_python_rpc_handler",
     "_delete_all_user_and_unforked_owner_rrefs",
@@ -54,7 +57,7 @@ _AUTOGRAD = (
     "backward",
     "get_gradients",
 )
-# Its reducer gets no gradients from a distributed backward pass.
+# The reducer of `DistributedDataParallel` gets no gradients from a distributed backward pass.
 _PARALLEL = ("_pre_forward",)
 _NEEDED = (
     (autograd, "torch.distributed.autograd", _AUTOGRAD),
@@ -91,7 +94,7 @@ _NEEDED = (
 
 
 def _check() -> None:
-    """Refuses a torch that lacks one of the names."""
+    """Raises an error if the installed torch lacks one of the names."""
     for module, name, wanted in _NEEDED:
         missing = [one for one in wanted if not hasattr(module, one)]
         if missing:
@@ -115,12 +118,15 @@ original: dict[tuple[Any, str], Any] = {
     for name in names
 }
 
-# These ask for themselves which agent is there.
+# These replacements check themselves which agent is in use.
 _ALWAYS = {"_invoke_rpc", "_is_current_rpc_agent_set", "_set_and_start_rpc_agent", "PyRRef", "RRef"}
 
 
 def install(ours: dict[str, Any], is_in_use: Callable[[], bool]) -> None:
-    """Has each name lead to the one of `ours` while an agent of rdzv is in use, else to torch's own."""
+    """Replaces each name by a function that selects the implementation.
+
+    It calls the one in ``ours`` while an agent of rdzv is in use, and torch's own otherwise.
+    """
     for (module, name), torchs in original.items():
         if name == "BackendType":
             continue

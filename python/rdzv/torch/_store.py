@@ -1,4 +1,4 @@
-"""Stores of rdzv as stores of torch."""
+"""Adapters that make stores of rdzv usable as stores of torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 import rdzv
 
-# torch's C++ code holds a Python store by its C++ half only, and calls of it fail once the Python
-# half is collected. So those that were handed out stay until the interpreter ends.
+# torch's C++ code keeps only the C++ half of a Python store alive. Its calls fail after Python has
+# collected the Python half. This list therefore keeps all stores until the interpreter ends.
 _HANDED_OUT: list[PyStore] = []
 
-# The longest time that torch's clock takes.
+# Longest timeout that torch accepts.
 _LONGEST = timedelta(days=365 * 100)
 
 
@@ -22,15 +22,15 @@ def store(x: rdzv.Store) -> dist.Store:
     """Returns a store of torch for a store of rdzv.
 
     Args:
-        x (rdzv.Store): a ``TCPStore``, or a ``PrefixStore`` over one: the result is torch's own client of the
-            same server, in C++, with a connection of its own. Any other store: a ``PyStore``.
+        x (rdzv.Store): the store. For a ``TCPStore``, or a ``PrefixStore`` over one, the result is torch's own C++ client
+            of the same server, with a separate connection. For other stores, the result is a ``PyStore``.
 
     Returns:
-        torch.distributed.Store: it can be given to ``init_process_group(store=...)``.
+        torch.distributed.Store: a store for ``init_process_group(store=...)``.
 
     Raises:
-        TypeError: ``x`` is no store of rdzv.
-        torch.distributed.DistNetworkError: the server is not reached within the store's timeout.
+        TypeError: ``x`` is not a store of rdzv.
+        torch.distributed.DistNetworkError: the server cannot be reached within the timeout of the store.
 
     Example:
         >>> import rdzv.torch
@@ -54,16 +54,16 @@ def store(x: rdzv.Store) -> dist.Store:
 
 
 class PyStore(dist.Store):
-    """A store of rdzv behind torch's interface for stores written in Python.
+    """Adapter from torch's interface for Python stores to a store of rdzv.
 
-    Each call takes the interpreter's lock, also those that come from threads of torch; where there is a TCP
-    server, ``rdzv.torch.store`` gives torch's own client instead.
+    Each call takes the interpreter's lock, also calls from threads of torch. If there is a TCP server,
+    ``rdzv.torch.store`` returns torch's own client instead.
 
     Args:
-        inner (rdzv.Store): the store that is called.
+        inner (rdzv.Store): the store of rdzv.
 
     Raises:
-        TypeError: ``inner`` is no store of rdzv.
+        TypeError: ``inner`` is not a store of rdzv.
 
     Example:
         >>> import rdzv.torch
@@ -77,12 +77,12 @@ class PyStore(dist.Store):
             raise TypeError(f"inner must be a store of rdzv, not {type(inner).__name__}")
         super().__init__()
         self._inner = inner
-        # torch changes this property from C++, and expects each wait to obey it.
+        # torch changes the timeout from C++, and each wait must use the new value.
         self.set_timeout(min(inner.timeout, _LONGEST))
         _HANDED_OUT.append(self)
 
     def _within(self, timeout: timedelta | None = None) -> float:
-        """Seconds that a wait may take; torch's 0 looks once."""
+        """Longest time of a wait in seconds. With torch's 0, the store checks once."""
         seconds = (self.timeout if timeout is None else timeout).total_seconds()
         return max(seconds, 1e-6) if seconds < _LONGEST.total_seconds() else math.inf
 
@@ -91,27 +91,33 @@ class PyStore(dist.Store):
         self._inner.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """Returns the value of a key; waits up to the property ``timeout``. Args: key (str)."""
+        """Waits for a key and returns its value. Args: key (str)."""
         return self._inner.get(key, timeout=self._within())
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the number under a key, and returns the sum. Args: key (str), amount (int)."""
+        """Adds to a number and returns the sum. Args: key (str), amount (int)."""
         return self._inner.add(key, amount)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Stores ``desired`` if the key holds ``expected``. Args: key (str), expected, desired (bytes | str)."""
+        """Stores ``desired`` if the key has the value ``expected``.
+
+        Args: key (str), expected, desired (bytes | str).
+        """
         return self._inner.compare_set(key, expected, desired)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Tells whether all keys are there. Args: keys (list[str])."""
+        """Returns True if all keys exist. Args: keys (list[str])."""
         return self._inner.check(list(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Waits until all keys are there. Args: keys (list[str]), timeout (timedelta | None)."""
+        """Waits until all keys exist.
+
+        Args: keys (list[str]), timeout (timedelta | None).
+        """
         self._inner.wait(list(keys), self._within(timeout))
 
     def delete_key(self, key: str) -> bool:
-        """Removes a key; tells whether it was there. Args: key (str)."""
+        """Removes a key and returns True if it existed. Args: key (str)."""
         return self._inner.delete_key(key)
 
     def num_keys(self) -> int:
@@ -123,7 +129,7 @@ class PyStore(dist.Store):
     getNumKeys = num_keys
 
     def list_keys(self) -> list[str]:
-        """Returns all keys, in no order."""
+        """Returns all keys in arbitrary order."""
         return self._inner.list_keys()
 
     def append(self, key: str, value: str | bytes) -> None:
@@ -131,28 +137,40 @@ class PyStore(dist.Store):
         self._inner.append(key, value)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Returns the values of several keys; waits for all of them. Args: keys (list[str])."""
+        """Waits for several keys and returns their values. Args: keys (list[str])."""
         self._inner.wait(list(keys), self._within())
         return self._inner.multi_get(list(keys))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Stores several values. Args: keys (list[str]), values (list[bytes | str])."""
+        """Stores several values.
+
+        Args: keys (list[str]), values (list[bytes | str]).
+        """
         self._inner.multi_set(list(keys), list(values))
 
     def has_extended_api(self) -> bool:
-        """Tells whether ``append``, ``multi_get`` and ``multi_set`` are single operations."""
+        """Returns True if the store has ``append``, ``multi_get`` and ``multi_set``.
+
+        Each of them is then a single operation.
+        """
         return self._inner.has_extended_api()
 
     def queue_push(self, key: str, value: str | bytes) -> None:
-        """Adds to the end of a queue. Python callers only. Args: key (str), value (bytes | str)."""
+        """Adds an item to the end of a queue; only for Python callers.
+
+        Args: key (str), value (bytes | str).
+        """
         self._inner.queue_push(key, value)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Takes the first item of a queue. Python callers only. Args: key (str), block (bool)."""
+        """Takes the first item of a queue; only for Python callers.
+
+        Args: key (str), block (bool).
+        """
         return self._inner.queue_pop(key, block)
 
     def queue_len(self, key: str) -> int:
-        """Returns the number of items in a queue. Python callers only. Args: key (str)."""
+        """Returns the length of a queue; only for Python callers. Args: key (str)."""
         return self._inner.queue_len(key)
 
     def clone(self) -> PyStore:

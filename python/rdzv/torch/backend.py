@@ -1,7 +1,7 @@
-"""The backend ``rdzv`` of ``torch.distributed``, for tensors on the CPU.
+"""Backend ``rdzv`` of ``torch.distributed``, for tensors on the CPU.
 
-torch finds it by the entry point ``torch.distributed.backends``: ``init_process_group("rdzv")``,
-``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` need no import.
+torch finds the backend through the entry point ``torch.distributed.backends``. ``init_process_group("rdzv")``,
+``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` therefore need no import.
 """
 
 import threading
@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import Work as _Work
 from rdzv import _rdzv
 from rdzv._errors import CollectiveError, CollectiveTimeout, Error
 
-# By the number of the operator: to compare two of torch's operators takes a microsecond.
+# Keys are numbers, because the comparison of two of torch's operators takes a microsecond.
 _OPERATORS = {
     _ReduceOp.SUM.value: "sum",
     _ReduceOp.AVG.value: "avg",
@@ -30,28 +30,28 @@ _OPERATORS = {
     _ReduceOp.BXOR.value: "bxor",
 }
 _NO_TIME = timedelta(0)
-# torch holds a backend by its C++ half, and calls into a Python half that is gone fail. So none
-# goes.
+# torch keeps only the C++ half of a backend alive, and calls into a collected Python half fail.
+# This list therefore keeps all backends.
 _kept = []
 
 
 def _operator(op):
-    """The name of an operator, and its factor."""
+    """Name and factor of an operator."""
     name = _OPERATORS.get(op.op.value)
     if name is not None:
         return name, None
-    # A premultiplied sum cannot be made without its factor.
+    # Only a premultiplied sum remains, and it always has a factor.
     factor = op.factor
     return "premul_sum", factor.item() if isinstance(factor, torch.Tensor) else float(factor)
 
 
 def _limit(timeout):
-    """The time limit of one call; the one of the group where none was given."""
+    """Time limit of one call; None selects the limit of the group."""
     return timeout if timeout > _NO_TIME else None
 
 
 def _translated(error):
-    """An error of the group in the words that callers of torch look for, beside its own."""
+    """Adds to a timeout of the group the text that callers of torch search for."""
     if isinstance(error, CollectiveTimeout) and error.elapsed is not None:
         text = f"rdzv: Timed out waiting {round(error.elapsed * 1000)}ms: {error}"
         translated = type(error)(
@@ -68,7 +68,10 @@ def _translated(error):
 
 
 class _QuietStore:
-    """A store of torch, whose waits write no warning at the end of each slice of time, as those of torch do."""
+    """Wrapper of a torch store, whose waits do not write repeated warnings.
+
+    A wait of torch writes a warning at the end of each slice of time.
+    """
 
     def __init__(self, store):
         self._store = store
@@ -77,8 +80,7 @@ class _QuietStore:
         return getattr(self._store, name)
 
     def wait(self, keys, timeout):
-        # There is no other wait of torch that can be given up: Ctrl-C ends this one between two
-        # looks.
+        # torch's own waits cannot be interrupted. Ctrl-C ends this one between two polls.
         end = time.monotonic() + timeout.total_seconds()
         pause = 0.001
         while not self._store.check(keys):
@@ -90,7 +92,7 @@ class _QuietStore:
 
 
 class RdzvWork(_Work):
-    """An operation of the backend that goes on by itself."""
+    """Operation of the backend that runs in the background."""
 
     def __init__(self, native, outputs, after=None):
         super().__init__()
@@ -105,20 +107,20 @@ class RdzvWork(_Work):
             after()
 
     def wait(self, timeout=None):
-        """Waits for the operation; true once it has ended, else the error of the operation is raised."""
+        """Waits for the operation; returns True, or raises the error of the operation."""
         limit = timeout if timeout is not None and timeout > _NO_TIME else None
         try:
             for native in self._works:
                 if not native.wait(limit):
                     milliseconds = round(limit.total_seconds() * 1000)
-                    raise CollectiveTimeout(f"rdzv: Timed out waiting {milliseconds}ms for an operation, which goes on")
+                    raise CollectiveTimeout(f"rdzv: Timed out waiting {milliseconds}ms for an operation, which continues")
         except CollectiveTimeout as error:
             raise _translated(error) from None
         self._finish()
         return True
 
     def get_future(self):
-        """A future with the outputs of the operation."""
+        """Returns a future with the outputs of the operation."""
         _asked.work = self
         if self._future is None:
             self._future = torch.futures.Future()
@@ -144,21 +146,23 @@ class RdzvWork(_Work):
         return self._future
 
     def is_completed(self):
-        """Whether the operation has ended."""
+        """Returns True if the operation has ended."""
         return all(native.done() for native in self._works)
 
     def source(self):
-        """The rank that sent the message, once it has come."""
+        """Returns the rank that sent the received message."""
         return self._works[0].source()
 
 
-# The work that was last asked for its future by this thread.
+# `work` is the last work of this thread whose `get_future` was called.
 _asked = threading.local()
 
 
 def _behind(work):
-    """The :class:`RdzvWork` behind a work of torch, which passes only `wait` and `get_future` on to a work in Python; None
-    if there is none."""
+    """:class:`RdzvWork` behind a work of torch, or None.
+
+    A work of torch passes only `wait` and `get_future` on to a work in Python.
+    """
     _asked.work = None
     try:
         work.get_future()
@@ -168,16 +172,17 @@ def _behind(work):
 
 
 def _forward_state():
-    """Has torch's works tell whether a :class:`RdzvWork` has ended, and the sender of the message that it has received.
+    """Patches torch's works to return the state and sender of a :class:`RdzvWork`.
 
-    Otherwise `work.is_completed()` would be false for good, and `dist.recv(tensor)` would raise after the message came.
+    Otherwise `work.is_completed()` would always be False, and `dist.recv(tensor)` would raise after it has received the
+    message.
     """
     of_torch = _Work.is_completed
 
     def is_completed(work, of_torch=of_torch):
         if of_torch(work):
             return True
-        # Without a group of ours no work is ours.
+        # Without a group of rdzv, no work belongs to rdzv.
         ours = _behind(work) if _kept and type(work) is _Work else None
         return ours is not None and ours.is_completed()
 
@@ -201,9 +206,12 @@ def _forward_state():
 
 
 class RdzvBackend(_Backend):
-    """One rank's part in a process group of torch, over :class:`rdzv.Group`'s native half."""
+    """Membership of one rank in a process group of torch.
 
-    # All of them: where torch finds one of these in the base class only, it calls itself without
+    It uses the native half of :class:`rdzv.Group`.
+    """
+
+    # All of these must be here. If one of them is only in the base class, torch recurses without
     # end.
     supports_splitting = True
     supports_coalescing = True
@@ -220,8 +228,8 @@ class RdzvBackend(_Backend):
         self._size = size
         self._coalesced = None
         self._error = ErrorType.SUCCESS
-        # A store may have seen a group of this name before. All ranks of one group come before any
-        # of the next.
+        # Earlier groups of this name may have used the store. All ranks of one group arrive before
+        # any rank of the next group.
         epoch = (store.add("rdzv/arrivals", 1) - 1) // size
         store = _QuietStore(store)
         self._native = _rdzv.Group(store, rank, size, "torch", options._timeout, epoch, None)
@@ -233,7 +241,7 @@ class RdzvBackend(_Backend):
     # Results of calls.
 
     def _end(self, native, outputs, after=None):
-        """What a call returns: the work, or nothing if it has ended."""
+        """Result of a call: its work, or None if the operation has ended."""
         if native is None:
             if after is not None:
                 after()
@@ -416,7 +424,7 @@ class RdzvBackend(_Backend):
         return self._end(native, [])
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
-        # Unset is negative; without any time only those pass who have come.
+        # A negative timeout is unset. With 0, the barrier succeeds only if all ranks have arrived.
         given = opts.timeout
         limit = None if given < _NO_TIME else max(given, timedelta(microseconds=1))
         try:
@@ -499,7 +507,7 @@ class RdzvBackend(_Backend):
         return self._native.calls
 
     def _set_sequence_number_for_group(self):
-        # Every rank counts from 0 by itself.
+        # Every rank counts from 0, without communication.
         pass
 
 
@@ -508,7 +516,10 @@ def _ended(outputs):
 
 
 def _writable(outputs):
-    """Contiguous tensors in place of `outputs`, and what copies them back, if that is needed."""
+    """Contiguous tensors for `outputs`, and a function that copies them back.
+
+    The function is None if `outputs` are contiguous.
+    """
     if all(output.is_contiguous() for output in outputs):
         return outputs, None
     targets = [torch.empty(output.shape, dtype=output.dtype) for output in outputs]
@@ -549,18 +560,18 @@ def _options(timeout):
 
 
 def create(opts, backend_options=None, backend=RdzvBackend):
-    """Makes the backend of one group; torch calls it.
+    """Creates the backend of one group; torch calls it.
 
     Args:
         opts (torch.distributed.distributed_c10d._DistributedBackendOptions): store, rank, size and timeout.
         backend_options (torch.distributed.Backend.Options | None): options of the caller.
-        backend (type[RdzvBackend]): the class to make.
+        backend (type[RdzvBackend]): class of the backend.
 
     Returns:
-        RdzvBackend: the backend; all ranks have joined.
+        RdzvBackend: the backend, after all ranks have joined.
 
     Raises:
-        rdzv.CollectiveError: ranks are missing, or do not fit.
+        rdzv.CollectiveError: ranks are missing, or have different settings.
 
     Example:
         >>> import torch.distributed as dist
@@ -577,13 +588,13 @@ def create(opts, backend_options=None, backend=RdzvBackend):
 
 
 def register():
-    """Registers the backend ``rdzv`` with torch; the entry point, which torch calls.
+    """Registers the backend ``rdzv``; torch calls this entry point.
 
     Returns:
         None.
 
     Raises:
-        RuntimeError: this torch takes no backends in Python.
+        RuntimeError: the installed torch does not support backends in Python.
 
     Example:
         >>> import rdzv.torch.backend

@@ -1,6 +1,6 @@
-"""``torchrun --rdzv-backend rdzv``: stock torchrun meets over the native rendezvous.
+"""Native rendezvous for PyTorch's torchrun: ``torchrun --rdzv-backend rdzv``.
 
-The entry point ``torchrun.handlers`` names :func:`handler`; a program imports nothing.
+The entry point ``torchrun.handlers`` names :func:`handler`, so a program needs no import.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RdzvRendezvousHandler", "handler"]
 
-# torch's agent catches torch's classes.
+# torch's agent catches only torch's classes.
 _CLASSES = {
     rdzv.rendezvous.RendezvousClosedError: RendezvousClosedError,
     rdzv.rendezvous.RendezvousConnectionError: RendezvousConnectionError,
@@ -41,21 +41,23 @@ _CLASSES = {
 
 
 class RdzvRendezvousHandler(RendezvousHandler):
-    """A rendezvous handler of torch's over the native backend ``c10d`` of rdzv.
+    """Rendezvous handler for torch that uses the native backend ``c10d`` of rdzv.
+
+    The variable ``RDZV_JOB_TOKEN_FILE`` names the file of the job token. ``RDZV_TLS_CERT``, ``RDZV_TLS_KEY`` and
+    ``RDZV_TLS_CA`` name the files of the certificates.
 
     Args:
-        params (RendezvousParameters): torch's, as ``torchrun`` makes them: endpoint, run, numbers of nodes, and options of
-            ``--rdzv-conf``, which are those of ``rdzv run``. A job token and certificates are those that the variables
-            RDZV_JOB_TOKEN_FILE, RDZV_TLS_CERT, RDZV_TLS_KEY and RDZV_TLS_CA name.
+        params (RendezvousParameters): parameters of torch, which ``torchrun`` creates: endpoint, run, numbers of nodes,
+            and options of ``--rdzv-conf``. The options are those of ``rdzv run``.
 
     Raises:
-        ValueError: an option cannot be what it is.
+        ValueError: an option has an invalid value.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
         self._run_id, self._backend = params.run_id, params.backend
         config = {key: str(value) for key, value in params.config.items() if value is not None}
-        # Of the static rendezvous, which torchrun says to every backend.
+        # torchrun passes these options of the static rendezvous to every backend.
         for name in ("rank", "timeout"):
             config.pop(name, None)
         self._native = Rendezvous(
@@ -82,7 +84,7 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         _, rank, world_size, host, port = self._run(self._native.join)
-        # The store of the round, which agents of `rdzv run` in it use in the same way.
+        # The store of the round, which agents of `rdzv run` in this round also use.
         store = PyStore(self._native.store())
         return RendezvousInfo(store, rank, world_size, RendezvousStoreInfo(host, port))
 
@@ -106,10 +108,10 @@ class RdzvRendezvousHandler(RendezvousHandler):
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """The entry point: gives torchrun the maker of handlers.
+    """Entry point that gives torchrun the class of handlers.
 
     Returns:
-        callable: makes an :class:`RdzvRendezvousHandler` of torch's parameters.
+        callable: the class :class:`RdzvRendezvousHandler`, which takes torch's parameters.
 
     Example:
         >>> from rdzv.torch.elastic import RdzvRendezvousHandler, handler

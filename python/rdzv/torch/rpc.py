@@ -1,11 +1,11 @@
-"""``BackendType.RDZV`` for programs of ``torch.distributed.rpc``.
+"""``BackendType.RDZV`` for programs that use ``torch.distributed.rpc``.
 
-Importing this module is all that a program needs, beside ``backend=rpc.BackendType.RDZV``. torch's agents cannot be made
-in Python, so the functions of torch's that stand directly above its agent are replaced by ones that ask which agent is
-there: with one of rdzv they call rdzv, else torch's own. ``uninstall()`` puts torch's back.
+A program needs only the import of this module and ``backend=rpc.BackendType.RDZV``. torch's agents cannot be created in
+Python. This module therefore replaces the functions of torch that directly use its agent. The replacements call rdzv
+while an agent of rdzv is in use, and torch's own functions otherwise. ``uninstall()`` restores torch's functions.
 
-Import it before ``from torch.distributed.rpc import RRef``. Function names and values of peers are trusted as torch
-trusts them (``functions="any"``); a job token or Unix sockets keep strangers out.
+Import the module before ``from torch.distributed.rpc import RRef``. Like torch, it trusts the function names and values
+of all peers (``functions="any"``). A job token or Unix sockets exclude unknown peers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["RdzvRpcBackendOptions", "uninstall"]
 T = TypeVar("T")
 _logger = logging.getLogger("rdzv.rpc")
 
-# `api` keeps its own: the methods of torch's references look them up there.
+# `api` keeps torch's own classes, because the methods of torch's references look them up there.
 _native_rref: Any = _replaced.original[torch_rpc, "PyRRef"]
 _native_generic_rref: Any = _replaced.original[torch_rpc, "RRef"]
 
@@ -46,14 +46,16 @@ UNSET = -1.0
 
 
 class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ignore[misc]
-    """Options for ``BackendType.RDZV``: torch's, and these. ``_transports`` and ``_channels`` are not used.
+    """Options for ``BackendType.RDZV``, in addition to the options of torch.
+
+    rdzv ignores ``_transports`` and ``_channels``.
 
     Args:
-        token (str | None): secret of all workers, 16 bytes or more.
+        token (str | None): secret of all workers, at least 16 bytes.
         tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM.
-        address (str | None): IP address of this host that the others reach.
-        lease (float | None): seconds that a member of a dynamic group may be silent.
-        **torch_options (object): those of ``TensorPipeRpcBackendOptions``.
+        address (str | None): IP address at which the other workers reach this host.
+        lease (float | None): longest time for which a member of a dynamic group may be silent, in seconds.
+        **torch_options (object): options of ``TensorPipeRpcBackendOptions``.
 
     Example:
         >>> from rdzv.torch.rpc import RdzvRpcBackendOptions
@@ -75,7 +77,7 @@ class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ign
 
 
 class TorchAgent:
-    """The agent that torch's functions see."""
+    """Adapter that torch's functions use as their agent."""
 
     def __init__(self, inner: RdzvAgent, store: Any) -> None:
         self.inner, self.store = inner, store
@@ -122,14 +124,17 @@ def _ours() -> TorchAgent:
 
 
 def _limit(timeout: float) -> float:
-    """torch's timeout as that of rdzv: -1 is the agent's, 0 none at all; less than that expires at once."""
+    """Converts a timeout of torch to a timeout of rdzv.
+
+    -1 selects the timeout of the agent, and 0 means no limit. Other negative values expire immediately.
+    """
     if timeout == 0:
         return math.inf
     return timeout if timeout == UNSET or timeout > 0 else 1e-6
 
 
 def _error(error: BaseException, timeout: float) -> BaseException:
-    """A failure as torch says it."""
+    """Converts an error to the type and the text that torch would raise."""
     if isinstance(error, rdzv.Deadline):
         seconds = _ours().inner._native.timeout if timeout == UNSET else timeout
         text = (
@@ -142,14 +147,17 @@ def _error(error: BaseException, timeout: float) -> BaseException:
 
 
 # References
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 _local = threading.local()
 _live: weakref.WeakSet[PyRRef] = weakref.WeakSet()
 
 
 class _Kind(type(Generic)):  # type: ignore[misc]
-    """References of both kinds are instances; a new one is of the agent that is there."""
+    """Metaclass that makes references of rdzv and of torch instances of one class.
+
+    A call of the class creates a reference of the agent that is in use.
+    """
 
     _torch: Any = None
 
@@ -166,7 +174,7 @@ class _Kind(type(Generic)):  # type: ignore[misc]
 
 
 class PyRRef(metaclass=_Kind):
-    """A reference, as torch has it."""
+    """Reference with the interface of torch."""
 
     _torch = _native_rref
 
@@ -253,7 +261,7 @@ class PyRRef(metaclass=_Kind):
         return api._rref_typeof_on_user(self, timeout, blocking)
 
     def _get_future(self) -> Any:
-        """Of the owner's word that it makes the value."""
+        """Returns a future that ends when the owner confirms the reference."""
         future: Any = torch.futures.Future()
         if self.is_owner():
             future.set_result(None)
@@ -284,7 +292,7 @@ class PyRRef(metaclass=_Kind):
             raise RuntimeError(str(error)) from None
 
     def _serialize(self) -> tuple[str, int]:
-        """Leaves the reference in a place of the thread, where the call that is made next takes it."""
+        """Stores the reference in a thread-local variable for the next call."""
         if not hasattr(_local, "sending"):
             _local.sending, _local.number = {}, 0
         _local.number += 1
@@ -309,12 +317,12 @@ class PyRRef(metaclass=_Kind):
 
 
 class RRef(PyRRef, Generic[T]):
-    """A reference, as torch has it."""
+    """Generic reference with the interface of torch."""
 
     _torch = _native_generic_rref
 
     def __class_getitem__(cls, item: Any) -> Any:
-        # TorchScript knows this type in annotations.
+        # In annotations, TorchScript recognizes only torch's own type.
         return _native_generic_rref[item]
 
 
@@ -323,7 +331,7 @@ for _class in (PyRRef, RRef):
 
 
 class _Carried:
-    """A reference in the arguments of a call."""
+    """Reference in the arguments of a call."""
 
     __slots__ = ("_rdzv_reference",)
 
@@ -332,7 +340,7 @@ class _Carried:
 
 
 def _taken() -> tuple[list[int], list[_Carried]]:
-    """The references that torch's pickler met since the last call of this thread."""
+    """Takes the references that torch's pickler found since the thread's last call."""
     sending = getattr(_local, "sending", None)
     if not sending:
         return [], []
@@ -353,11 +361,14 @@ def _deserialize(
 
 
 # Calls
-# ----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _check_policy() -> None:
-    """Pickles of torch's name whatever they like, so only the agent that is made here reads them."""
+    """Refuses torch's pickles, which can name any code, unless the policy is "any".
+
+    Only the agents that this module creates have that policy.
+    """
     if _values.policy.mode != "any":
         raise Refused("NoSuchMethod", "this worker does not take calls of torch.distributed.rpc")
 
@@ -373,14 +384,17 @@ def _mark(message: tuple[Any, ...]) -> _autograd.Mark | None:
 
 
 def _message(to: Any, pickled: bytes, tensors: list[Any]) -> tuple[Any, ...]:
-    """A call in torch's pickle; with a mark if it is made in a context of distributed autograd."""
+    """Message of a call in torch's pickle format.
+
+    In a context of distributed autograd, it also has a mark.
+    """
     context = _autograd.current()
     mark = () if context is None else (context.send(to.id, tensors),)
     return pickled, tensors, *_taken(), *mark
 
 
 class _Packer:
-    """Makes the message of a result, for a caller that called in a context of distributed autograd or in none."""
+    """Encoder of results; adds a mark for a call from a context of autograd."""
 
     def __init__(self, mark: _autograd.Mark | None) -> None:
         self.context = _autograd.joined(mark)
@@ -420,7 +434,7 @@ def _future_of(result: Any) -> Any:
 
 
 def _async(finish: Callable[[Any], Any], message: tuple[Any, ...]) -> Future[Any]:
-    """Runs a function that returns a future, and goes on with its result."""
+    """Runs a function that returns a future, and then processes the result."""
     after: Future[Any] = Future()
     result = _run(*message)
     if isinstance(result, internal.RemoteException):
@@ -465,7 +479,7 @@ _kept_udf_async._rdzv_async_execution = True  # type: ignore[attr-defined]
 
 @_functions.function(name="rdzv.torch.fetch")
 def _fetch(reference: Any, seconds: float, mark: _autograd.Mark) -> Future[Any]:
-    """Answers with the value of a reference, as a message of distributed autograd."""
+    """Returns the value of a reference as a message of distributed autograd."""
     _check_policy()
     native, pack = reference._rdzv_reference, _Packer(mark)
     after: Future[Any] = Future()
@@ -476,7 +490,7 @@ def _fetch(reference: Any, seconds: float, mark: _autograd.Mark) -> Future[Any]:
     try:
         native.local_value(1e-6)
     except rdzv.Deadline:
-        # The call that makes the value may need this thread.
+        # The call that creates the value may need this thread.
         threading.Thread(target=answer, args=(seconds,), daemon=True).start()
     except Exception:  # noqa: BLE001, it is the answer too
         answer(seconds)
@@ -516,7 +530,7 @@ def _operate(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any]) -> Any:
-    """The future of a call as one of torch."""
+    """Converts the future of a call to a future of torch."""
     other: Any = torch.futures.Future()
     context = _autograd.current()
 
@@ -525,11 +539,11 @@ def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any
             result = read(done.value())
         except BaseException as error:  # noqa: BLE001, it is the result
             failed = _error(error, timeout)
-            # torch carries exceptions only.
+            # A future of torch accepts only an `Exception`.
             set_outcome, outcome = other.set_exception, failed if isinstance(failed, Exception) else RuntimeError(repr(failed))
         else:
             set_outcome, outcome = other.set_result, result
-        # The callbacks of the future run here.
+        # The callbacks of the future run in this call, in the context of the caller.
         with _autograd.inside(context):
             set_outcome(outcome)
 
@@ -545,9 +559,10 @@ def _call(to: Any, function: Any, args: tuple[Any, ...], timeout: float, read: C
     return _torch_future(future, timeout, read)
 
 
-# Calls that wait. Their thread waits for the result itself, where a future of torch needs another
-# one that tells of it; and their message is one pickle. What needs more of torch (its profiler,
-# another pickler, futures of the callee's), and what our pickler refuses, goes the long way.
+# Synchronous calls. Their thread waits for the result, while a future of torch would need another
+# thread that sets its result. Their message is a single pickle. Calls that need more of torch (its
+# profiler, another pickler, futures of the callee) use torch's code, like calls that rdzv's pickler
+# refuses.
 
 _SYNC = api.RPCExecMode.SYNC
 _torch_invoke = _replaced.original[api, "_invoke_rpc"]
@@ -556,7 +571,7 @@ _CALL = "rdzv.torch.call"
 
 
 class _Arrived:
-    """A result, as `rpc_sync` asks for it."""
+    """Available result, with the method `wait` that `rpc_sync` calls."""
 
     __slots__ = ("value",)
 
@@ -568,7 +583,7 @@ class _Arrived:
 
 
 class _Long(tuple):  # type: ignore[type-arg]
-    """A result as torch's pickler has it."""
+    """Result in the format of torch's pickler."""
 
     __slots__ = ()
 
@@ -616,7 +631,10 @@ def _needs_torch(func: Any) -> bool:
 def _invoke_in_context(
     current: TorchAgent, to: Any, func: Any, operation: str | None, args: Any, kwargs: Any, timeout: float
 ) -> _Arrived:
-    """The same in a context of distributed autograd, in torch's pickle: its table has the tensors."""
+    """Makes a synchronous call in a context of distributed autograd.
+
+    The message is a pickle of torch, because its table has the tensors.
+    """
     to = api._to_worker_info(to)
     if operation is not None:
         message = _operation(to, operation, args, kwargs)
@@ -633,12 +651,12 @@ def _invoke_in_context(
 
 
 def _short(func: Any, args: Any, kwargs: Any) -> tuple[bytes, list[Any], list[Any]] | None:
-    """The message of a call; None if torch's pickler has to write it."""
+    """Message of a call; None if torch's pickler must write it."""
     try:
         if not args and not kwargs:
             return pickle.dumps((func, (), {}), 5), [], []
         return _values.dump((func, args, kwargs))
-    except Exception:  # noqa: BLE001, torch's pickler may do better, and has words of its own
+    except Exception:  # noqa: BLE001, torch's pickler may succeed, or raises torch's own error
         return None
 
 
@@ -646,7 +664,7 @@ def _read(body: Any, parts: list[Any], references: list[Any]) -> Any:
     try:
         return _values.load(body, parts, references)
     except AttributeError as error:
-        # As torch's pickler says it.
+        # The text is that of torch's pickler.
         missing = AttributeError(
             f"{error} Default RPC pickler does not serialize function code. Ensure that UDFs are defined on both caller "
             "and callee modules."
@@ -656,7 +674,7 @@ def _read(body: Any, parts: list[Any], references: list[Any]) -> Any:
 
 
 def _served(body: Any, parts: list[Any], references: list[Any]) -> tuple[bytes, list[Any], list[Any]]:
-    """Answers a call that waits."""
+    """Executes a synchronous call and returns the message of its result."""
     _check_policy()
     call = _read(body, parts, references)
     result = internal._run_function(call if isinstance(call, AttributeError) else internal.PythonUDF(*call))
@@ -674,13 +692,14 @@ def _invoke_rpc_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout:
     return _call(to, _udf_async if is_async else _udf, message, timeout, _unpacked)
 
 
-# Operations take parameters as tensors, which a pickle would copy.
+# A plain pickle would copy `Parameter`s. This pickler sends them as tensors, which operations
+# accept.
 _operands = internal._InternalRPCPickler()
 _operands._register_reducer(torch.nn.Parameter, _operands._tensor_reducer)
 
 
 def _operation(to: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The message of an operation of torch's that is called in a context of distributed autograd."""
+    """Message for a torch operation in a context of distributed autograd."""
     return _message(to, *_operands.serialize(internal.PythonUDF(_operate, (name, args, kwargs), {})))
 
 
@@ -737,7 +756,7 @@ def _pre_forward(module: Any, *inputs: Any, **kwargs: Any) -> Any:
 
 
 # The agent
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def torch_is_set() -> bool:
@@ -792,7 +811,7 @@ def _set_rpc_timeout(timeout: float) -> None:
 
 
 def _wait_all_workers(timeout: float = 0) -> None:
-    # A dynamic group has no workers that all know.
+    # In a dynamic group, no list of workers is known to all.
     if _ours().is_static_group:
         _replaced.original[api, "_wait_all_workers"](timeout)
 
@@ -805,17 +824,19 @@ def _rref_context_get_debug_info() -> dict[str, str]:
 
 def _install() -> None:
     _replaced.install({**vars(_autograd), **vars(_backward), **globals()}, lambda: _current is not None)
-    # torch's own references keep their place in its pickler.
+    # torch's pickler continues to handle torch's own references.
     pickler = internal._internal_rpc_pickler
     for kind in (_native_rref, _native_generic_rref):
         pickler._register_reducer(kind, pickler._py_rref_reducer)
 
 
 def uninstall() -> None:
-    """Puts torch's own functions back. The backend stays registered, and fails to be used.
+    """Restores torch's own functions.
+
+    The backend stays registered, but cannot be used any more.
 
     Raises:
-        RuntimeError: an agent of rdzv is there: ``shutdown()`` first.
+        RuntimeError: an agent of rdzv is in use. Call ``shutdown()`` first.
 
     Example:
         >>> import rdzv.torch.rpc
@@ -829,7 +850,10 @@ def uninstall() -> None:
 
 
 def _store(store: Any) -> rdzv.Store:
-    """A store of rdzv for the one that torch made: a client of its own where there is a server."""
+    """Store of rdzv for a store of torch.
+
+    If the store has a server, the result is a separate client of that server.
+    """
     if isinstance(store, rdzv.Store):
         return store
     if isinstance(store, dist.PrefixStore):
@@ -843,7 +867,8 @@ def _store(store: Any) -> rdzv.Store:
 
 def _prefix(store: Any) -> str:
     prefix = getattr(store, "prefix", None)
-    # It may be a method or not be there; all workers of a process count alike.
+    # In some versions of torch, `prefix` is a method or does not exist. The counter is the same in
+    # all workers.
     return prefix if isinstance(prefix, str) else f"rdzv_rpc_{torch_rpc._init_counter}"
 
 
@@ -889,5 +914,5 @@ def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_
 _install()
 if not backend_registry.backend_registered("RDZV"):
     backend_registry.register_backend("RDZV", _construct, _init)
-    # torch makes the enumeration anew, and keeps the old one here.
+    # torch creates a new enumeration, but keeps the old one in this module.
     torch_rpc.BackendType = backend_registry.BackendType  # type: ignore[misc]
