@@ -26,7 +26,7 @@ def premul_sum(factor):
             arrays only.
 
     Raises:
-        TypeError: the factor is no number.
+        TypeError: the factor is not a number.
 
     Example:
         >>> import rdzv
@@ -198,7 +198,7 @@ class Group:
     Attributes:
         rank (int): number of this process.
         world_size (int): number of ranks.
-        epoch (int): number of the group among those of its name.
+        epoch (int): number of the group among the groups of its name.
 
     Example:
         >>> import rdzv
@@ -217,7 +217,7 @@ class Group:
         """Returns the number of this process in the group, an int from 0.
 
         Returns:
-            int: the rank.
+            int: the rank, from 0.
 
         """
         return self._native.rank
@@ -406,7 +406,7 @@ class Group:
         """Copies the arrays of all ranks to the rank ``root``.
 
         Args:
-            output: at the root an array with ``world_size`` times the elements of ``input``, or a list of
+            output: at the root, an array with ``world_size`` times the elements of ``input``, or a list of
                 ``world_size`` arrays; None on the other ranks.
             input: array of any shape.
             root (int): rank that gets the arrays.
@@ -417,7 +417,7 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not fit, or ``output`` is on the wrong side.
+            ValueError: the sizes do not match, ``output`` is missing at the root, or another rank passes it.
 
         Example:
             >>> import rdzv
@@ -431,7 +431,7 @@ class Group:
 
         Args:
             output: array that gets the part of this rank.
-            input: at the root an array with ``world_size`` times the elements of ``output``, or a list of
+            input: at the root, an array with ``world_size`` times the elements of ``output``, or a list of
                 ``world_size`` arrays; None on the other ranks.
             root (int): rank that has the arrays.
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
@@ -441,7 +441,7 @@ class Group:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not fit, or ``input`` is on the wrong side.
+            ValueError: the sizes do not match, ``input`` is missing at the root, or another rank passes it.
 
         Example:
             >>> import rdzv
@@ -506,7 +506,7 @@ class Group:
         return _work(result, _source) if async_ else result
 
     def barrier(self, timeout=None, *, async_=False):
-        """Waits until all ranks have called it.
+        """Waits until all ranks have called this method.
 
         Args:
             timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
@@ -586,7 +586,7 @@ class Group:
             obj: any object that can be pickled; used only at the root.
             root (int): rank that has the object.
             trusted (bool): as for :meth:`all_gather_objects`.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the limit of the group.
 
         Returns:
             The object; at the root ``obj`` itself.
@@ -645,7 +645,8 @@ class Group:
         Operations of this rank that have not ended fail. Operations of ranks that wait for this one
         fail too.
 
-        Closing twice is allowed. Leaving a ``with`` block closes the group.
+        Unfinished operations of this rank fail, and also the operations of ranks that wait for this rank. A second call
+        does nothing. The end of a ``with`` block closes the group.
 
         Returns:
             None.

@@ -59,7 +59,7 @@ class ElasticAgent(ABC):
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """Agent that starts, watches and stops its workers through four methods of a subclass.
+    """Agent whose subclass starts, watches and stops the workers in four methods.
 
     The native agent does the rest: rendezvous, ranks, restarts and the exit barrier. The thread that calls :meth:`run`
     calls the methods, one at a time:
@@ -141,7 +141,7 @@ class SimpleElasticAgent(ElasticAgent):
         )
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Returns the group of the workers; other threads may call it during :meth:`run`.
+        """Returns the group of the workers, also for other threads during :meth:`run`.
 
         Args:
             role (str): role of the workers, or the default.

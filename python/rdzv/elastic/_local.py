@@ -18,7 +18,7 @@ _warned: "set[str]" = set()
 
 
 class LocalElasticAgent(ElasticAgent):
-    """Agent whose workers are processes of this node, under the native ``rdzv run``.
+    """Agent that runs its workers as processes of this node, with ``rdzv run``.
 
     Args:
         spec (WorkerSpec): specification of the workers. Its handler must come from :mod:`rdzv.rendezvous`.
@@ -89,7 +89,7 @@ class LocalElasticAgent(ElasticAgent):
         self._events: "str | None" = None
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Returns the group of the workers; other threads may call it during :meth:`run`.
+        """Returns the group of the workers, also for other threads during :meth:`run`.
 
         Args:
             role (str): role of the workers, or the default.
@@ -185,7 +185,7 @@ def read_events(path: str, group: WorkerGroup) -> None:
 
 
 def refuse_health_check_server(server: object) -> None:
-    """Refuses a server of the caller, which could not monitor the launcher's process."""
+    """Refuses a server of the caller, which cannot monitor the launcher."""
     if server is not None:
         raise ValueError(
             f"health_check_server is {server!r}: the native launcher has its own, which the variable"
@@ -194,7 +194,7 @@ def refuse_health_check_server(server: object) -> None:
 
 
 def start_of(start_method: str) -> str:
-    """Argument ``start`` of :func:`rdzv.launch` for torch's name of a start method."""
+    """Argument ``start`` of :func:`rdzv.launch` for a start method of torch."""
     if start_method not in ("spawn", "fork", "forkserver"):
         raise ValueError(f"start_method is {start_method!r}: it must be 'spawn', 'fork' or 'forkserver'")
     if start_method == "spawn":

@@ -55,7 +55,7 @@ class ErrorHandler:
         report_error(e)
 
     def record_failure(self, failure: "Any") -> None:
-        """Writes the error of a worker, and its exit code, to the file of this process.
+        """Writes a worker's error and exit code to the error file of this process.
 
         Args:
             failure (ProcessFailure): the failure.

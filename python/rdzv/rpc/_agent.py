@@ -202,7 +202,7 @@ class Agent(abc.ABC):
         Args:
             to (WorkerInfo): the worker.
             message (tuple): function, arguments and keyword arguments.
-            timeout (float): seconds; ``UNSET`` for the agent's own limit.
+            timeout (float): time limit in seconds; ``UNSET`` for the limit of the agent.
 
         Returns:
             Future: the future of the result.
@@ -440,7 +440,7 @@ class RdzvAgent(Agent):
             raise TypeError(text) from error
         request.reply(*content)
 
-    # Calls that are made
+    # Outgoing calls
     # --------------------------------------------------------------------------------------------
 
     def _outgoing(self, func: Any, args: Any, kwargs: Any) -> tuple[str, bytes, list[Any], list[RpcReference]]:
@@ -499,7 +499,7 @@ class RdzvAgent(Agent):
             self._to(to), name, body, parts, references, _timeout(timeout), _request.get()
         )
 
-    # As agents of any make
+    # Methods of `Agent`
     # ------------------------------------------------------------------------------------------
 
     def get_worker_info(self, name_or_id: str | int | WorkerInfo | None = None) -> WorkerInfo:

@@ -29,7 +29,7 @@ def init_rpc(
     *,
     store: Store | None = None,
 ) -> None:
-    """Makes this process a worker that calls others and is called.
+    """Makes this process a worker that calls other workers and serves their calls.
 
     With a world size, this returns when all workers have arrived. In a dynamic group, it returns
     when this worker has joined the others.
@@ -186,7 +186,7 @@ def rpc_sync(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Calls a function on a worker, and waits for its result.
+    """Calls a function on a worker and waits for its result.
 
     Arrays and tensors in arguments and results are not copied into the message. Leave them
     unchanged until the result has arrived.

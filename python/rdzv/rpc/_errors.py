@@ -1,4 +1,4 @@
-"""Failures of calls as exceptions, and exceptions as failures of calls."""
+"""Conversion between failed calls and exceptions."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class RRef(Generic[T]):
 
     Args:
         value (object): a value of this worker.
-        type_hint (type | None): as in torch; not used.
+        type_hint (type | None): ignored; torch has it.
 
     Raises:
         RuntimeError: this process has no agent.
@@ -80,7 +80,7 @@ class RRef(Generic[T]):
         """Returns True if the owner knows this reference.
 
         Returns:
-            bool: always True on the owner itself.
+            bool: always True on the owner.
         """
         return self._rdzv_reference.confirmed_by_owner
 
@@ -88,7 +88,7 @@ class RRef(Generic[T]):
         """Waits for the value, and returns a copy; on the owner the value itself.
 
         Args:
-            timeout (float): seconds. Default: the agent's.
+            timeout (float): time limit in seconds. Default: the limit of the agent.
 
         Returns:
             object: the value.

@@ -45,7 +45,7 @@ _ADMITTED = {
 class Policy:
     """Classes that a pickle may name, and functions that may be called.
 
-    ``mode`` is ``"registered"``, ``"importable"`` (then with ``packages``) or ``"any"``.
+    ``mode`` is ``"registered"``, ``"importable"`` (which needs ``packages``) or ``"any"``.
     """
 
     __slots__ = ("mode", "packages")

@@ -28,8 +28,8 @@ else:
     BackendValue.__doc__ = """Functions of a backend.
 
     Args:
-        construct_rpc_backend_options_handler (callable): makes options.
-        init_backend_handler (callable): makes an agent.
+        construct_rpc_backend_options_handler (callable): creates options.
+        init_backend_handler (callable): creates an agent.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType
@@ -130,10 +130,10 @@ def backend_registered(backend_name: str) -> bool:
     """Returns True if a backend has this name.
 
     Args:
-        backend_name (str): the name, compared exactly.
+        backend_name (str): the name; case matters.
 
     Returns:
-        bool: True if it was registered.
+        bool: True if it is registered.
 
     Example:
         >>> from rdzv.rpc.backend_registry import backend_registered
@@ -182,7 +182,7 @@ def register_backend(
 def construct_rpc_backend_options(
     backend: BackendType, rpc_timeout: float = 60.0, init_method: str = "env://", **kwargs: Any
 ) -> Any:
-    """Makes the options of a backend.
+    """Creates the options of a backend.
 
     Args:
         backend (BackendType): the backend.

@@ -27,7 +27,7 @@ def async_execution(fn: Callable[P, Future[R]]) -> Callable[P, R]:
         fn (callable): a function that returns a future.
 
     Returns:
-        callable: the function, marked. Called directly it still returns a future.
+        callable: the marked function. A local call of it still returns a future.
 
     Example:
         >>> from rdzv import rpc

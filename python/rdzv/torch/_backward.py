@@ -75,7 +75,7 @@ class Part:
     def __init__(self, sources: list[Source]) -> None:
         self.sources = sources
         self.is_running = False
-        # Messages and leaves whose gradients are still to be computed, with the sources of each.
+        # Messages and leaves without a computed gradient, with the sources of each.
         self.messages: dict[Any, list[Source]] = {}
         self.leaves: dict[Any, list[Source]] = {}
         for source in sources:
@@ -251,7 +251,7 @@ def _explore(context_id: int, number: int, retain_graph: bool, messages: list[in
 
 
 def _explored(at: Pass, ahead: dict[int, list[int]]) -> None:
-    """Follows the messages to their ends."""
+    """Finds all messages that a pass needs, on all workers."""
     me = _autograd._me()
     while ahead:
         found = []

@@ -1,4 +1,4 @@
-"""``rdzv://`` under ``torch.distributed.init_process_group``."""
+"""Scheme ``rdzv://`` for ``torch.distributed.init_process_group``."""
 
 from __future__ import annotations
 

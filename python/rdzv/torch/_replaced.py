@@ -94,7 +94,7 @@ _NEEDED = (
 
 
 def _check() -> None:
-    """Refuses a torch that lacks one of the names."""
+    """Raises an error if the installed torch lacks one of the names."""
     for module, name, wanted in _NEEDED:
         missing = [one for one in wanted if not hasattr(module, one)]
         if missing:

@@ -1,4 +1,4 @@
-"""Stores of rdzv as stores of torch."""
+"""Adapters that make stores of rdzv usable as stores of torch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PyStore(dist.Store):
         inner (rdzv.Store): store that is called.
 
     Raises:
-        TypeError: ``inner`` is no store of rdzv.
+        TypeError: ``inner`` is not a store of rdzv.
 
     Example:
         >>> import rdzv.torch
@@ -136,7 +136,7 @@ class PyStore(dist.Store):
     getNumKeys = num_keys
 
     def list_keys(self) -> list[str]:
-        """Returns all keys, in no order."""
+        """Returns all keys in arbitrary order."""
         return self._inner.list_keys()
 
     def append(self, key: str, value: str | bytes) -> None:

@@ -1,7 +1,7 @@
 """Backend ``rdzv`` of ``torch.distributed``, for tensors on the CPU.
 
-torch finds it by the entry point ``torch.distributed.backends``: ``init_process_group("rdzv")``,
-``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` need no import.
+torch finds the backend through the entry point ``torch.distributed.backends``. ``init_process_group("rdzv")``,
+``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` therefore need no import.
 """
 
 import threading

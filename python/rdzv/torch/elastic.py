@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RdzvRendezvousHandler", "handler"]
 
-# torch's agent catches torch's classes.
+# torch's agent catches only torch's classes.
 _CLASSES = {
     rdzv.rendezvous.RendezvousClosedError: RendezvousClosedError,
     rdzv.rendezvous.RendezvousConnectionError: RendezvousConnectionError,

@@ -1,4 +1,4 @@
-"""``BackendType.RDZV`` for programs of ``torch.distributed.rpc``.
+"""``BackendType.RDZV`` for programs that use ``torch.distributed.rpc``.
 
 A program only needs to import this module and to pass ``backend=rpc.BackendType.RDZV``. torch's
 agents cannot be made in Python, so this module replaces the torch functions directly above the
@@ -494,7 +494,7 @@ def _fetch(reference: Any, seconds: float, mark: _autograd.Mark) -> Future[Any]:
     try:
         native.local_value(1e-6)
     except rdzv.Deadline:
-        # The call that makes the value may need this thread.
+        # The call that creates the value may need this thread.
         threading.Thread(target=answer, args=(seconds,), daemon=True).start()
     except Exception:  # noqa: BLE001, it is the answer too
         answer(seconds)
@@ -547,7 +547,7 @@ def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any
             set_outcome, outcome = other.set_exception, failed if isinstance(failed, Exception) else RuntimeError(repr(failed))
         else:
             set_outcome, outcome = other.set_result, result
-        # The callbacks of the future run here.
+        # The callbacks of the future run in this call, in the context of the caller.
         with _autograd.inside(context):
             set_outcome(outcome)
 
@@ -696,7 +696,8 @@ def _invoke_rpc_python_udf(to: Any, pickled: bytes, tensors: list[Any], timeout:
     return _call(to, _udf_async if is_async else _udf, message, timeout, _unpacked)
 
 
-# Operations take parameters as tensors, which a pickle would copy.
+# A plain pickle would copy `Parameter`s. This pickler sends them as tensors, which operations
+# accept.
 _operands = internal._InternalRPCPickler()
 _operands._register_reducer(torch.nn.Parameter, _operands._tensor_reducer)
 
