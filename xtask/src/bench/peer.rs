@@ -27,13 +27,13 @@ impl Peer {
 
     /// Sends one line.
     pub(super) fn tell(&mut self, what: &str) -> anyhow::Result<()> {
-        writeln!(self.questions, "{what}").with_context(|| format!("the process no longer reads '{what}'"))
+        writeln!(self.questions, "{what}").with_context(|| format!("cannot send '{what}'"))
     }
 
     /// Reads the next line of the process and parses it as JSON.
     pub(super) fn answer(&mut self) -> anyhow::Result<Value> {
         let line = self.line()?;
-        serde_json::from_str(&line).with_context(|| format!("the process answered '{}'", line.trim()))
+        serde_json::from_str(&line).with_context(|| format!("bad answer: '{}'", line.trim()))
     }
 
     /// Sends one line, and returns the answer as JSON.

@@ -101,7 +101,7 @@ impl Starts {
                 format!("only {} of {world} workers have started", started.len())
             })?;
             let start: Start =
-                serde_json::from_slice(&message[..length]).context("a worker sent an invalid message")?;
+                serde_json::from_slice(&message[..length]).context("a worker sent bad data")?;
             if start.time > after {
                 started.insert(start.rank, start);
             }
