@@ -1,4 +1,4 @@
-"""Fails in rank 1, whose process ends slowly; other ranks lose their connection."""
+"""Fails in rank 1, whose process ends slowly, while others lose connections."""
 
 import threading
 import time
