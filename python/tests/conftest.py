@@ -1,4 +1,4 @@
-"""Tests of the installed Python package. Run by `cargo xtask test`.
+"""Tests of the installed Python package, which `cargo xtask test` runs.
 
 A test may not see the sources: it would not notice what is missing in the package.
 """
@@ -14,15 +14,14 @@ import pytest
 import rdzv
 
 SOURCES = Path(__file__).resolve().parents[1]
-# Of one test. Native calls cannot always be interrupted from Python, so at the end of it the whole
-# run ends, with the stacks of all threads.
+# Time limit of one test. Python cannot interrupt all native calls, so after this time the whole run
+# ends and prints the stacks of all threads.
 LIMIT_SECONDS = 600 + int(os.environ.get("RDZV_TEST_CALLS", "0")) // 1000
 
 if SOURCES in Path(rdzv.__file__).resolve().parents or str(SOURCES) in sys.path:
     pytest.exit(f"rdzv is imported from {rdzv.__file__}: run `cargo xtask python`, and take python/ off the path", 4)
 
-# A shell that starts the tests with `&` has them ignore SIGINT, and a program that they start would
-# inherit that.
+# Tests that a shell starts with `&` ignore SIGINT, and so would the programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # PyTorch prints a native stack for every error that a test provokes.
@@ -30,7 +29,10 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def pytest_generate_tests(metafunc):
-    """Repeats tests with the mark `accident(rounds=1)`: RDZV_TEST_ROUNDS times, or so often if nothing is said."""
+    """Repeats tests with the mark `accident(rounds=1)`.
+
+    The number of rounds is RDZV_TEST_ROUNDS, or that of the mark.
+    """
     mark = metafunc.definition.get_closest_marker("accident")
     if mark is not None:
         rounds = int(os.environ.get("RDZV_TEST_ROUNDS", 0)) or mark.kwargs.get("rounds", 1)
@@ -40,7 +42,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def accident_round(request):
-    """The round of a test that is an accident."""
+    """Number of the round of a repeated test."""
     return request.param
 
 
@@ -52,7 +54,7 @@ def bounded():
 
 
 def pytest_sessionfinish(session, exitstatus):
-    # Words for `-k` are meant for one of several suites.
+    # An expression for `-k` may match tests of another suite only.
     if session.config.option.keyword and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK
 

@@ -6,7 +6,9 @@ HELD = []
 
 
 def free_port():
-    """A port at which nobody listens. It stays bound until this process ends, so that nobody else gets it.
+    """Port without a listener.
+
+    It stays bound until this process ends, so that no other process gets it.
 
     Stores and most servers set SO_REUSEADDR, and can listen at it nevertheless.
     """

@@ -1,4 +1,7 @@
-"""Several ranks of one test: as threads, where they only need a group; as forked processes; as programs."""
+"""Several ranks of one test: as threads, as forked processes, or as programs.
+
+Threads are enough for ranks that need only a group.
+"""
 
 import multiprocessing
 import os
@@ -11,22 +14,21 @@ import traceback
 
 import rdzv
 
-# So many calls make nothing grow; a second for each thousand of them more than those of a usual
-# run.
+# Number of calls of the tests for memory growth. The time limit has one second for each thousand.
 CALLS = int(os.environ.get("RDZV_TEST_CALLS", "20000"))
 LIMIT_SECONDS = 60 + CALLS // 1000
 
 
 def resident(pid="self"):
-    """The memory of a process, in bytes."""
+    """Resident memory of a process, in bytes."""
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def threads(count, function, *, timeout=30.0, name="default"):
-    """Runs ``function(group)`` for each rank, in threads of this process. Returns the results by rank.
+    """Runs ``function(group)`` for each rank, in threads of this process.
 
-    An exception of one rank is raised here; those that others get because of it are not.
+    Returns the results by rank. Raises only the first exception, because it can cause exceptions in other ranks.
     """
     store = rdzv.HashStore()
     results = [None] * count
@@ -51,7 +53,10 @@ def threads(count, function, *, timeout=30.0, name="default"):
 
 
 def processes(count, function, *args):
-    """Runs ``function(rank, count, *args)`` in forked processes. Returns the results by rank."""
+    """Runs ``function(rank, count, *args)`` in forked processes.
+
+    Returns the results by rank.
+    """
     context = multiprocessing.get_context("fork")
     pipes, ranks = [], []
 
@@ -60,7 +65,7 @@ def processes(count, function, *args):
             result = True, function(rank, count, *args)
         except BaseException:  # noqa: BLE001, raised by the parent
             result = False, traceback.format_exc()
-        # Not by `send`: torch would share the memory of tensors, which ends with this process.
+        # `send` would let torch share the memory of tensors, which ends with this process.
         pipe.send_bytes(pickle.dumps(result))
         sys.stdout.flush()
         os._exit(0)
@@ -87,7 +92,7 @@ def processes(count, function, *args):
 
 
 class Program:
-    """A Python program with an end that the test decides."""
+    """Python program that the test can end at any time."""
 
     def __init__(self, source, *args):
         command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(source), *map(str, args)]
@@ -98,12 +103,12 @@ class Program:
         return self.process.stdout.readline().strip()
 
     def go(self):
-        """Lets a program go on that reads a line."""
+        """Sends a line to the program, which waits for it."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def end(self):
-        """Returns exit code, standard output and standard error."""
+        """Waits for the end; returns exit code, standard output and standard error."""
         out, err = self.process.communicate(timeout=LIMIT_SECONDS)
         return self.process.returncode, out, err
 

@@ -340,7 +340,7 @@ class _Carried:
 
 
 def _taken() -> tuple[list[int], list[_Carried]]:
-    """Takes the references that torch's pickler found since the thread's last call."""
+    """Takes the references that torch's pickler found since this thread's last use."""
     sending = getattr(_local, "sending", None)
     if not sending:
         return [], []
@@ -365,7 +365,7 @@ def _deserialize(
 
 
 def _check_policy() -> None:
-    """Refuses torch's pickles, which can name any code, unless the policy is "any".
+    """Refuses torch's pickles, which can name any code, except with policy "any".
 
     Only the agents that this module creates have that policy.
     """

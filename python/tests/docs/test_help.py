@@ -1,4 +1,4 @@
-"""What `help()` says of each public class, function and property."""
+"""Text of `help()` for each public class, function and property."""
 
 import doctest
 import enum
@@ -9,9 +9,9 @@ import pytest
 
 import rdzv
 
-# Modules whose public names are those of `__all__`.
+# Modules whose `__all__` lists their public names.
 MODULES = ["rdzv", "rdzv.elastic", "rdzv.rendezvous", "rdzv.rpc", "rdzv.rpc.backend_registry", "rdzv.testing", "rdzv.torch", "rdzv.worker"]
-# One line is all that there is to say of them.
+# One line is enough for these.
 SHORT = (property, Exception)
 
 
@@ -62,16 +62,16 @@ def test_it_is_described(name):
     if inspect.isclass(value) and issubclass(value, Exception):
         return
     wanted = parameters(value)
-    # Nobody makes one by hand, and the members of an enumeration are all that there are.
+    # Users create neither a `Work` nor members of an enumeration.
     if wanted and value is not rdzv.Work and not is_enumeration(value):
         assert "Args:" in text, "the arguments are not described"
         for parameter in wanted:
             described = (f"{parameter} (", f"{parameter}, ", f"{parameter}: ")
             assert any(form in text for form in described), f"{parameter} has no type and meaning"
-    # The methods that torch knows have torch's descriptions.
+    # torch describes the methods of its interface.
     if name.startswith("rdzv.torch.PyStore."):
         return
-    # A method is shown by the example of its class, unless its own text has one.
+    # The example of a class also shows its methods, so a method needs no example.
     if wanted and owner is None and not is_enumeration(value) and value is not rdzv.Work:
         assert "Example:" in text, "there is no example"
     result = inspect.signature(value).return_annotation if not inspect.isclass(value) and callable(value) else None

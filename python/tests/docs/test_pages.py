@@ -1,7 +1,7 @@
-"""Each example of the documentation, from the installed wheel, in as many processes as it says.
+"""Test of each example of the documentation with the installed wheel.
 
-An example is a fenced block of Python. Its first comment says how many ranks it has: `# ranks: 2`. More than
-one are started by the launcher.
+An example is a fenced block of Python. Its first comment has its number of ranks: `# ranks: 2`. The launcher starts
+examples with several ranks.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`SimpleElasticAgent`: four methods of a class of one's own, driven by the native agent."""
+"""`SimpleElasticAgent`: the native agent calls four methods of a subclass."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def spec(workers=2, **settings):
 
 
 class Threads(SimpleElasticAgent):
-    """Its workers are threads that call `work(worker, stop)`."""
+    """Agent whose workers are threads that call `work(worker, stop)`."""
 
     def __init__(self, spec, work, **settings):
         super().__init__(spec, **settings)
@@ -173,7 +173,7 @@ def test_ids_that_are_missing_end_the_run():
 
 
 def on_two_nodes(work):
-    """The results of two agents, with one worker and with two."""
+    """Results of two agents, one with one worker and one with two."""
     endpoint = f"127.0.0.1:{free_port()}"
     results = {}
 
@@ -200,7 +200,7 @@ def test_agents_share_the_store_of_the_round():
         store = agent.get_worker_group().store
         assert isinstance(store, rdzv.Store) and repr(store) == "WorkerGroup.store"
         store.set(f"of {worker.global_rank}", str(worker.global_rank))
-        # A wait in the store itself would keep the other worker of the node from it.
+        # A wait in the store object would block the other worker of the node, so each uses a clone.
         with store.clone() as own:
             assert own.get("of 2", timeout=30) == b"2"
             total = own.add("arrived", 1)

@@ -1,4 +1,7 @@
-"""`rdzv.elastic` beside `torch.distributed.elastic`: the same signatures, and the same results of one program."""
+"""Comparison of `rdzv.elastic` with `torch.distributed.elastic`.
+
+Signatures, and the results of one program, are the same.
+"""
 
 import inspect
 import json
@@ -39,7 +42,7 @@ PAIRS = [
     (rendezvous.RendezvousHandlerRegistry, rdzv.rendezvous.RendezvousHandlerRegistry),
 ]
 
-# Methods that torch has and rdzv has not, with the reason.
+# Methods that only torch has, with the reason.
 ABSENT = {
     "LogsSpecs.reify": "the native launcher lays out the folder",
     "DefaultLogsSpecs.reify": "the native launcher lays out the folder",
@@ -56,7 +59,7 @@ def parameters(of, name):
     for parameter in inspect.signature(of).parameters.values():
         default = parameter.default
         if default is not inspect.Parameter.empty:
-            # A field that is made anew for each object.
+            # The default of this field is a new object each time.
             default = None if repr(default) == "<factory>" else default
             default = DEFAULTS.get(f"{name}.{parameter.name}", default)
             default = int(default) if isinstance(default, int) else default
@@ -126,8 +129,8 @@ def restarted(folder):
     path = os.path.join(folder, os.environ["RANK"])
     if not os.path.exists(path):
         open(path, "w").close()
-        # The other worker has to have failed in this attempt as well, or it fails for the first
-        # time in the next one.
+        # The other worker must fail in this attempt too. Otherwise it fails for the first time in
+        # the next one.
         while len(os.listdir(folder)) < int(os.environ["WORLD_SIZE"]):
             time.sleep(0.005)
         raise ValueError("the first time")
@@ -167,10 +170,10 @@ def test_one_program_has_the_same_results(tmp_path):
     theirs, ours = results["torch"], results["rdzv"]
     for one, other in zip(theirs, ours):
         if one.get("signal") == "SIGKILL":
-            # The text names the process.
+            # The text has the process id, which differs.
             assert one.pop("message").split(" received")[0] == other.pop("message").split(" received")[0]
         if one.get("exitcode") in (9, -9):
-            # Both workers end alike, and which of them is the first is chance.
+            # Both workers end in the same way, and either of them can be the first.
             for key in ("rank", "local_rank"):
                 one.pop(key), other.pop(key)
         assert other == one

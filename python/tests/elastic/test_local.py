@@ -56,7 +56,7 @@ def test_an_agent_runs_functions_and_shows_its_group():
     assert group.state is WorkerState.SUCCEEDED and (group.group_rank, group.group_world_size) == (0, 1)
     assert [worker.global_rank for worker in group.workers] == [0, 1] and group.master_addr == "127.0.0.1"
     assert all(isinstance(worker.id, int) for worker in group.workers)
-    # It is in the launcher's process.
+    # The native agent, which has the store, is in the launcher's process.
     assert group.store is None
 
 

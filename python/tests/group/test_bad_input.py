@@ -1,4 +1,4 @@
-"""Wrong arguments are refused before anything is sent, and the group is good afterwards."""
+"""Refusal of wrong arguments before anything is sent; the group stays usable."""
 
 import math
 import os
@@ -183,8 +183,8 @@ def test_a_nested_call_in_a_callback_of_the_same_group():
                 caught.append(str(error))
             inside.set()
 
-        # The first operation waits for the other rank, so that the callback is there before its
-        # end.
+        # The first operation waits for the other rank, so that the callback is registered before
+        # the operation ends.
         if group.rank == 1:
             hold.wait(0.2)
         work = group.barrier(async_=True)
@@ -194,8 +194,8 @@ def test_a_nested_call_in_a_callback_of_the_same_group():
         group.barrier()
         return caught
 
-    # At the rank whose operation had ended before, the callback runs on the calling thread, where
-    # it may wait. So one that is refused says why.
+    # If the operation had ended earlier, the callback runs on the calling thread, where it may wait.
+    # An error must name its reason.
     for caught in threads(1, rank):
         assert all("callback of the same group" in text for text in caught)
 

@@ -1,4 +1,4 @@
-"""Failures of groups: who is named, what is raised, and that nothing hangs."""
+"""Failures of groups: the named rank, the exception, and no hang."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ RANK = """
     group = rdzv.Group(rdzv.TCPStore("127.0.0.1", port), rank, world, timeout=30)
     group.barrier()
     print("joined", flush=True)
-    # Nobody goes before all have come.
+    # No rank returns before all ranks have arrived.
     sys.stdin.readline()
 """
 
@@ -33,7 +33,7 @@ def test_calls_that_differ_name_both():
 
     results = threads(2, rank)
     assert [result[:2] for result in results] == [("mismatch", 1), ("mismatch", 0)]
-    # Whoever hears of the other's call first names both.
+    # The rank that first receives the other rank's call names both.
     assert any("3 x f32" in text and "4 x f64" in text for _, _, text in results)
 
 

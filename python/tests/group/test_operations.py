@@ -1,4 +1,4 @@
-"""Operations of a group on arrays, as results of numpy say what they should be."""
+"""Operations of a group on arrays, compared with the results of numpy."""
 
 import asyncio
 import threading
@@ -256,7 +256,8 @@ def test_work_can_be_awaited():
 def test_threads_of_one_rank_come_one_after_another():
     def rank(group):
         arrays = [np.ones(100) for _ in range(4)]
-        # The same order of calls on all ranks: one size, so that any order will do.
+        # All ranks must make the same calls in the same order. All calls are equal here, so any
+        # order is right.
         callers = [threading.Thread(target=group.all_reduce, args=(array,)) for array in arrays]
         for caller in callers:
             caller.start()
@@ -275,7 +276,7 @@ def test_a_tensor_of_torch_and_bfloat16_through_dlpack():
         group.all_reduce(tensor)
 
         class Other:
-            """What is no tensor, but has the interface."""
+            """Array with the interface of a tensor, but of another class."""
 
             def __init__(self, of):
                 self.__dlpack__, self.__dlpack_device__ = of.__dlpack__, of.__dlpack_device__

@@ -1,4 +1,4 @@
-"""The examples of the pages on groups, as many processes as their first comment says."""
+"""Examples of the pages on groups, with the number of ranks in their first comment."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ def test_an_example_runs(server, block):
         "MASTER_ADDR": server.host,
         "MASTER_PORT": str(server.port),
         "WORLD_SIZE": str(ranks),
-        # As the launcher says it: the store is there already.
+        # The launcher sets this variable too: the store exists already.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
     }

@@ -1,4 +1,4 @@
-"""The check of wheels that are given away can find something."""
+"""Test that the check of released wheels finds defects."""
 
 import importlib.util
 import zipfile

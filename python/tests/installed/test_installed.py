@@ -1,4 +1,4 @@
-"""The package as it is installed: what comes along, what is loaded, what runs."""
+"""Installed package: its files, the modules that it loads, and its programs."""
 
 import os
 import subprocess
@@ -26,8 +26,8 @@ def python(*arguments, **options):
 
 
 def test_import_loads_no_module_that_takes_long():
-    # Without `site`, which loads what the folders of the environment ask for; so these are given by
-    # hand.
+    # `-S` omits `site`, which loads modules that the environment's folders request. The program
+    # therefore adds the folder of rdzv.
     folder = str(Path(rdzv.__file__).parents[1])
     program = f"import sys; sys.path.append({folder!r}); import rdzv; print(*sys.modules)"
     finished = python("-I", "-S", "-c", program)

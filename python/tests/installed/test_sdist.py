@@ -1,4 +1,4 @@
-"""The source distribution: all that a wheel is built from, where there is no checkout."""
+"""Source distribution: it has all files for building a wheel without a checkout."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def test_an_sdist_has_what_a_wheel_is_built_from(tmp_path):
     (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
     for name in ("LICENSE-MIT", "LICENSE-APACHE", "Cargo.lock", ".cargo/config.toml", "python/rdzv/_rdzv.pyi"):
         assert (source / name).is_file(), name
-    # The backend works there, with the launcher's crate in the workspace.
+    # The build backend works in the unpacked folder, with the launcher's crate in the workspace.
     backend(METADATA, source, tmp_path / "metadata")
     assert list((tmp_path / "metadata").glob("rdzv-*.dist-info/METADATA"))
     command = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]

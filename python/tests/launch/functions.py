@@ -1,4 +1,4 @@
-"""Functions that tests have workers call."""
+"""Functions that the workers of tests call."""
 
 import os
 import signal
@@ -42,7 +42,10 @@ def not_to_be_pickled():
 
 
 def write_pid_and_wait(folder):
-    """Leaves its process id and that of a child of its own, then waits. Ignores SIGTERM and SIGINT."""
+    """Writes the ids of this process and of a child, then waits.
+
+    It ignores SIGTERM and SIGINT.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     import subprocess
@@ -60,7 +63,7 @@ def big(value):
 
 
 class OfTheWorker(Exception):
-    """An exception that can be made in a worker only."""
+    """Exception that can be created only in a worker."""
 
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")

@@ -1,4 +1,4 @@
-"""A function of a module that imports nothing but `sys`."""
+"""Module with one function that imports only `sys`."""
 
 import sys
 

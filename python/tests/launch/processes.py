@@ -1,11 +1,11 @@
-"""Looking at processes from outside."""
+"""Tools that inspect other processes."""
 
 import os
 import time
 
 
 def is_alive(pid):
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Returns True if a process runs and is not a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
@@ -22,7 +22,7 @@ def await_that(condition, what, seconds=20.0):
 
 
 def descendants(of=None):
-    """The processes below one: `{pid: command}`."""
+    """Descendants of a process: `{pid: command}`."""
     of = os.getpid() if of is None else of
     parents = {}
     for name in os.listdir("/proc"):

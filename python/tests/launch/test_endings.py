@@ -1,4 +1,4 @@
-"""No process is left, whatever ends the caller: SIGKILL, Ctrl-C, an exception; and again and again."""
+"""Ends of a caller: no process remains after SIGKILL, Ctrl-C or an exception."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ except KeyboardInterrupt:
 
 
 class Caller:
-    """A process that launches two workers, each with a child in a session of its own."""
+    """Process that launches two workers, each with a child in a separate session."""
 
     def __init__(self, folder):
         folder.mkdir()
@@ -71,7 +71,7 @@ def test_the_folder_of_a_caller_that_was_killed_goes_with_the_next_launch(tmp_pa
     killed.process.communicate()
     assert present() == both
     assert rdzv.launch("math:factorial", (3,), nprocs=1)[0] == 6
-    # That of a caller that runs stays.
+    # The folder of the caller that still runs remains.
     assert {path.name.split("-")[2] for path in present()} == {str(running.process.pid)}
     running.process.send_signal(signal.SIGINT)
     assert running.process.communicate(timeout=30)[0] == "interrupted\n"
@@ -117,7 +117,7 @@ def test_the_third_ctrl_c_waits_for_nobody(tmp_path):
             pass
     process.kill()
     process.communicate()
-    # The second one would have left 15 s.
+    # After only two of them, the workers would have had 15 s.
     assert time.monotonic() - begin < 10
     await_that(lambda: not any(is_alive(pid) for pid in below), "the end of all", 5.0)
 

@@ -1,4 +1,4 @@
-"""What `rdzv.launch` returns, raises and refuses."""
+"""Results, exceptions and refusals of `rdzv.launch`."""
 
 import os
 import pickle

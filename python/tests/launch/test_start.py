@@ -1,4 +1,4 @@
-"""Which functions travel, and how: by name, through the main file, as code."""
+"""Ways to send a function: by name, through the main file, as code."""
 
 import subprocess
 import sys

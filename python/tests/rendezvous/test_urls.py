@@ -1,4 +1,4 @@
-"""URLs by which workers meet, beside PyTorch's own handlers, and with them in one rendezvous."""
+"""Rendezvous by URL, compared with PyTorch's handlers and together with them."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def no_variables(monkeypatch):
 
 
 def met(rank, count, functions, url, how):
-    """Takes part with the implementation of this rank; each sees what the others write."""
+    """Joins with the implementation of this rank and reads what other ranks write."""
     arguments = {}
     if how == "arguments":
         arguments = {"rank": rank, "world_size": count}
@@ -42,7 +42,7 @@ def met(rank, count, functions, url, how):
     store, own, size = next(functions[rank](url, timeout=timedelta(seconds=30), **arguments))
     store.set(f"from {own}", str(os.getpid()))
     others = [bytes(store.get(f"from {other}")).decode() for other in range(count)]
-    # Rank 0 may host it, so it stays until the others have read.
+    # Rank 0 may host the store, so it stays until the other ranks have read.
     store.add("read", 1)
     while own == 0 and store.add("read", 0) < count:
         pass
@@ -93,7 +93,7 @@ def test_what_is_missing_has_the_class_and_text_of_torch(url):
 
 
 def test_what_torch_answers_otherwise():
-    """Differences from torch, which `migrating.md` lists."""
+    """Differences from torch that `migrating.md` lists."""
     for wrong in ({"rank": 0.5}, {"world_size": "2"}):
         assert refused(TORCHS, "env://", **wrong)[0] is RuntimeError
         assert refused(OURS, "env://", **wrong)[0] is TypeError
@@ -104,9 +104,9 @@ def test_what_torch_answers_otherwise():
     with pytest.raises(IndexError):
         next(TORCHS("tcp://h:1?rank"))
     assert "'rank' of the query" in refused(OURS, "tcp://h:1?rank")[1]
-    # A port that only rank 0 would know.
+    # Only rank 0 would know the port that it gets for 0.
     assert "port 0" in refused(OURS, "tcp://127.0.0.1:0?rank=0&world_size=2")[1]
-    # A number that is none.
+    # An invalid rank.
     assert "rank must be from 0" in refused(OURS, "tcp://h:1?rank=-3&world_size=1")[1]
     assert refused(OURS, "env://", rank=-2)[0] is ValueError
 
@@ -151,7 +151,7 @@ def test_control_c_ends_the_wait_for_the_others(port):
     """
     with Program(source) as program:
         pid = int(program.line())
-        # It joins in the meantime; an interrupt before that is as good.
+        # The program joins during this time. An interrupt before that must work too.
         time.sleep(0.3)
         os.kill(pid, signal.SIGINT)
         assert program.line() == "interrupted"
@@ -164,7 +164,7 @@ def native(rank, count, url, arguments):
     assert isinstance(store, rdzv.TCPStore)
     store.set(f"from {own}", b"")
     store.wait([f"from {other}" for other in range(size)])
-    # All have read. The one that hosts it may go before the others have this answer.
+    # All ranks have read. The rank that hosts the store may end before the others get this answer.
     try:
         store.barrier("read", size)
     except rdzv.StoreError as error:
@@ -197,7 +197,7 @@ def collective(rank, count, port, arguments):
     dist.init_process_group("gloo", init_method=f"rdzv://127.0.0.1:{port}/job", world_size=count, **arguments[rank])
     seen = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(seen)
-    # gloo needs the store no more once all are here.
+    # gloo does not need the store after all ranks have arrived.
     dist.barrier()
     own = dist.get_rank()
     dist.destroy_process_group()

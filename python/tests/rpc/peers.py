@@ -1,4 +1,7 @@
-"""Groups of workers for tests: each worker is a process, which runs a function of its own and then shuts down."""
+"""Groups of workers for tests.
+
+Each worker is a process that runs one function and then shuts down.
+"""
 
 import ctypes
 import os
@@ -17,7 +20,7 @@ LIMIT_SECONDS = 240 + CALLS // 1000
 
 
 def group(functions, *, options=None, world_size=None, graceful=True, expect=None):
-    """Runs one function per worker, `function(server address)` is called after `init_rpc`. Returns what they return.
+    """Runs one function per worker, after `init_rpc`, and returns the results.
 
     Workers are named w0, w1, ... and are forked, so that functions may be local.
     """
@@ -74,7 +77,7 @@ def _worker(port, rank, world_size, function, options, graceful, pipe):
 
 
 def until(condition, what, seconds=30):
-    """Waits for something that another thread does, of which nobody is told."""
+    """Polls for a change by another thread that sends no notification."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what

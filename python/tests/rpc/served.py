@@ -1,4 +1,4 @@
-"""Functions and classes that workers of the tests offer."""
+"""Functions and classes that the workers of the tests serve."""
 
 import asyncio
 import dataclasses
@@ -55,7 +55,7 @@ def fail_because():
 
 
 class Own(Exception):
-    """Not registered, so nobody may unpickle it."""
+    """Unregistered class, which no worker may unpickle."""
 
 
 @rpc.function
@@ -79,7 +79,10 @@ released = threading.Event()
 
 @rpc.function
 def until_released():
-    """Is told that nobody waits for it, and ends when the caller says so: a late caller would get a result at its deadline."""
+    """Waits for the cancellation of its call, and then until the caller releases it.
+
+    Without the release, a late caller would get a result at its deadline.
+    """
     while not rpc.is_cancelled():
         time.sleep(0.005)
     flags["cancelled"] = True
@@ -106,7 +109,7 @@ def who():
 
 @rpc.function
 def chain(names):
-    """Calls on along the names."""
+    """Calls the workers of a list, each through the one before it."""
     if not names:
         return [rpc.get_worker_info().name]
     return [rpc.get_worker_info().name, *rpc.rpc_sync(names[0], chain, args=(names[1:],))]
@@ -195,7 +198,7 @@ def die():
 
 @rpc.function
 def forks(value):
-    """Its child tries to answer the call. Returns what that came to."""
+    """Lets a forked child try to answer the call, and returns the child's exit code."""
     request = rpc._agent._request.get()
     child = os.fork()
     if child == 0:
