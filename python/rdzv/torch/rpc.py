@@ -340,7 +340,7 @@ class _Carried:
 
 
 def _taken() -> tuple[list[int], list[_Carried]]:
-    """Takes the references that torch's pickler found since this thread's last use."""
+    """Takes the references that torch's pickler found since the last call."""
     sending = getattr(_local, "sending", None)
     if not sending:
         return [], []

@@ -194,8 +194,8 @@ def test_a_nested_call_in_a_callback_of_the_same_group():
         group.barrier()
         return caught
 
-    # If the operation had ended earlier, the callback runs on the calling thread, where it may wait.
-    # An error must name its reason.
+    # If the operation had ended earlier, the callback runs on the calling thread, where it may
+    # wait. An error must name its reason.
     for caught in threads(1, rank):
         assert all("callback of the same group" in text for text in caught)
 
@@ -239,7 +239,7 @@ def test_a_fork_does_not_take_the_group_along():
 
 
 def test_errors_can_be_pickled():
-    error = rdzv.RankLost("rank 1 is gone", rank=0, peer=1, peers=(1,), operation="barrier", cause="lost", elapsed=0.5)
+    error = rdzv.RankLost("rank 1 is lost", rank=0, peer=1, peers=(1,), operation="barrier", cause="lost", elapsed=0.5)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is rdzv.RankLost and copy.__dict__ == error.__dict__ and str(copy) == str(error)
     assert isinstance(error, ConnectionError) and isinstance(error, RuntimeError)

@@ -1,4 +1,4 @@
-"""Examples of the pages on groups, with the number of ranks in their first comment."""
+"""Examples of the pages on groups, with the ranks of their first comment."""
 
 import re
 import subprocess

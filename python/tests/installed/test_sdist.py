@@ -1,4 +1,4 @@
-"""Source distribution: it has all files for building a wheel without a checkout."""
+"""Source distribution: all files for building a wheel without a checkout."""
 
 import os
 import subprocess

@@ -92,7 +92,7 @@ def test_a_caller_that_is_killed_with_its_launcher_leaves_nothing(tmp_path):
 
 def test_ctrl_c_ends_the_workers_and_then_the_call(tmp_path):
     caller = Caller(tmp_path / "pids")
-    # As a terminal does: to the whole group of processes.
+    # Like a terminal, this sends the signal to the whole process group.
     os.killpg(caller.process.pid, signal.SIGINT)
     printed, stderr = caller.process.communicate(timeout=30)
     assert printed == "interrupted\n", stderr

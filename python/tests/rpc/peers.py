@@ -56,7 +56,7 @@ def group(functions, *, options=None, world_size=None, graceful=True, expect=Non
 
 
 def _worker(port, rank, world_size, function, options, graceful, pipe):
-    # It goes when the test goes.
+    # This process ends together with the test.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     from rdzv import rpc
 

@@ -79,7 +79,7 @@ released = threading.Event()
 
 @rpc.function
 def until_released():
-    """Waits for the cancellation of its call, and then until the caller releases it.
+    """Waits for the cancellation of its call, and then for the caller's release.
 
     Without the release, a late caller would get a result at its deadline.
     """
@@ -198,7 +198,7 @@ def die():
 
 @rpc.function
 def forks(value):
-    """Lets a forked child try to answer the call, and returns the child's exit code."""
+    """Lets a forked child try to answer the call; returns the child's exit code."""
     request = rpc._agent._request.get()
     child = os.fork()
     if child == 0:

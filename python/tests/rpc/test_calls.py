@@ -50,7 +50,7 @@ def test_arrays_and_tensors_travel_beside_the_pickle(count):
         assert back.dtype == array.dtype and (back == array * 2).all()
         back = rpc.rpc_sync("w1", served.double, args=(tensor,))
         assert back.dtype == tensor.dtype and torch.equal(back, tensor * 2)
-        # Both are memory of the receiver's own, which it may write.
+        # Both are separate memory of the receiver, which may write it.
         back[:] = 1
         assert (rpc.rpc_sync("w1", served.fill, args=(array, 7)) == 7).all()
         assert (array == numpy.arange(count)).all()
@@ -191,7 +191,7 @@ def test_functions_that_wait_take_no_thread():
     def caller():
         assert rpc.rpc_sync("w1", served.later, args=("x",)) == "x"
         assert rpc.rpc_sync("w1", served.calls_on, args=("w0", 5)) == 5
-        # More than there are threads, and each waits for one of the other side.
+        # There are more calls than threads, and each call waits for a call of the other side.
         futures = [rpc.rpc_async("w1", served.add_elsewhere, args=("w0", number, 0)) for number in range(100)]
         assert [future.wait() for future in futures] == [number + 1000 for number in range(100)]
 

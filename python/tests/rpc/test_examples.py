@@ -1,4 +1,4 @@
-"""The examples of calls, as workers of the launcher."""
+"""Examples of calls, run by workers of the launcher."""
 
 import os
 import subprocess

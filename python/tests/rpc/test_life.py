@@ -1,4 +1,4 @@
-"""Ends: of a callee, a caller, a process, an interpreter; signals, forks, and a great many calls.
+"""Ends of callees, callers, processes and interpreters; signals and forks.
 """
 
 import os
@@ -58,7 +58,7 @@ def test_a_callee_that_is_killed_ends_its_calls_at_once():
 @pytest.mark.accident(rounds=2)
 def test_references_of_a_dead_worker_are_given_back():
     def owner():
-        until(lambda: served.counters()["served"] >= 20, "nobody keeps anything")
+        until(lambda: served.counters()["served"] >= 20, "no worker keeps anything")
         until(lambda: served.counters()["num_owner_rrefs"] == 0, "the references of the dead stay", 60)
 
     def holder():

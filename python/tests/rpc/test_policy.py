@@ -1,4 +1,4 @@
-"""Pickles that nobody should read: in registered mode none of them runs anything, or builds an object."""
+"""Hostile pickles: in registered mode, none runs code or builds an object."""
 
 import io
 import os
@@ -22,7 +22,7 @@ def short(text):
 
 
 def named(module, name, *arguments):
-    """A pickle that calls what it names."""
+    """Pickle that calls the function that it names."""
     body = b"\x80\x05" + short(module) + short(name) + b"\x93("
     for argument in arguments:
         body += short(argument) if isinstance(argument, str) else b"M" + struct.pack("<H", argument)
@@ -45,7 +45,7 @@ COMMAND = "touch {marker}"
 
 
 def pickles(marker):
-    """By name. Those that can run something would make the file `marker`."""
+    """Hostile pickles by name; those that can run code would create `marker`."""
     touch = COMMAND.format(marker=marker)
     code = f"open({marker!r}, 'w')"
     yield "os.system", named("os", "system", touch)
@@ -100,7 +100,7 @@ def test_a_hostile_pickle_runs_nothing_and_ends_the_connection(tmp_path):
     marker = str(tmp_path / "ran")
 
     def connected():
-        # The connection may be at its end still, which the answer to what was refused overtakes.
+        # The old connection may still be closing after the answer to the refused call.
         try:
             return rpc.rpc_sync("w1", served.add, args=(1, 1)) == 2
         except rpc.PeerLost as lost:
@@ -111,31 +111,31 @@ def test_a_hostile_pickle_runs_nothing_and_ends_the_connection(tmp_path):
         agent = rpc._agent.current()
         rpc.rpc_sync("w1", served.keep_warnings)
         for what, body in pickles(marker):
-            # The connection of the one before may end only now, and takes this with it.
+            # The connection of the previous pickle may end only now, and this call with it.
             raised = None
             while raised is None or isinstance(raised.value, rpc.PeerLost):
                 until(connected, "there is no other connection")
-                # Of the others on the same connection nothing is left.
+                # Other calls on the same connection must fail too.
                 other = rpc.rpc_async("w1", served.slow, args=(60,))
                 with pytest.raises(rpc.RpcError) as raised:
                     agent._native.call_sync("w1", "rpc.served:echo", body, [], [], 10, None)
             assert raised.value.kind == "Protocol", (what, raised.value)
             with pytest.raises(rpc.PeerLost, match="does not admit|closed the connection"):
                 other.wait(timeout=30)
-            # As the call for a value that is kept.
+            # The same pickle in a call whose value the callee keeps.
             until(connected, "there is no other connection")
             kept = agent._native.remote("w1", "rpc.served:echo", body, [], [], 10, None)
             future = agent._native.fetch(kept, 10, None)
             assert future.wait(30) and future.has_failed, what
-            # The same as a result of a peer, which must not run at the caller either.
+            # The same pickle as a result of a peer, which must not run at the caller either.
             with pytest.raises((pickle.UnpicklingError, ValueError)):
                 _values.load(body, [], [])
         until(connected, "there is no other connection")
-        # One warning each, with the caller and the name.
+        # Each refusal logs one warning, with the caller and the name.
         warnings = [text for text in rpc.rpc_sync("w1", served.warnings) if text.startswith("a call of w0 was refused")]
         assert len(warnings) == 2 * COUNT, warnings
         assert any("posix.system" in text for text in warnings)
-        # It is still itself.
+        # The worker still serves normal calls.
         assert rpc.rpc_sync("w1", served.echo, args=(served.Point(1, 2),)) == served.Point(1, 2)
 
     group([caller, lambda: None])
@@ -152,7 +152,7 @@ def test_what_a_worker_sends_to_itself_leaves_its_connection(tmp_path):
 
 
 def test_they_would_run_if_they_were_read(tmp_path):
-    """The pickles of this test are what they say."""
+    """Check that the hostile pickles really run code when they are loaded."""
     marker = tmp_path / "ran"
     ran = 0
     for what, body in pickles(str(marker)):

@@ -1,4 +1,4 @@
-"""The registry of backends."""
+"""Registry of backends."""
 
 import pickle
 

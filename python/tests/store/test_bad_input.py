@@ -1,4 +1,4 @@
-"""Wrong arguments, lost servers, closed objects: the error, and what can be used afterwards."""
+"""Errors of wrong arguments, lost servers and closed objects; their effects."""
 
 import math
 import pickle

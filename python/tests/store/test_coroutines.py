@@ -1,4 +1,4 @@
-"""Waits of coroutines: many at a time, on one thread."""
+"""Waits of coroutines: many at the same time, on one thread."""
 
 import asyncio
 import os
@@ -32,7 +32,10 @@ def test_a_coroutine_waits_and_others_run(store):
 
 
 def threads_of_waits():
-    """How many threads are there for all waits. One that it starts for a wait has its name too, until it gives itself another."""
+    """Number of threads for all waits.
+
+    A thread that it starts for a wait also has its name at first, until it sets another one.
+    """
     tasks = [f"/proc/self/task/{task}/comm" for task in os.listdir("/proc/self/task")]
     names = [open(path).read().strip() for path in tasks if os.path.exists(path)]
     return names.count("rdzv-waits")
@@ -92,7 +95,7 @@ def test_a_cancelled_wait_takes_no_item(store):
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        # Whatever crosses it on the way comes back.
+        # An item that the store took before the cancellation returns to the queue.
         store.queue_push("q", "item")
         return await asyncio.wait_for(store.aqueue_pop("q"), 30)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, forks, threads, the end of the interpreter: none of them hangs or crashes."""
+"""Ctrl-C, forks, threads and the end of the interpreter: no hang and no crash."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from ranks import CALLS, resident
 
 import rdzv
 
-# Each of these blocks for as long as nobody does anything.
+# Each of these calls blocks until another client changes the store.
 BLOCKING = {
     "get": "store.get('never')",
     "wait": "store.wait(['never'])",
@@ -31,7 +31,10 @@ STORES = {
 
 
 def run(program, *arguments, timeout=60):
-    """Runs a program in a fresh interpreter, with the stacks of all threads if it crashes or hangs."""
+    """Runs a program in a new interpreter.
+
+    A crash or a hang prints the stacks of all threads.
+    """
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", program, *arguments],
         capture_output=True,
@@ -56,11 +59,11 @@ for call in {calls!r}:
     timer.start()
     try:
         eval(call)
-        raise SystemExit(call + ' has ended by itself')
+        raise SystemExit(call + ' has ended without an interrupt')
     except KeyboardInterrupt:
         took = time.monotonic() - sent[0]
     timer.join()
-    # 200 ms is the promise; a machine that stands still is given more.
+    # The documented limit is 200 ms; the test allows more for a slow machine.
     assert took < 2, (call, took)
     store.set('alive', call)
     assert store.get('alive') == call.encode(), call
@@ -146,7 +149,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(server, client):
                 texts.append(str(error))
         client.close()
         server.close()
-        # What the child makes itself, it can use.
+        # The child can use objects that it creates itself.
         with rdzv.StoreServer() as own:
             texts.append(str(rdzv.TCPStore(own.host, own.port).add("n", 1)))
         os.write(writer, "\n".join(texts).encode())
@@ -234,7 +237,7 @@ print('end', flush=True)
         _, errors = process.communicate(timeout=60)
         took = time.monotonic() - began
     assert process.returncode == 0, errors
-    # One second is the promise; torch takes its own time to leave.
+    # The documented limit is one second; torch needs more time to exit.
     assert took < (30 if kind == "foreign" else 5), took
 
 
@@ -303,7 +306,7 @@ def test_handlers_of_other_signals_run_during_a_wait(client):
 
 
 class Interrupted:
-    """A store of another make, in whose calls Ctrl-C comes."""
+    """Store of another library, whose calls receive Ctrl-C."""
 
     def __init__(self, error):
         self.error = error

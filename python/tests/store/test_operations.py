@@ -1,4 +1,4 @@
-"""What every store can do, on each of them."""
+"""Operations of all stores, on each kind of store."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ QUEUES = ["tcp", "hash", "prefix", "foreign"]
 
 @pytest.fixture
 def make(request, server, tmp_path):
-    """Makes further clients of one store."""
+    """Creates further clients of one store."""
     kind = request.param
 
     def tcp():
@@ -70,7 +70,7 @@ def test_a_key_that_does_not_come_is_named_with_the_time(store):
     store.set("here", "x")
     with pytest.raises(TimeoutError, match="gone"):
         store.wait(["here", "gone"], timedelta(milliseconds=50))
-    # The store can be used afterwards.
+    # The store stays usable.
     assert store.get("here") == b"x"
 
 

@@ -1,4 +1,4 @@
-"""`rdzv.StoreServer`, with clients of both makes."""
+"""`rdzv.StoreServer`, with clients of rdzv and of torch."""
 
 import socket
 import subprocess

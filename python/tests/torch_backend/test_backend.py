@@ -1,4 +1,4 @@
-"""The backend of torch.distributed, beside gloo: the same calls, the same results."""
+"""Backend of torch.distributed: the same calls and results as with gloo."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ TYPES = [
     torch.float32,
     torch.float64,
 ]
-# Gloo has no arithmetic for these: their results are those of int64.
+# gloo cannot reduce these types. The expected results are those of int64.
 OTHERS = [torch.int16, torch.uint16, torch.uint32, torch.uint64]
 
 

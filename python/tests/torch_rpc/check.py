@@ -22,7 +22,10 @@ def expected():
 
 
 def outcomes(names=(), timeout=None):
-    """Runs the suite, or tests of it, in a process of its own. Returns name -> [outcome, reason]."""
+    """Runs the suite, or some of its tests, in a separate process.
+
+    Returns name -> [outcome, reason].
+    """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, HERE / "suite.py", file.name, *names]
         result = subprocess.run(command, capture_output=True, text=True, timeout=timeout)

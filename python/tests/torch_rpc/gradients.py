@@ -46,11 +46,11 @@ def layer(me, x):
 
 
 # Models
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def relay(me, x, depth):
-    """Each worker calls the next one, and adds what it sent to what came back."""
+    """Each worker calls the next one, and adds the argument to the result."""
     y = layer(me, x)
     return y + call(after(me), relay, after(me), y, depth - 1) if depth else y
 
@@ -60,7 +60,10 @@ def nested(x, y):
 
 
 def reused(x, y):
-    """Each result is in the two calls that follow: in as many ways as the numbers of Fibonacci to the first one."""
+    """Each result is an argument of the two calls that follow.
+
+    The number of paths to the first call is a Fibonacci number.
+    """
     before, last = x, y
     for step in range(40):
         before, last = last, call(after("w1", step % 2), torch.add, before * 0.5, last * 0.5)
@@ -68,7 +71,7 @@ def reused(x, y):
 
 
 def recurrent(x, y):
-    """The state of a step goes to the next one both here and by way of another worker."""
+    """The state of a step reaches the next step here and through another worker."""
     state = x
     for step in range(6):
         state = torch.tanh(state + layer("w0", call(after("w1", step % 2), layer, after("w1", step % 2), state * y)))
@@ -76,7 +79,7 @@ def recurrent(x, y):
 
 
 def bounded(x, y):
-    """Hooks see the whole gradient, which goes two ways from there."""
+    """Hooks see the whole gradient, which then takes two paths."""
     shared = x * y
     shared.register_hook(lambda gradient: gradient.clamp(-0.4, 0.4))
     weight = WEIGHTS["w0"] * 1
@@ -90,14 +93,14 @@ def split(me, x):
 
 
 def partly_used(x, y):
-    """Of several tensors in an answer some are used, and of several calls one."""
+    """The result uses some of the tensors in an answer, and one of several calls."""
     rows, others = call("w1", split, "w1", x)
     call("w2", relay, "w2", y, 2)
     return (rows[1] * others["whole"].sum()).sum() + (y * y).sum()
 
 
 def reference(x, y):
-    """A value goes from worker to worker without coming here."""
+    """A value moves between other workers without passing through this one."""
     if IS_LOCAL:
         return layer("w2", layer("w1", x) * layer("w0", y)).sum()
     kept = rpc.remote("w1", layer, args=("w1", x))
@@ -114,7 +117,7 @@ def passed_on(me, x):
 
 
 def asynchronous(x, y):
-    """Functions that answer by a future are in the context of the call."""
+    """Functions that return a future run in the context of the call."""
     if IS_LOCAL:
         return (layer("w1", layer("w2", layer("w1", x))) * (y * 2)).sum()
     first = rpc.rpc_async("w1", passed_on, args=("w1", x))
@@ -123,7 +126,7 @@ def asynchronous(x, y):
 
 
 def called_back(x, y):
-    """So are callbacks."""
+    """Callbacks also run in the context of the call."""
     if IS_LOCAL:
         return (x * layer("w2", y * 2)).sum()
     other = rpc.rpc_async("w1", torch.mul, args=(y, 2)).then(
@@ -133,13 +136,13 @@ def called_back(x, y):
 
 
 MODELS = [nested, reused, recurrent, bounded, partly_used, reference, asynchronous, called_back]
-# torch waits without end for the gradients of a call whose result is not used, and callbacks are in
-# no context.
+# With torch, a call whose result is not used makes the pass wait without end, and callbacks have no
+# context.
 NOT_OF_TORCH = [partly_used, called_back]
 
 
 # Gradients
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def shown(gradient):
@@ -160,13 +163,13 @@ def of_model(model):
         dist_autograd.backward(context_id, [model(x, y)])
         gradients = dist_autograd.get_gradients(context_id)
         assert x.grad is None and y.grad is None
-        # A worker that took no part does so with this call.
+        # This call makes a worker participate that had no part in the context.
         weights = [call(name, here, context_id, name) for name in NAMES]
         return [shown(gradients.get(x)), shown(gradients.get(y)), *weights]
 
 
 def trained():
-    """The weights after five steps of an optimizer."""
+    """Returns the weights after five steps of an optimizer."""
     x, y = inputs()
     if IS_LOCAL:
         optimizer = optim.Adagrad(WEIGHTS.values(), lr=0.05)
@@ -189,7 +192,7 @@ def own_weight(name):
 
 
 def together(model, threads=8):
-    """The same in many threads and contexts at a time."""
+    """Computes gradients in many threads and contexts at the same time."""
     found = [None] * threads
 
     def one(at):

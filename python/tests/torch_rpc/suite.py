@@ -1,5 +1,6 @@
-"""Runs PyTorch's own tests of ``torch.distributed.rpc``, from the installed torch and unedited, through its door for agents of
-other makes.
+"""Runs PyTorch's own tests of ``torch.distributed.rpc`` with rdzv.
+
+The tests are those of the installed torch, unchanged. rdzv is a registered backend, as PyTorch permits for other agents.
 
 ``python suite.py FILE [TEST ...]`` writes the outcome of every test to FILE as JSON: name -> [outcome, reason], where
 outcome is ``passed``, ``failed`` or ``skipped``. Without names all tests run.
@@ -29,7 +30,7 @@ from torch.testing._internal.distributed.rpc.rpc_agent_test_fixture import RpcAg
 from torch.testing._internal.distributed.rpc.rpc_test import RpcTest, TensorPipeAgentRpcTest
 
 common_distributed.TIMEOUT_DEFAULT = 40
-# Three tests have limits of their own, of minutes.
+# Three tests have separate limits of several minutes.
 common_distributed.TIMEOUT_OVERRIDE.clear()
 
 
@@ -49,7 +50,7 @@ class RdzvRpcAgentTestFixture(RpcAgentTestFixture):
         return "RPC ran for more than"
 
     def _spawn_processes(self):
-        # Forked: a spawned process would import torch for each rank of each test.
+        # Processes are forked, because a spawned one would import torch for each rank of each test.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 
@@ -64,7 +65,7 @@ SUITES = [
 ]
 CLASSES = rpc_utils.generate_tests("Rdzv", RdzvRpcAgentTestFixture, SUITES, __name__)
 for name, cls in CLASSES.items():
-    # The fixture stands behind torch's class, whose way of starting processes would win.
+    # torch's class comes before the fixture, so its method for starting processes would be used.
     cls._spawn_processes = RdzvRpcAgentTestFixture._spawn_processes
 globals().update(CLASSES)
 

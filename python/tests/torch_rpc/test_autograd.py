@@ -1,4 +1,4 @@
-"""Distributed autograd under `BackendType.RDZV`: gradients, contexts, and failures."""
+"""Distributed autograd with `BackendType.RDZV`: gradients, contexts, failures."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def test_gradients_over_workers_are_those_of_the_same_model_in_one_process(local
 
 
 def test_gradients_are_those_of_torch_own_backend(local):
-    """The gradients that this suite expects are those that torch computes."""
+    """Check that the gradients that this suite expects are those of torch."""
     found = gradients("TENSORPIPE")
     assert found == {name: local[name] for name in found}
     assert local.keys() - found.keys() == {"partly_used", "called_back"}
@@ -97,7 +97,7 @@ def test_a_context_ends_on_all_workers_that_took_part():
                 assert autograd.get_gradients(number)[x].tolist() == [2, 2]
                 assert [contexts(), *(rpc.rpc_sync(name, contexts) for name in ("w1", "w2"))] == [1, 1, 1]
             until = time.monotonic() + 30
-            # This thread has no context any more, so its calls make none.
+            # This thread has no context any more, so its calls create none.
             while any(rpc.rpc_sync(name, contexts) for name in ("w0", "w1", "w2")):
                 assert time.monotonic() < until, "contexts are left"
             assert "Could not find autograd context with id" in raised(RuntimeError, autograd.get_gradients, number)
@@ -133,7 +133,7 @@ def test_a_graph_is_walked_again_if_it_was_kept():
                 autograd.backward(number, [loss])
                 assert autograd.get_gradients(number)[x].tolist() == [12, 12]
                 assert "a second time" in raised(RuntimeError, autograd.backward, number, [loss])
-                # Another graph of the context has not been walked.
+                # The pass has not used the other graph of the context.
                 other = rpc.rpc_sync("w1", square, args=(x,)).sum()
                 autograd.backward(number, [other])
                 assert autograd.get_gradients(number)[x].tolist() == [18, 18]
@@ -223,7 +223,7 @@ def test_a_backward_pass_ends_when_a_worker_is_lost():
                 raised(RuntimeError, rpc.rpc_sync, "w2", end)
                 text = raised(RuntimeError, autograd.backward, number, [loss])
                 assert "w2" in text, text
-            # It goes on with the others.
+            # The remaining workers still work.
             with autograd.context() as number:
                 autograd.backward(number, [rpc.rpc_sync("w1", square, args=(x,)).sum()])
                 assert autograd.get_gradients(number)[x].tolist() == [2, 2]
@@ -253,7 +253,7 @@ def test_references_are_roots():
 
 
 def test_data_parallel_modules_are_refused_in_words():
-    """Their gradients would not be averaged, and nothing would say so."""
+    """Without the refusal, their gradients would silently not be averaged."""
     workers("""
         def main():
             with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""`rdzv.torch.rpc`: tests of PyTorch's own suite, and the names that are replaced."""
+"""`rdzv.torch.rpc`: tests of PyTorch's own suite, and the replaced names."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import textwrap
 
 from torch_rpc import check
 
-# All others run by `cargo xtask test --upstream`.
+# `cargo xtask test --upstream` runs all other tests.
 ALWAYS = [
     "DistAutogradTest.test_backward_multiple_round_trips",
     "DistAutogradTest.test_trainer_ps",
@@ -143,7 +143,7 @@ def test_calls_that_wait_are_as_torch_has_them():
     rref = rpc.RRef(torch.ones(1))
     (other,), _ = rpc_sync("alone", back, args=(rref,))
     assert other.to_here().item() == 1 and isinstance(other, rpc.RRef)
-    # torch's pickler knows what ours does not.
+    # torch's pickler supports objects that rdzv's pickler does not.
     assert rpc_sync("alone", scripted)(torch.tensor([3.0])).item() == 9
     for call, kind, words in (
         (lambda: rpc_sync("alone", failing, args=("weights",)), KeyError, "weights"),
@@ -179,7 +179,7 @@ def test_calls_that_wait_are_as_torch_has_them():
 
 
 def test_an_agent_of_rdzv_rpc_takes_no_calls_of_torch():
-    """Their pickles may name anything, which its policy does not admit."""
+    """Calls of torch may name any code, which the policy of `rdzv.rpc` forbids."""
     finished = program("""
         import os, pickle
         import rdzv, rdzv.torch.rpc

@@ -1,4 +1,4 @@
-"""Stores of rdzv inside torch."""
+"""Stores of rdzv as stores of torch."""
 
 import gc
 import subprocess
@@ -38,7 +38,7 @@ def test_other_stores_become_python_stores(theirs):
 
 
 def test_every_call_of_a_python_store_arrives_through_c(theirs):
-    """A PrefixStore is C++ code, which calls the Python object by its own names."""
+    """A PrefixStore is C++ code, which calls the Python object by other names."""
     outer = dist.PrefixStore("outer", theirs)
     outer.set("key", "value")
     assert theirs.get("outer/key") == b"value" and outer.get("key") == b"value"
@@ -64,7 +64,7 @@ def test_a_timeout_that_torch_sets_is_obeyed(theirs):
 
 
 def test_a_python_store_outlives_its_last_name():
-    """Its Python half must stay for as long as C++ has the other one."""
+    """The Python half of a store must stay alive as long as the C++ half."""
     outer = dist.PrefixStore("outer", rdzv.torch.store(rdzv.HashStore()))
     clone = dist.PrefixStore("outer", rdzv.torch.store(rdzv.HashStore()).clone())
     gc.collect()

@@ -1,4 +1,4 @@
-"""Stock torchrun with `--rdzv-backend rdzv`."""
+"""PyTorch's torchrun with `--rdzv-backend rdzv`."""
 
 import os
 import subprocess
@@ -59,6 +59,6 @@ def test_agents_form_again_after_a_failure(tmp_path):
     results = ended(agents(tmp_path, 2, "fail", restarts=1))
     for (out, err), code in results:
         assert code == 0, err
-    # The count is that of the agent whose worker failed; the other one only meets it again, without
-    # which neither ends with 0.
+    # Only the agent whose worker failed counts a restart. The other agent joins the next round;
+    # otherwise neither agent would end with 0.
     assert any("sum 1 of 2 restart 1" in out for (out, _), _ in results), results

@@ -1,4 +1,7 @@
-"""Agents of stock torchrun and of `rdzv run` in one job: they form it together, and form it again after each change."""
+"""Agents of PyTorch's torchrun and of `rdzv run` in one job.
+
+They form a round together, and a new one after each change.
+"""
 
 import os
 import signal
@@ -12,7 +15,7 @@ from ports import free_port
 
 LIMIT_SECONDS = 120
 
-# Says in which world it is, and goes on until it is told to end.
+# Worker that writes its world size and rank, and runs until the test creates the file `end`.
 WORKER = """
     import os, sys, time
     folder = sys.argv[1]
@@ -34,7 +37,7 @@ class Job:
         self.agents = []
 
     def start(self, launcher, workers=1):
-        """One more agent."""
+        """Starts another agent."""
         program, backend = {
             "torchrun": (["torch.distributed.run"], "rdzv"),
             "rdzv": (["rdzv", "run"], "c10d"),
@@ -52,7 +55,7 @@ class Job:
         return agent
 
     def formed(self, size):
-        """Waits until all ranks of a world of this size have begun, the last that did."""
+        """Waits until the ranks of a world of this size are the last that started."""
         end = time.monotonic() + LIMIT_SECONDS
         while True:
             lines = (self.folder / "seen").read_text().splitlines()
@@ -73,7 +76,7 @@ class Job:
 
     def __exit__(self, *exception):
         for agent in self.agents:
-            # The guards of our agents and the workers are of the same group.
+            # The guards of rdzv's agents, and the workers, belong to the same process group.
             try:
                 os.killpg(agent.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -89,16 +92,16 @@ def test_agents_of_both_launchers_are_one_job(tmp_path, first, second):
         hosts = job.start(first, workers=2)
         others = job.start(second)
         job.formed(3)
-        # A join.
+        # An agent joins.
         third = job.start("torchrun")
         job.formed(4)
-        # A kill.
+        # An agent is killed.
         os.killpg(third.pid, signal.SIGKILL)
         third.wait(30)
         job.formed(3)
         fourth = job.start("rdzv")
         job.formed(4)
-        # One leaves.
+        # An agent leaves.
         fourth.send_signal(signal.SIGTERM)
         fourth.wait(60)
         job.formed(3)

@@ -1,4 +1,4 @@
-"""The secret of a job: what proves it, what is refused, and what listens where."""
+"""Secrets of a job: accepted and refused peers, and the listening addresses."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ def test_a_store_with_certificates_admits_those_who_have_one():
         store.set("key", "value")
         assert store.get("key") == b"value"
         assert "TLS" in refused(server)
-        # It believes nobody here, and nobody believes it.
+        # The server and clients of another authority refuse each other.
         refused(server, tls=tls("stranger"))
         refused(server, tls=tls("stranger", "other-authority"))
         refused(server, tls=tls("w1", "other-authority"))
@@ -90,7 +90,7 @@ def test_arguments_that_cannot_be_are_named(make):
 
 
 def listening():
-    """The addresses at which this process listens for TCP, in hexadecimal."""
+    """Addresses at which this process listens for TCP, in hexadecimal."""
     inodes = set()
     for descriptor in os.listdir("/proc/self/fd"):
         try:
@@ -133,7 +133,7 @@ def test_nothing_listens_beyond_loopback_unless_it_is_asked_for():
         assert here == LOOPBACK
         (first, first_wide), (second, second_wide) = processes(2, member, server.port)
     assert first == second == first_wide == LOOPBACK
-    # The listening socket of the server came along with the fork.
+    # The forked process inherited the listening socket of the server.
     assert second_wide == LOOPBACK | {"00000000"}
 
 

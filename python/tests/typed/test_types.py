@@ -1,4 +1,4 @@
-"""The types of the package, and of programs that use it."""
+"""Types of the package and of programs that use it."""
 
 import os
 import re
@@ -12,8 +12,9 @@ import rdzv
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "python"
 
-# The native halves of classes of `rdzv._group`, which no user sees; methods that Python has a name
-# for since 3.12, and a name of the stub's own.
+# Permitted differences between the stub and the module: the native halves of classes of
+# `rdzv._group`, which no user sees; methods that have a Python name only since 3.12; and a name
+# that only the stub has.
 ALLOWED = """
 rdzv\\._rdzv\\.__all__
 rdzv\\._rdzv\\.(Group|Work).*
@@ -38,7 +39,7 @@ def check(tool, *arguments, folder):
 
 @pytest.fixture
 def programs(tmp_path):
-    """The examples of the documentation, as files."""
+    """Writes the examples of the documentation to files."""
     for page in sorted(DOCS.glob("*.md")):
         blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
         for number, block in enumerate(blocks):
@@ -79,7 +80,7 @@ def test_the_examples_pass_pyright(programs):
 
 
 def test_a_wrong_type_is_found(tmp_path):
-    """The checks can fail."""
+    """Check that the checks of this file can fail."""
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import rdzv\nrdzv.HashStore().set(1, b'')\nrdzv.find_rdzv_bin().bit_length()\n")
     with pytest.raises(AssertionError, match="arg-type"):

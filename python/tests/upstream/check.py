@@ -1,7 +1,8 @@
 """Outcomes of PyTorch's suite, compared with `expected.toml`.
 
-``python check.py`` runs all of it with rdzv, then what insists on gloo with that name served by rdzv, then all of it with
-gloo; prints every difference; and ends with 1 if there is one. It takes a quarter of an hour.
+``python check.py`` runs all tests with rdzv. Then it runs the tests that require the name gloo, with rdzv under that
+name, and finally all tests with gloo. It prints every difference, and ends with 1 if there is one. A run takes a quarter
+of an hour.
 """
 
 import json
@@ -20,7 +21,10 @@ def expected():
 
 
 def outcomes(backend, names=(), timeout=None):
-    """Runs the suite, or tests of it, in a process of its own. Returns name -> [outcome, reason]."""
+    """Runs the suite, or some of its tests, in a separate process.
+
+    Returns name -> [outcome, reason].
+    """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = [sys.executable, HERE / "suite.py", backend, str(expected()["world_size"]), file.name, *names]
         result = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
@@ -29,7 +33,10 @@ def outcomes(backend, names=(), timeout=None):
 
 
 def differences(ours, theirs, wanted):
-    """What is not as it is written, as sentences. `theirs` are the outcomes of gloo."""
+    """Differences from the expected outcomes, as sentences.
+
+    `theirs` are the outcomes of gloo.
+    """
     found = []
     outcome_of = dict.fromkeys(wanted["passed"]["names"], "passed") | dict.fromkeys(wanted["failed"], "failed")
     for group in wanted["skipped"]:

@@ -1,4 +1,6 @@
-"""Runs PyTorch's own test suite of ``torch.distributed``, from the installed torch and unedited, with one backend.
+"""Runs PyTorch's own test suite of ``torch.distributed`` with one backend.
+
+The tests are those of the installed torch, unchanged.
 
 ``python suite.py BACKEND WORLD_SIZE FILE [TEST ...]`` writes the outcome of every test to FILE as JSON: name ->
 [outcome, reason], where outcome is ``passed``, ``failed`` or ``skipped``. Without names all tests run. BACKEND is
@@ -32,7 +34,7 @@ def load(backend, world_size):
     class TestRdzv(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
         def setUp(self):
             super().setUp()
-            # Forked: a spawned process would import torch for each rank of each test.
+            # Forks, because a spawned process would import torch for each rank of each test.
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
     globals()["TestRdzv"] = TestRdzv
@@ -42,7 +44,7 @@ def load(backend, world_size):
 
 
 def serve_gloo():
-    """Has the name gloo mean rdzv, for the tests that insist on that name."""
+    """Makes the name gloo mean rdzv, for the tests that require that name."""
     import torch.distributed as dist
 
     from rdzv.torch.backend import RdzvBackend, create

@@ -1,4 +1,7 @@
-"""Forty tests of PyTorch's own suite; all of them run by `cargo xtask test --upstream`."""
+"""Forty tests of PyTorch's own suite.
+
+`cargo xtask test --upstream` runs the whole suite.
+"""
 
 import pytest
 from upstream import check
