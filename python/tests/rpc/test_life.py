@@ -1,4 +1,6 @@
 """Ends of callees, callers, processes and interpreters; signals and forks.
+
+The module also tests a very large number of calls.
 """
 
 import os
