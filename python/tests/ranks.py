@@ -110,7 +110,7 @@ class Program:
         self.process.stdin.flush()
 
     def end(self):
-        """Returns exit code, standard output and standard error."""
+        """Waits for the end; returns exit code, standard output and standard error."""
         out, err = self.process.communicate(timeout=LIMIT_SECONDS)
         return self.process.returncode, out, err
 

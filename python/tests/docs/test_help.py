@@ -9,7 +9,7 @@ import pytest
 
 import rdzv
 
-# Modules whose public names are those of `__all__`.
+# Modules whose `__all__` lists their public names.
 MODULES = ["rdzv", "rdzv.elastic", "rdzv.rendezvous", "rdzv.rpc", "rdzv.rpc.backend_registry", "rdzv.testing", "rdzv.torch", "rdzv.worker"]
 # One line is enough for these.
 SHORT = (property, Exception)

@@ -96,7 +96,7 @@ def test_what_is_missing_has_the_class_and_text_of_torch(url):
 
 
 def test_what_torch_answers_otherwise():
-    """Differences from torch, which `migrating.md` lists."""
+    """Differences from torch that `migrating.md` lists."""
     for wrong in ({"rank": 0.5}, {"world_size": "2"}):
         assert refused(TORCHS, "env://", **wrong)[0] is RuntimeError
         assert refused(OURS, "env://", **wrong)[0] is TypeError
@@ -107,7 +107,7 @@ def test_what_torch_answers_otherwise():
     with pytest.raises(IndexError):
         next(TORCHS("tcp://h:1?rank"))
     assert "'rank' of the query" in refused(OURS, "tcp://h:1?rank")[1]
-    # A port that only rank 0 would know.
+    # Only rank 0 would know the port that it gets for 0.
     assert "port 0" in refused(OURS, "tcp://127.0.0.1:0?rank=0&world_size=2")[1]
     # A number below the valid range.
     assert "rank must be from 0" in refused(OURS, "tcp://h:1?rank=-3&world_size=1")[1]

@@ -1,4 +1,4 @@
-"""Functions and classes that workers of the tests offer."""
+"""Functions and classes that the workers of the tests serve."""
 
 import asyncio
 import dataclasses

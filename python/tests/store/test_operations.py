@@ -14,7 +14,7 @@ QUEUES = ["tcp", "hash", "prefix", "foreign"]
 
 @pytest.fixture
 def make(request, server, tmp_path):
-    """Makes further clients of one store."""
+    """Creates further clients of one store."""
     kind = request.param
 
     def tcp():
