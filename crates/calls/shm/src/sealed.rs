@@ -160,7 +160,7 @@ mod tests {
         let file = unsealed(4096);
         fcntl_add_seals(&file, FIXED).unwrap();
         assert!(refusal(&file, 8192).contains("it has 4096 bytes instead of 8192"));
-        assert!(refusal(&file, 0).contains("no bytes"));
+        assert!(refusal(&file, 0).contains("length is 0"));
     }
 
     #[test]
