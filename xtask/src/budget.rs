@@ -27,6 +27,9 @@ const REQUEST: u64 = 14_170;
 /// Number of launches; the lowest count is the result.
 const LAUNCHES: usize = 7;
 
+/// Number of measurements of a request; the lowest count is the result.
+const MEASUREMENTS: usize = 3;
+
 /// Requests of two runs, whose difference excludes the start of the server.
 const REQUESTS: [u64; 2] = [1000, 3000];
 
@@ -45,8 +48,13 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let launches = (0..LAUNCHES).map(|_| system_calls(&rdzv));
     let launches = launches.collect::<anyhow::Result<Vec<_>>>()?;
     let launch = launches.into_iter().min().unwrap_or_default();
-    let [few, many] = REQUESTS.map(|requests| instructions(&rdzv, &client[0], requests));
-    let request = (many?).saturating_sub(few?) / (REQUESTS[1] - REQUESTS[0]);
+    // On a busy machine the server's timers expire more often.
+    let requests = (0..MEASUREMENTS).map(|_| {
+        let [few, many] = REQUESTS.map(|requests| instructions(&rdzv, &client[0], requests));
+        Ok((many?).saturating_sub(few?) / (REQUESTS[1] - REQUESTS[0]))
+    });
+    let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
+    let request = requests.into_iter().min().unwrap_or_default();
     let mut exceeded = Vec::new();
     for (what, count, limit) in [
         ("system calls of a launch", launch, LAUNCH),
