@@ -1,12 +1,13 @@
-"""`accelerate launch`, with rdzv in the place of torchrun.
+"""Runs `accelerate launch` with rdzv in place of torchrun.
 
     python examples/accelerate_launch.py launch --multi_gpu --num_processes 8 train.py
     python examples/accelerate_launch.py launch --config_file fsdp.yaml train.py
 
-accelerate calls `torch.distributed.run` inside its process to start workers, so it does not use a
-`torchrun` from PATH. This script replaces that call with `rdzv run` and the same flags. `rdzv run`
-replaces this process and keeps its environment, through which accelerate passes its settings
-(precision, FSDP, DeepSpeed, compilation) to the workers. Nothing else in accelerate changes.
+accelerate starts workers by calling `torch.distributed.run` in its own process, so it does not use
+a `torchrun` from PATH. This script replaces that call with `rdzv run` and the same flags.
+`rdzv run` replaces this process and inherits its environment variables, in which accelerate passes
+its settings (precision, FSDP, DeepSpeed, compilation) to the workers. Nothing else in accelerate
+changes.
 """
 
 import os

@@ -1,12 +1,12 @@
-"""Data-parallel training over gloo, on generated data, with a checkpoint.
+"""Data-parallel training over gloo on generated data, with checkpoints.
 
 This is an ordinary PyTorch script: it does not depend on the launcher.
 
     rdzv run --standalone --nproc-per-node 2 examples/ddp_train.py
     torchrun --standalone --nproc-per-node 2 examples/ddp_train.py
 
-Both print the same final loss, to the last digit. To see a restart, kill a worker during the
-training. The final loss is the same again, because the training resumes from the last checkpoint:
+Both commands print the same final loss, down to the last digit. To see a restart, let a worker die
+during training. The final loss stays the same, because training resumes from the last checkpoint:
 
     rdzv run --standalone --nproc-per-node 2 --max-restarts 1 examples/ddp_train.py \\
         --checkpoint /tmp/model.pt --kill-rank 1 --kill-at-step 140
@@ -26,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 class TwoSpirals(Dataset):
-    """Points on two interleaved spirals. The label is the number of the spiral."""
+    """Points on two interleaved spirals. The label is the index of the spiral."""
 
     def __init__(self, points: int, seed: int):
         generator = torch.Generator().manual_seed(seed)
@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
 
 
 def save(path: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Replaces the checkpoint atomically: a reader finds the old or the new one."""
+    """Replaces the checkpoint atomically: readers find the old or the new file."""
     unfinished = f"{path}.{os.getpid()}"
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, unfinished)
@@ -75,7 +75,7 @@ def resume(path: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> int
 
 
 def batches(loader: DataLoader, sampler: DistributedSampler, first_step: int):
-    """Yields all batches from `first_step` on; the seed determines their order."""
+    """Yields all batches from `first_step` on. The seed determines their order."""
     step = 0
     epoch = 0
     while True:
@@ -145,14 +145,14 @@ def main() -> None:
 
 
 def end_here() -> None:
-    """Exits immediately with status 0, without the shutdown of the interpreter.
+    """Exits immediately with status 0, without shutting down the interpreter.
 
     A process group that DDP has used outlives `destroy_process_group` (seen with PyTorch 2.15), and
-    so do the threads of gloo. Such a thread may still hold the tensor of the last collective, and
-    needs the interpreter lock to release it. If the interpreter is shutting down at that time, the
-    process aborts, although all the work is done. So this function skips the shutdown: add calls
-    here that you would register with `atexit`. A script without DDP needs only
-    `destroy_process_group`, which ends the threads of its groups.
+    so do its gloo threads. Such a thread may still hold the tensor of the last collective, and
+    needs the interpreter lock to release the tensor. If the interpreter is shutting down at that
+    time, the process aborts, although all work is done. This function therefore skips the shutdown.
+    Call functions here that you would otherwise register with `atexit`. A script without DDP needs
+    only `destroy_process_group`, which stops the threads of its groups.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,11 +1,11 @@
-"""Parameter server: trainers with parts of the data fit one line to all of it.
+"""Parameter server: trainers with parts of the data fit one line to it.
 
     rdzv run --standalone --nproc-per-node 4 examples/rpc_parameter_server.py
 
-Rank 0 keeps the weights. In every step each trainer pushes its gradient and gets the weights that
-result from all gradients of the step. The called function returns a future, so a call that waits for
-the other trainers uses no thread, with any number of trainers. Arrays travel beside the pickle, so
-the pickle contains no copy.
+Rank 0 holds the weights. In every step, each trainer pushes its gradient and receives the weights
+that result from all gradients of the step. The called function returns a future, so a call that
+waits for the other trainers occupies no thread, regardless of their number. Arrays are sent out of
+band, so they are not copied into the pickle.
 """
 
 import threading
@@ -32,7 +32,7 @@ class Server:
 
     def push(self, gradient: numpy.ndarray) -> "rpc.Future[numpy.ndarray]":
         with self._lock:
-            # The array is in memory of the call, which is freed at the end of the call.
+            # The memory of the array belongs to the call and is freed when the call completes.
             self._gradients.append(gradient.copy())
             step = self._next
             if len(self._gradients) < self.trainers:
@@ -50,7 +50,7 @@ server: "Server | None" = None
 @rpc.function
 @rpc.functions.async_execution
 def push(gradient: numpy.ndarray) -> "rpc.Future[numpy.ndarray]":
-    """Adds the gradient of a trainer. Returns the weights after the step."""
+    """Adds the gradient of a trainer and returns the weights after the step."""
     assert server is not None
     return server.push(gradient)
 
@@ -72,7 +72,7 @@ def main() -> None:
     trainers = world_size - 1
     if not trainers:
         raise SystemExit("a server alone has nothing to do: start more workers")
-    # The server must exist before others can call it.
+    # Create the server before other workers can call it.
     server = Server(trainers) if rank == 0 else None
     name = SERVER if rank == 0 else f"trainer-{rank}"
     rpc.init_rpc(name, rank=rank, world_size=world_size)
@@ -80,7 +80,7 @@ def main() -> None:
         slope, height = train(rank, trainers)
         assert numpy.allclose((slope, height), TRUE, atol=1e-3), (slope, height)
         print(f"{name}: slope {slope:.3f}, height {height:.3f}")
-    # All workers wait for each other here, so the server answers until the last trainer is done.
+    # All workers wait for each other here, so the server runs until the last trainer is done.
     rpc.shutdown()
     if server is not None:
         assert server.steps == STEPS

@@ -1,10 +1,10 @@
-"""Pipeline: each worker except the first holds one stage of a model.
+"""Pipeline: each worker except the first runs one stage of a model.
 
     rdzv run --standalone --nproc-per-node 3 examples/rpc_pipeline.py
 
-Rank 0 sends the micro-batches to the first stage and requests the results from the last stage. The
-argument of a stage is a reference to the result of the previous stage, and the stage fetches the
-result from there. While one micro-batch is in the second stage, the next one is in the first.
+Rank 0 sends the micro-batches to the first stage and fetches the results from the last stage. Each
+later stage receives a reference to the result of the previous stage and fetches the result from
+there. While the second stage processes one micro-batch, the first stage processes the next one.
 """
 
 import threading
@@ -18,13 +18,13 @@ WIDTH, BATCH, MICRO_BATCHES = 64, 256, 8
 
 
 def layer(number: int) -> numpy.ndarray:
-    """Returns the weights of a stage. The driver needs them to check the results."""
+    """Returns the weights of a stage, which the driver also uses for its check."""
     return numpy.random.default_rng(number).normal(scale=WIDTH**-0.5, size=(WIDTH, WIDTH))
 
 
 @rpc.function
 class Stage:
-    """Layer of the model, which computes one micro-batch at a time."""
+    """Layer of the model. It processes one micro-batch at a time."""
 
     def __init__(self, number: int) -> None:
         self.weights = layer(number)
@@ -33,7 +33,7 @@ class Stage:
 
     def forward(self, values: "numpy.ndarray | rpc.RRef[numpy.ndarray]") -> numpy.ndarray:
         if isinstance(values, rpc.RRef):
-            # Outside of the lock, because the previous stage may still compute the value.
+            # Fetch outside the lock, because the previous stage may still be computing the value.
             values = values.to_here()
         with self._lock:
             self.done += 1

@@ -1,12 +1,12 @@
-//! A group that workers join and leave: one joins late, and is killed in the middle of a call.
+//! A dynamic group: one worker joins late and is killed during a call.
 //!
 //! ```text
 //! cargo build --examples
 //! rdzv run --standalone --nproc-per-node 2 --no-python target/debug/examples/dynamic_group
 //! ```
 //!
-//! Rank 0 and rank 1 are started by `rdzv run`. Rank 0 starts the third worker itself, and kills
-//! it, which concerns nobody else: calls to it fail and say so, and the others go on.
+//! `rdzv run` starts rank 0 and rank 1. Rank 0 starts the third worker itself and later kills it.
+//! Calls to the killed worker then fail with `PeerLost`; the other workers are not affected.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use anyhow::{Context, ensure};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_rpc::{CallContext, Method, Methods, RpcAgent, RpcError, RpcErrorKind, RpcOptions};
 
-/// The square of a number.
+/// Returns the square of a number.
 const SQUARE: Method<u64, u64> = Method::new("worker.square");
-/// Calls [`BEGUN`] on its caller, and never ends.
+/// Calls [`BEGUN`] on its caller and never returns.
 const STALL: Method<(), ()> = Method::new("worker.stall");
-/// The other side of [`STALL`].
+/// Notifies the caller of [`STALL`] that the call has started.
 const BEGUN: Method<(), ()> = Method::new("worker.begun");
-/// Nothing more will be asked of this worker.
+/// Notifies a worker that it will receive no more calls.
 const DONE: Method<(), ()> = Method::new("worker.done");
 
-/// How long a worker may be silent before the others take it for dead.
+/// Longest silence of a worker before the group removes it.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// How long this program waits for anything.
+/// Timeout for every wait in this program.
 const TEST_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> anyhow::Result<()> {
     let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
-    // The worker that is started later has an argument, and the environment of the one that starts
-    // it.
+    // Rank 0 starts the late worker with an argument. The late worker inherits the environment of
+    // rank 0.
     let (name, rank) = match std::env::args().nth(1) {
         Some(late) => (late, 2),
         None => (format!("worker-{}", met.rank), met.rank.0),
@@ -60,7 +60,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn methods(begun: Sender<()>, done: Sender<()>) -> Methods {
-    // Nobody listens if this is not the worker that waits for it: that is its business.
+    // Sending fails if this worker has dropped the receiver. That is not an error.
     let informed = |listener: Sender<()>| {
         move |()| {
             let _ = listener.send(());
@@ -80,7 +80,7 @@ fn methods(begun: Sender<()>, done: Sender<()>) -> Methods {
         .with(DONE, informed(done))
 }
 
-/// What rank 0 does with the others.
+/// Calls the other workers from rank 0, and starts and kills the late one.
 fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
     let wait_for =
         |number: usize| agent.wait_for_group(|workers| workers.len() == number, TEST_LIMIT);
@@ -103,7 +103,7 @@ fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
     let named = error.worker.context("the error names no worker")?;
     println!("late was killed: {:?} of {}", error.kind, named.name);
 
-    // Nobody but its lease says that it is gone.
+    // The group notices the loss of the worker only when its lease expires.
     wait_for(2)?;
     let square = agent.call("worker-1", SQUARE, &8).wait()?;
     println!("worker-1 is still there: 8 * 8 = {square}");
@@ -111,18 +111,18 @@ fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Another worker of the group.
+/// Starts another worker of the group.
 fn start(name: &str) -> anyhow::Result<Worker> {
     let program = std::env::current_exe()?;
     Ok(Worker(Command::new(program).arg(name).spawn()?))
 }
 
-/// Ends with this, if it has not been killed before.
+/// A child process that is killed when this value is dropped.
 struct Worker(Child);
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both calls fail only if the process has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,13 +1,13 @@
-//! A parameter server: trainers that have a part of the data each fit one line to all of it.
+//! A parameter server: trainers with parts of the data fit one line to it.
 //!
 //! ```text
 //! cargo build --examples
 //! rdzv run --standalone --nproc-per-node 4 --no-python target/debug/examples/parameter_server
 //! ```
 //!
-//! Rank 0 keeps the weights. In every step each trainer pushes its gradient and gets the weights
-//! that all gradients of the step led to. The function that answers is async: while it waits for
-//! the other trainers it takes no thread, however many they are.
+//! Rank 0 holds the weights. In every step, each trainer pushes its gradient and receives the
+//! weights that result from all gradients of the step. The called function is async, so it occupies
+//! no thread while it waits for the other trainers, regardless of their number.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, Tensor};
 use tokio::sync::watch;
 
-/// Takes the gradient of a trainer, gives the weights after the step.
+/// Adds the gradient of a trainer and returns the weights after the step.
 const PUSH: Method<Tensor, Tensor> = Method::new("server.push");
 
 const SERVER: &str = "server";
@@ -48,7 +48,7 @@ fn main() -> anyhow::Result<()> {
         ensure!((slope - 3.0).abs() < 1e-3 && (height + 2.0).abs() < 1e-3);
         println!("{name}: slope {slope:.3}, height {height:.3}");
     }
-    // All wait for one another, so the server serves as long as there is somebody to serve.
+    // All workers wait for each other here, so the server runs until the last trainer is done.
     agent.shutdown(Duration::from_secs(60))?;
     if met.rank.0 == 0 {
         ensure!(server.steps() == STEPS);
@@ -57,7 +57,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The weights, and the gradients of the step that is under way.
+/// The weights, and the gradients of the current step.
 struct Server {
     trainers: usize,
     step: Mutex<Step>,
@@ -89,7 +89,7 @@ impl Server {
     }
 
     async fn push(&self, gradient: &Tensor) -> Result<Tensor, RpcError> {
-        // Before the gradient counts: the weights that follow are those of this step.
+        // Subscribe before adding the gradient, so that the next change is the one of this step.
         let mut weights = self.weights.subscribe();
         self.count(gradient)?;
         weights
@@ -100,7 +100,7 @@ impl Server {
         Ok(weights)
     }
 
-    /// Adds a gradient; the last one of a step makes new weights.
+    /// Adds a gradient. The last gradient of a step updates the weights.
     fn count(&self, gradient: &Tensor) -> Result<(), RpcError> {
         let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
         for (sum, gradient) in step.sum.iter_mut().zip(gradient.as_slice::<f32>()?.iter()) {
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-/// Fits the line; this trainer has every `of`-th point, from the `first` on.
+/// Fits the line to every `of`-th point, starting with point `first`.
 fn train(agent: &RpcAgent, (first, of): (usize, usize)) -> anyhow::Result<[f32; 2]> {
     let mine: Vec<(f32, f32)> = (first..POINTS).step_by(of).map(point).collect();
     let mut weights = [0.0_f32; 2];
@@ -147,7 +147,7 @@ fn train(agent: &RpcAgent, (first, of): (usize, usize)) -> anyhow::Result<[f32; 
     Ok(weights)
 }
 
-/// The points are those of the line that is looked for.
+/// Returns a point on the line that the trainers have to find.
 fn point(number: usize) -> (f32, f32) {
     let x = number as f32 / POINTS as f32 * 2.0 - 1.0;
     (x, 3.0 * x - 2.0)

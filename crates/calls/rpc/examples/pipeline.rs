@@ -1,13 +1,13 @@
-//! A pipeline of two stages: a model whose layers are on two workers, fed with micro-batches.
+//! A two-stage pipeline: two workers each run one layer of a model.
 //!
 //! ```text
 //! cargo build --examples
 //! rdzv run --standalone --nproc-per-node 2 --no-python target/debug/examples/pipeline
 //! ```
 //!
-//! Rank 0 has the first layer, rank 1 the second. While rank 1 works on one micro-batch, rank 0
-//! works on the next: nobody waits until the last one is on its way. Micro-batches are views of one
-//! tensor, and what a view covers is all that travels.
+//! Rank 0 runs the first layer, and rank 1 runs the second. While rank 1 processes one micro-batch,
+//! rank 0 processes the next one. Rank 0 waits only after it has sent the last micro-batch.
+//! Micro-batches are views of one tensor, and a call sends only the part that the view covers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use anyhow::{Context, ensure};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_rpc::{Method, Methods, RpcAgent, RpcError, RpcFuture, Tensor, blocking};
 
-/// What the second stage makes of the activations of the first.
+/// Applies the second layer to the activations of the first layer.
 const FORWARD: Method<Tensor, Tensor> = Method::new("stage.forward");
 
 const ROWS: usize = 64;
 const MICRO_BATCH: usize = 8;
-/// Numbers per row: what goes in, what is between the stages, what comes out.
+/// Numbers per row: in the input, between the stages and in the output.
 const WIDTHS: [usize; 3] = [32, 64, 16];
 
 fn main() -> anyhow::Result<()> {
     let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
     let rank = met.rank.0;
     let methods = match rank {
-        // It computes, so each call has a thread of its own.
+        // This stage is CPU-bound, so each call runs on a separate thread.
         1 => Methods::new().with(FORWARD, blocking(|rows: Tensor| second(&rows))),
         _ => Methods::new(),
     };
@@ -73,12 +73,12 @@ fn through_the_pipeline(agent: &RpcAgent, batch: &Tensor) -> anyhow::Result<Vec<
     Ok(whole)
 }
 
-/// The first layer, with its activation.
+/// Applies the first layer and its activation function.
 fn first(rows: &Tensor) -> Result<Tensor, RpcError> {
     layer(rows, &matrix(WIDTHS[0], WIDTHS[1], 2)?, |sum| sum.max(0.0))
 }
 
-/// The second layer.
+/// Applies the second layer.
 fn second(rows: &Tensor) -> Result<Tensor, RpcError> {
     layer(rows, &matrix(WIDTHS[1], WIDTHS[2], 3)?, |sum| sum)
 }
@@ -100,7 +100,7 @@ fn layer(rows: &Tensor, weights: &Tensor, activation: fn(f32) -> f32) -> Result<
     Tensor::from_vec(outputs, [rows.shape()[0], width])
 }
 
-/// Small whole numbers that look random: sums of their products are exact.
+/// Returns pseudorandom small multiples of 0.5, whose products sum exactly.
 fn matrix(rows: usize, columns: usize, seed: u32) -> Result<Tensor, RpcError> {
     let mut state = seed;
     let next = |_| {

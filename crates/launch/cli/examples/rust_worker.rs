@@ -1,4 +1,4 @@
-//! A worker in Rust: finds its peers as a PyTorch script does, and adds up gradients with them.
+//! A Rust worker that finds its peers and averages gradients with them.
 //!
 //! ```text
 //! cargo build --examples
@@ -14,10 +14,10 @@ use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_worker_server::WorkerServer;
 
 fn main() -> anyhow::Result<()> {
-    // With `rdzv run --worker-server` this worker can be asked what it does.
+    // With `rdzv run --worker-server`, clients can query the state of this worker.
     let _control = WorkerServer::new().start_from_environment()?;
 
-    // RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: what `init_process_group()` goes by as well.
+    // Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as `init_process_group()` does.
     let met = rendezvous("env://", None, None, UrlOptions::default())?.join()?;
     let host = env::var("MASTER_ADDR").context("MASTER_ADDR")?;
     let options = GroupOptions {
@@ -27,14 +27,14 @@ fn main() -> anyhow::Result<()> {
     };
     let mut group = ProcessGroup::with_options(&*met.store, met.rank.0, met.world_size, &options)?;
 
-    // Rank 0 decides, the others follow.
+    // Rank 0 chooses the initial weights and broadcasts them to the other ranks.
     let mut weights = vec![0.0_f32; 1000];
     if group.rank() == 0 {
         weights.fill(1.0);
     }
     group.broadcast(&mut weights, 0)?;
 
-    // Everybody has a gradient of its own; all get the mean.
+    // Each rank has a different gradient, and all ranks receive the mean.
     let mut gradient = vec![group.rank() as f32; weights.len()];
     group.all_reduce(&mut gradient, ReduceOp::Average)?;
     for (weight, gradient) in weights.iter_mut().zip(&gradient) {
