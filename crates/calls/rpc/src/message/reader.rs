@@ -128,7 +128,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Reads a signed number, with the codes 0, 1, 2, 3, 4… for 0, -1, 1, -2, 2…
+    /// Reads a signed number: the codes 0, 1, 2, 3, 4 stand for 0, -1, 1, -2, 2.
     fn signed(&mut self, bits: u32) -> Result<i64, ReadError> {
         let number = self.small_number(bits)?;
         Ok((number >> 1) as i64 ^ -((number & 1) as i64))

@@ -103,7 +103,7 @@ impl Storage {
         }
     }
 
-    /// Returns bytes in host memory: shared if they are already there, else copied.
+    /// Returns bytes in host memory: shared if already there, copied otherwise.
     ///
     /// # Errors
     ///
