@@ -17,16 +17,16 @@ use crate::interrupt;
 /// Number of forks since the first process that loaded the module.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Function that ends a value of an object, unless it has already ended.
+/// Function that closes the resource behind a Python object, at most once.
 type End = Box<dyn FnOnce() + Send>;
 
-/// Functions to call at the end of the interpreter, by number.
+/// Functions to call when the interpreter exits, by number.
 static LIVE: Mutex<Vec<(u64, Own<End>)>> = Mutex::new(Vec::new());
 
 /// Number of the next entry.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Process in which an object was made.
+/// Process in which an object was created.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     process: u32,

@@ -1,27 +1,27 @@
-//! `host:port` texts, as `--rdzv-endpoint` and the init-method URLs write them.
+//! Endpoints `host:port`, as in `--rdzv-endpoint` and init-method URLs.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// A host (name, IPv4 or IPv6 address without brackets) and a port.
+/// Host (name, IPv4 address, or IPv6 address without brackets) and port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// Name or address; an IPv6 address without its brackets.
+    /// Name or address of the host; an IPv6 address has no brackets.
     pub host: String,
-    /// TCP port; 0 lets the host pick a free one.
+    /// TCP port; with 0, the system picks a free port.
     pub port: u16,
 }
 
-/// Reason why a text is not an endpoint. The texts are PyTorch's.
+/// Reason why a text is not an endpoint, with PyTorch's error texts.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EndpointError {
-    /// The part after the last colon is not a port.
+    /// The part after the last colon is not a valid port.
     #[error(
         "The port number of the rendezvous endpoint '{0}' must be an integer between 0 and 65536."
     )]
     Port(String),
-    /// The part before the port is not a host.
+    /// The part before the port is not a valid host.
     #[error(
         "The hostname of the rendezvous endpoint '{0}' must be a dot-separated list of labels, an IPv4 address, or an IPv6 address."
     )]
@@ -29,10 +29,10 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Parses an endpoint; blank text means `localhost` with the default port.
+    /// Parses an endpoint; a blank text means `localhost` with the default port.
     ///
     /// An IPv6 address needs brackets if a port follows (`[::1]:29500`). Without brackets, the text
-    /// after the last colon is taken as the port, as PyTorch does.
+    /// after the last colon is interpreted as the port, as in PyTorch.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, EndpointError> {
         let trimmed = text.trim();
         if trimmed.is_empty() {

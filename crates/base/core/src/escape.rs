@@ -1,13 +1,13 @@
-//! Texts of other processes and nodes, made safe to display.
+//! Escaping of texts from other processes and nodes for safe display.
 //!
-//! A worker, or any peer that can reach a port, chooses such a text. If displayed unescaped, it
-//! could move the cursor of a terminal, begin a line that looks like one of ours, or reverse the
-//! order of the letters. It is escaped once, where it enters. Then every message, log line and
-//! report may contain it.
+//! A worker, or any peer that can reach a port, controls such a text. Unescaped, the text could
+//! move the cursor of a terminal, imitate a log line of rdzv, or reverse the order of letters. Each
+//! text is escaped once, on input. After that, any message, log line or report may contain it.
 
-/// Returns the text as one line, escaped.
-/// Control characters, line breaks and marks that change the direction of writing become escapes
-/// such as `\n` and `\u{1b}`. A tab becomes a blank.
+/// Escapes a text into one line.
+///
+/// Control characters, line breaks and bidirectional control characters become escapes such as `\n`
+/// and `\u{1b}`. A tab becomes a space.
 pub fn escape(text: &str) -> String {
     replaced(text, |letter| match letter {
         '\t' => Some(' '),
@@ -15,20 +15,21 @@ pub fn escape(text: &str) -> String {
     })
 }
 
-/// Escapes a text of several lines, such as a traceback.
-/// Line breaks and tabs stay.
+/// Escapes a text with several lines, such as a traceback.
+///
+/// Line breaks and tabs are kept.
 pub fn escape_lines(text: &str) -> String {
     replaced(&text.replace("\r\n", "\n"), |letter| {
         Some(letter).filter(|letter| matches!(letter, '\n' | '\t') || !is_harmful(*letter))
     })
 }
 
-/// Returns bytes as one escaped line; invalid UTF-8 becomes `\u{fffd}`.
+/// Escapes bytes into one line; invalid UTF-8 becomes `\u{fffd}`.
 pub fn escape_bytes(bytes: &[u8]) -> String {
     escape(&String::from_utf8_lossy(bytes))
 }
 
-/// `true` if the text is one line with nothing to escape, such as a host name.
+/// `true` if the text is one line without characters to escape.
 pub fn is_plain(text: &str) -> bool {
     !text.contains(is_harmful)
 }
@@ -49,7 +50,7 @@ fn is_harmful(letter: char) -> bool {
     letter.is_control()
         || matches!(
             letter,
-            // Direction: marks, embeddings, overrides, isolates.
+            // Bidirectional control characters: marks, embeddings, overrides, isolates.
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
             // Line and paragraph separators.
             | '\u{2028}' | '\u{2029}'

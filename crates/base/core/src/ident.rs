@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// The name that all nodes of one job share (`--rdzv-id`).
+/// Name that all nodes of one job share (`--rdzv-id`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(String);
 
 impl RunId {
-    /// Wraps a run id as the user gave it.
+    /// Creates a run id from the user's text, unchanged.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Returns the text as given.
+    /// Returns the run id as the user specified it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -24,7 +24,8 @@ impl fmt::Display for RunId {
     }
 }
 
-/// Id of one connection of a server.
-/// The driver assigns the ids. It does not reuse an id while the machine still knows it.
+/// Id of one connection to a server.
+///
+/// The driver assigns the ids. It does not reuse an id while the machine still has state for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u32);

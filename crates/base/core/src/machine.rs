@@ -1,6 +1,6 @@
-//! The contract between a driver and a machine.
+//! Contract between a driver and a state machine.
 //!
-//! Every machine of rdzv has this form:
+//! Every state machine in rdzv has this form:
 //!
 //! ```text
 //!   driver ── handle(now, input) ──► machine
@@ -8,16 +8,16 @@
 //!   driver ◄── deadline() ────────── machine     "call me again at this time at the latest"
 //! ```
 //!
-//! 1. [`Now`] carries a monotonic and a wall time. A machine has no other clock.
+//! 1. [`Now`] carries a monotonic time and a wall-clock time. A machine has no other clock.
 //! 2. After each `handle`, the driver drains the outputs to `None` before the next `handle`. Debug
-//!    builds assert it through [`Outbox`].
-//! 3. `handle` never fails. A bad input produces an output that reports it, never a panic and never
-//!    a lost error.
-//! 4. Outputs are commands and facts, not closures. They derive `Debug`, so a run can be printed.
-//! 5. A machine has one owner; other threads send it messages. The exception is a machine that
-//!    every thread of a process enters with typed calls (remote references). One lock protects it.
-//!    Each call takes the lock, calls the machine, drains its outputs and releases the lock before
-//!    it applies them. Nothing waits and no user code runs under that lock.
+//!    builds assert this through [`Outbox`].
+//! 3. `handle` never fails. An invalid input produces an output that reports it. It causes no panic,
+//!    and the error is never lost.
+//! 4. Outputs are commands and facts, not closures. They implement `Debug`, so a run can be printed.
+//! 5. A machine has one owner; other threads send it messages. The exception is the machine for
+//!    remote references, which all threads of a process enter through typed calls. One lock protects
+//!    it. Each call takes the lock, calls the machine, drains its outputs and releases the lock
+//!    before it applies them. No thread waits or runs user code while it holds that lock.
 //! 6. Randomness is an input, or a seed in the configuration.
 
 use std::collections::VecDeque;
@@ -25,26 +25,26 @@ use std::fmt::Debug;
 
 use crate::time::{Mono, Now};
 
-/// A state machine that a driver runs and that does no I/O.
+/// State machine that a driver runs and that does no I/O.
 pub trait Machine {
-    /// An event: bytes arrived, a worker exited, time passed.
-    /// It may borrow from the driver.
+    /// Event: bytes arrived, a worker exited, time passed.
+    /// It may borrow data from the driver.
     type Input<'a>;
-    /// An action: send bytes, start workers, report.
+    /// Action for the driver: send bytes, start workers, report.
     type Output: Debug;
 
-    /// Passes an event to the machine, with the time at which it happened.
+    /// Passes an event to the machine, with the time of the event.
     fn handle(&mut self, now: Now, input: Self::Input<'_>);
 
-    /// Returns the next action, in order; `None` if there is none left.
+    /// Returns the next action, in order; `None` if no action is left.
     fn poll_output(&mut self) -> Option<Self::Output>;
 
-    /// Returns the time of the next call that the machine needs without an event.
+    /// Returns the time by which the driver must call the machine again.
     fn deadline(&self) -> Option<Mono>;
 }
 
-/// The queue of outputs inside a machine.
-/// In debug builds it asserts that the driver drains it in time.
+/// Queue of outputs inside a machine.
+/// Debug builds assert that the driver drains it in time.
 #[derive(Debug)]
 pub struct Outbox<T> {
     queue: VecDeque<T>,
@@ -59,17 +59,17 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T: Debug> Outbox<T> {
-    /// Queues one output.
+    /// Appends an output to the queue.
     pub fn push(&mut self, output: T) {
         self.queue.push_back(output);
     }
 
-    /// Takes the oldest output.
+    /// Removes and returns the oldest output.
     pub fn pop(&mut self) -> Option<T> {
         self.queue.pop_front()
     }
 
-    /// Asserts rule 2 of the contract. Every `handle` starts with this call.
+    /// Asserts rule 2 of the contract; every `handle` starts with this call.
     pub fn assert_drained(&self) {
         debug_assert!(
             self.queue.is_empty(),

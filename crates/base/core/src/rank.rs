@@ -1,6 +1,6 @@
-//! Ranks and world sizes, and how they follow from the participants.
+//! Ranks and world sizes, and their computation from the participants.
 //!
-//! Nodes are ordered by group rank. The workers of one node have consecutive global ranks:
+//! Nodes are ordered by group rank. The workers on one node have consecutive global ranks:
 //!
 //! ```text
 //!   node 0 (actor x 1)   node 1 (learner x 2)
@@ -32,49 +32,49 @@ macro_rules! number {
 }
 
 number!(
-    /// Number of a worker among all workers of the job (`RANK`).
+    /// Number of a worker among all workers in the job (`RANK`).
     Rank
 );
 number!(
-    /// Number of a worker within its node (`LOCAL_RANK`).
+    /// Number of a worker on its node (`LOCAL_RANK`).
     LocalRank
 );
 number!(
-    /// Number of an agent among the agents of a round (`GROUP_RANK`).
+    /// Number of an agent among the agents in a round (`GROUP_RANK`).
     GroupRank
 );
 number!(
-    /// Number of a worker among the workers of its role (`ROLE_RANK`).
+    /// Number of a worker among the workers with its role (`ROLE_RANK`).
     RoleRank
 );
 
-/// The report of one agent about itself in a round, which node 0 reads.
+/// Report of an agent about itself in a round, which node 0 reads.
 ///
-/// Its JSON is the value of the store key `torchelastic/role_info/<group rank>`.
+/// Its JSON form is the value of the store key `torchelastic/role_info/<group rank>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleInfo {
     /// Role of all workers of the agent.
     pub role: String,
     /// Group rank of the agent.
     pub rank: GroupRank,
-    /// Number of workers that the agent starts.
+    /// Number of workers that the agent will start.
     pub local_world_size: u32,
 }
 
-/// The answer of node 0 to each agent.
+/// Reply from node 0 to each agent, with the ranks of its workers.
 ///
-/// Its JSON is an array of four numbers, the value of the store key
+/// Its JSON form is an array of four numbers. It is the value of the store key
 /// `torchelastic/assigned_ranks/<group rank>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(u32, u32, u32, u32)", into = "(u32, u32, u32, u32)")]
 pub struct Assignment {
-    /// Global rank of the node's first worker.
+    /// Global rank of the first worker on the node.
     pub base_rank: Rank,
     /// Number of workers in the job.
     pub world_size: u32,
-    /// Role rank of the node's first worker.
+    /// Role rank of the first worker on the node.
     pub base_role_rank: RoleRank,
-    /// Number of workers of the node's role.
+    /// Number of workers with the node's role in the job.
     pub role_world_size: u32,
 }
 
@@ -100,8 +100,8 @@ impl From<Assignment> for (u32, u32, u32, u32) {
     }
 }
 
-/// Returns the ranks of every node from the nodes' reports.
-/// The reports are in the order of their group ranks.
+/// Computes the ranks on every node from the nodes' reports.
+/// The reports must be ordered by group rank.
 pub fn assign(nodes: &[RoleInfo]) -> Vec<Assignment> {
     let world_size = nodes.iter().map(|node| node.local_world_size).sum();
     let mut role_sizes: BTreeMap<&str, u32> = BTreeMap::new();
@@ -127,7 +127,7 @@ pub fn assign(nodes: &[RoleInfo]) -> Vec<Assignment> {
         .collect()
 }
 
-/// Formats ranks in few words, smallest first: `0-3,5`. Each rank occurs once.
+/// Formats ranks as ranges in ascending order, without duplicates: `0-3,5`.
 pub fn ranges(ranks: impl IntoIterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for rank in ranks.into_iter().collect::<BTreeSet<u32>>() {

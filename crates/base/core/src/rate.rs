@@ -1,11 +1,12 @@
-//! A rate limit for log lines of one kind that a peer can cause.
+//! Rate limit for log lines of one kind that a peer can cause.
 
 use std::time::Duration;
 
 use crate::time::Mono;
 
-/// Admits at most N lines per interval and counts the others.
-/// The log can then report how many lines were dropped.
+/// Rate limiter that admits a number of log lines per interval.
+///
+/// It counts the dropped lines, so that the log can report their number.
 #[derive(Debug, Clone)]
 pub struct RateLimit {
     most: u32,
@@ -17,7 +18,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Creates a limit of `most` lines in each `interval`.
+    /// Creates a limiter that admits at most `most` lines per `interval`.
     pub fn new(most: u32, interval: Duration) -> Self {
         Self {
             most,
@@ -28,7 +29,7 @@ impl RateLimit {
         }
     }
 
-    /// `true` if a line may be written now. Counts a line that may not.
+    /// `true` if a line may be logged now; otherwise counts it as dropped.
     pub fn admits(&mut self, now: Mono) -> bool {
         if self.since.is_none_or(|since| since + self.interval <= now) && self.dropped == 0 {
             self.since = Some(now);
@@ -43,14 +44,15 @@ impl RateLimit {
         admitted
     }
 
-    /// Returns the time at which [`RateLimit::take_dropped`] has a count.
+    /// Returns the time from which [`RateLimit::take_dropped`] returns a count.
     pub fn deadline(&self) -> Option<Mono> {
         let since = self.since.filter(|_| self.dropped > 0)?;
         Some(since + self.interval)
     }
 
     /// Returns the number of dropped lines once their interval is over.
-    /// A new interval begins then.
+    ///
+    /// Then a new interval starts. Returns `None` if no line was dropped or the interval continues.
     pub fn take_dropped(&mut self, now: Mono) -> Option<u64> {
         self.deadline().filter(|deadline| *deadline <= now)?;
         self.since = None;

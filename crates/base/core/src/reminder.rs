@@ -1,28 +1,28 @@
-//! The times at which a long wait is reported again.
+//! Schedule of log lines about a wait that takes long.
 
 use std::time::Duration;
 
-/// Time before the first reminder. Shorter waits are not reported.
-/// With this value the line is on the screen within 3 s.
+/// Time before the first reminder; shorter waits are not reported.
+/// This value puts the first line on the screen within 3 s.
 pub const FIRST: Duration = Duration::from_millis(2500);
 
 const SECOND: Duration = Duration::from_secs(30);
 
-/// Time between two reminders from the third on.
+/// Interval between reminders, from the third reminder on.
 const EACH: Duration = Duration::from_secs(300);
 
-/// Target of the log events that report waits.
+/// Target of log events that report waits.
 /// Events about nodes have a field `left`, in seconds.
 pub const TARGET: &str = "rdzv::waiting";
 
-/// The schedule of reminders: after 2.5 s, after 30 s, then every 5 minutes.
+/// Schedule of reminders: after 2.5 s, after 30 s, then every 5 minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reminder {
     passed: u32,
 }
 
 impl Reminder {
-    /// Returns the time from the beginning of the wait to the next reminder.
+    /// Returns the time from the start of the wait to the next reminder.
     pub fn next(&self) -> Duration {
         match self.passed {
             0 => FIRST,
@@ -31,7 +31,7 @@ impl Reminder {
         }
     }
 
-    /// `true` if a reminder is due, `elapsed` after the beginning of the wait.
+    /// `true` if a reminder is due at `elapsed` after the start of the wait.
     /// Several missed reminders count as one.
     pub fn is_due(&mut self, elapsed: Duration) -> bool {
         let due = self.next() <= elapsed;

@@ -1,8 +1,8 @@
 //! Names and numbers of signals.
 //!
-//! Linux has these numbers on every architecture that we build for.
+//! Linux uses these numbers on every architecture for which rdzv is built.
 
-/// Names and numbers. The first name of a number is shown; others are accepted.
+/// Names and numbers. Only the first name of a number is displayed.
 const SIGNALS: [(&str, i32); 37] = [
     ("SIGHUP", 1),
     ("SIGINT", 2),
@@ -44,25 +44,26 @@ const SIGNALS: [(&str, i32); 37] = [
     ("SIGRTMAX", 64),
 ];
 
-/// Returns the number of a signal with a name such as `SIGTERM`.
+/// Returns the number of the signal with a name such as `SIGTERM`.
 pub fn number(name: &str) -> Option<i32> {
     let (_, number) = SIGNALS.iter().find(|(known, _)| *known == name)?;
     Some(*number)
 }
 
-/// Returns the names of all signals that have one.
+/// Returns the names of all signals in the table.
 pub fn names() -> impl Iterator<Item = &'static str> {
     SIGNALS.iter().map(|(name, _)| *name)
 }
 
-/// Returns the name of a signal.
+/// Returns the name of the signal with this number.
+///
 /// `None` for most real-time signals, as in Python.
 pub fn name(number: i32) -> Option<&'static str> {
     let (name, _) = SIGNALS.iter().find(|(_, known)| *known == number)?;
     Some(name)
 }
 
-/// Returns a signal for a sentence: `SIGTERM`, or `signal 40` without a name.
+/// Formats a signal for a message: `SIGTERM`, or `signal 40` if it has no name.
 pub fn in_words(number: i32) -> String {
     name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }

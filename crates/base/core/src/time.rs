@@ -1,27 +1,28 @@
-//! Time as data.
-//! A driver reads the clocks once per event and passes the time in.
+//! Time as data, passed to the state machines.
+//!
+//! A driver reads the clocks once per event and passes the time to the machine.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A monotonic time: nanoseconds since an origin that the driver chose.
-/// The origin is usually the driver's own start.
+/// Monotonic time in nanoseconds since an origin that the driver chooses.
+/// The origin is usually the start of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Mono(u64);
 
 impl Mono {
-    /// The origin.
+    /// The origin itself.
     pub const ZERO: Self = Self(0);
 
-    /// A time that never comes.
+    /// Time that is never reached.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Returns the time `elapsed` after the origin.
+    /// Returns the time at `elapsed` after the origin.
     pub fn from_origin(elapsed: Duration) -> Self {
         Self(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the time since `earlier`; zero if this is not later.
+    /// Returns the time since `earlier`; zero if `earlier` is later than `self`.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -46,8 +47,8 @@ impl Sub<Mono> for Mono {
     }
 }
 
-/// A wall-clock time: microseconds since the Unix epoch.
-/// It is compared between nodes and never used for local deadlines.
+/// Wall-clock time in microseconds since the Unix epoch.
+/// Nodes compare wall-clock times; local deadlines never use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Wall(i64);
 
@@ -57,17 +58,17 @@ impl Wall {
         Self(micros)
     }
 
-    /// Returns microseconds since the Unix epoch.
+    /// Returns the time in microseconds since the Unix epoch.
     pub const fn unix_micros(self) -> i64 {
         self.0
     }
 
-    /// Returns whole seconds since the Unix epoch, rounded down.
+    /// Returns the time in whole seconds since the Unix epoch, rounded down.
     pub const fn unix_seconds(self) -> i64 {
         self.0.div_euclid(1_000_000)
     }
 
-    /// Returns seconds since the Unix epoch, like Python's `time.time()`.
+    /// Returns the seconds since the Unix epoch, like Python's `time.time()`.
     #[expect(
         clippy::cast_precision_loss,
         reason = "exact for 285 years around the epoch"
@@ -78,7 +79,7 @@ impl Wall {
 }
 
 impl Wall {
-    /// Returns the time since `earlier`; zero if this is not later.
+    /// Returns the time since `earlier`; zero if `earlier` is later than `self`.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -104,19 +105,20 @@ fn whole_micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// One reading of both clocks.
+/// Simultaneous reading of both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Now {
-    /// Monotonic time, for deadlines and elapsed times.
+    /// Monotonic time, for deadlines and durations.
     pub mono: Mono,
-    /// Wall-clock time, for display and for comparison between nodes.
+    /// Wall-clock time, for display and for comparisons between nodes.
     pub wall: Wall,
 }
 
 /// Returns the delay before a retry: exponential backoff with jitter.
 ///
-/// `attempt` counts from 0, `jitter` is a fraction in `0.0..1.0` that the driver draws. The result
-/// is uniform in half to one and a half times `first * 1.5^attempt`, and never more than `most`.
+/// `attempt` counts from 0, and `jitter` is a random fraction in `0.0..1.0` that the driver draws.
+/// The delay is uniform between half and one and a half times `first * 1.5^attempt`, and at most
+/// `most`.
 pub fn backoff(attempt: u32, jitter: f64, first: Duration, most: Duration) -> Duration {
     let factor = 1.5_f64.powi(i32::try_from(attempt.min(64)).unwrap_or(64));
     let interval = (first.as_secs_f64() * factor).min(most.as_secs_f64());

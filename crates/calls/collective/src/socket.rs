@@ -1,7 +1,7 @@
 //! Sockets between ranks, which never block.
 //!
-//! Processes of one host use Unix sockets, other processes TCP. If a ring in shared memory is
-//! available (`ring`), a Unix socket carries no data.
+//! Processes on one host use Unix sockets, and other processes use TCP. If a ring in shared memory
+//! is available (`ring`), the Unix socket carries no data.
 //!
 //! A Unix socket has 1.5 times the throughput of TCP over loopback, because nothing is cut into
 //! segments and acknowledged. Its name is abstract and random. So there is no file to remove, and
@@ -29,12 +29,12 @@ use crate::wire::{FRAME, Frame, Sent};
 /// It holds several messages, so that ranks switch less often. The kernel may grant less.
 const LOCAL_BUFFER: usize = 1 << 20;
 
-/// Endpoints at which a rank listens.
+/// Endpoint at which a rank listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// TCP address, for all ranks.
+    /// TCP address, which all ranks can use.
     pub(crate) address: SocketAddr,
-    /// Name of a Unix socket, for ranks of the same host.
+    /// Name of the Unix socket, for ranks on the same host; `None` to use TCP only.
     pub(crate) local: Option<String>,
 }
 

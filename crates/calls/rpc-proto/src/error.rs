@@ -1,4 +1,4 @@
-//! Kinds of errors, as numbers on the wire.
+//! Kinds of errors, encoded as numbers on the wire.
 
 use std::fmt;
 
@@ -8,48 +8,48 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RpcErrorKind {
-    /// An argument is wrong; nothing was sent.
+    /// An argument is invalid; no message was sent.
     InvalidArgument,
     /// This process has no agent.
     NotInitialized,
     /// This process already has an agent.
     AlreadyInitialized,
-    /// No worker of the group has this name or id.
+    /// No worker in the group has this name or id.
     UnknownWorker,
     /// Two workers have the same name.
     DuplicateName,
     /// Two workers have the same id.
     DuplicateId,
-    /// Workers disagree about the group: its size, or its kind (static or dynamic).
+    /// Workers disagree about the group's size or kind (static or dynamic).
     GroupMismatch,
-    /// The device maps of the group do not fit together.
+    /// The device maps in the group are inconsistent.
     DeviceMap,
     /// A value cannot be encoded, or bytes cannot be decoded.
     Serialization,
-    /// The callee has no such method.
+    /// The callee does not offer this method.
     NoSuchMethod,
-    /// The operation did not end in time.
+    /// The operation did not finish in time.
     Deadline,
     /// The operation was cancelled.
     Cancelled,
-    /// The connection closed, or the worker was declared dead. A retry may help.
+    /// The connection closed, or the worker was declared lost. A retry may help.
     PeerLost,
-    /// The calls in flight exceed the limits. A later retry helps.
+    /// The calls in flight exceed the limits. A retry after a delay may help.
     Overloaded,
-    /// An agent is shutting down.
+    /// The agent is shutting down.
     Stopping,
-    /// The function that was called failed.
+    /// The called function failed.
     Remote,
-    /// A peer broke the protocol: version, checksum, size.
+    /// A peer violated the protocol: wrong version, checksum or size.
     Protocol,
-    /// The store failed.
+    /// An operation on the store failed.
     Store,
-    /// A defect of rdzv.
+    /// A bug in rdzv.
     Internal,
 }
 
 impl RpcErrorKind {
-    /// `true` if the same call may succeed when it is repeated.
+    /// `true` if the same call may succeed on a retry.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::PeerLost | Self::Overloaded)
     }

@@ -1,19 +1,19 @@
-//! Remote calls between workers: frames, calls, references, device maps.
+//! Protocol for remote calls between workers: frames, references, devices.
 //!
-//! This crate opens no connection and runs no function. The crate `rdzv-rpc` transports the bytes,
-//! and asks these modules what the bytes mean and what to do.
+//! This crate opens no connections and runs no functions. The crate `rdzv-rpc` transports the
+//! bytes, and uses this crate to interpret them and to decide what to do.
 //!
 //! Reading order:
 //!
 //! - [`worker`]: names and ids of workers,
-//! - [`frame`]: the bytes that workers send to each other,
-//! - [`calls`]: calls that wait for their end, and limits on their number,
-//! - [`heartbeat`]: detection of a lost host,
-//! - [`device`]: locations of tensors, and maps between the devices of two workers,
+//! - [`frame`]: encoding of the messages between workers,
+//! - [`calls`]: pending calls, and limits on their number,
+//! - [`heartbeat`]: detection of lost hosts,
+//! - [`device`]: devices that hold tensors, and maps between the devices of two workers,
 //! - [`directory`]: members of the group,
-//! - [`tensor`]: tensors without their memory, and which of their bytes to send,
+//! - [`tensor`]: metadata of tensors, and the choice of the bytes to send,
 //! - [`rref`]: references to values on other workers,
-//! - [`gather`]: values of all members for all members.
+//! - [`gather`]: exchange of values among all members.
 //!
 //! The API of this crate follows the releases of `rdzv-rpc`.
 

@@ -5,10 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Length limit of a name: it is shorter than this, in ASCII characters.
+/// Exclusive upper limit on the length of a name, in ASCII characters.
 pub const NAME_LIMIT: usize = 128;
 
-/// Number of a worker in its group: its rank.
+/// Id of a worker: its rank in the group.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -20,7 +20,7 @@ impl fmt::Display for WorkerId {
     }
 }
 
-/// Name that no worker can have. The text is PyTorch's.
+/// Error for an invalid worker name, with PyTorch's text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "Worker name must match ^[A-Za-z0-9-_:]*$, and must be non-empty and shorter than 128 chars, but got {0}"
@@ -33,11 +33,11 @@ pub struct BadName(pub String);
 pub struct WorkerName(String);
 
 impl WorkerName {
-    /// Checks a name.
+    /// Creates a name from a text, and checks it.
     ///
     /// # Errors
     ///
-    /// [`BadName`] if the name is empty, too long, or has another character.
+    /// [`BadName`] if the name is empty or too long, or contains another character.
     pub fn new(name: impl Into<String>) -> Result<Self, BadName> {
         let name = name.into();
         let legal = |letter: u8| letter.is_ascii_alphanumeric() || b"-_:".contains(&letter);
@@ -47,7 +47,7 @@ impl WorkerName {
         Ok(Self(name))
     }
 
-    /// Returns the name as text.
+    /// Returns the name as a string slice.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -73,10 +73,10 @@ impl fmt::Display for WorkerName {
     }
 }
 
-/// Worker of a group: its name and id, printed as PyTorch prints them.
+/// Name and id of a worker, displayed in PyTorch's format.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WorkerInfo {
-    /// Id of the worker: its rank in the group.
+    /// Id of the worker, which is its rank in the group.
     pub id: WorkerId,
     /// Name of the worker, unique in the group.
     pub name: WorkerName,

@@ -1,4 +1,4 @@
-//! Backends by name: each creates its own type of agent, with its own options.
+//! Backends by name; each has its own agent type and its own options.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use crate::device::{CpuOnly, DeviceBackend};
 use crate::options::{Keywords, RpcOptions, from_words};
 use crate::{Methods, RpcAgent, RpcError};
 
-/// Name of the backend that rdzv includes.
+/// Name of the built-in backend.
 pub const NAME: &str = "RDZV";
 
-/// Name of the same backend that users of PyTorch know.
+/// Alias for [`NAME`], known to users of PyTorch.
 pub const ALIAS: &str = "TENSORPIPE";
 
 /// Agent of a backend: a worker that makes and serves calls.
@@ -26,13 +26,14 @@ pub trait Agent: Any + fmt::Debug + Send + Sync {
     /// Returns the worker of this agent.
     fn info(&self) -> WorkerInfo;
 
-    /// Ends the agent.
+    /// Shuts the agent down.
     ///
-    /// With `graceful`, it first waits for the calls of all workers, up to the deadline.
+    /// If `graceful` is `true`, the agent first waits for the calls of all workers, until the
+    /// deadline.
     ///
     /// # Errors
     ///
-    /// Returns the first failure of the shutdown. The agent has ended in this case too.
+    /// Returns the first failure of the shutdown. The agent has stopped even then.
     fn shutdown(&self, graceful: bool, deadline: Duration) -> Result<(), RpcError>;
 }
 
@@ -52,9 +53,9 @@ impl Agent for RpcAgent {
     }
 }
 
-/// Arguments of an agent.
+/// Arguments for creating an agent.
 ///
-/// The compiler ensures that the store is a store, not a text:
+/// The type of `store` rejects a string at compile time:
 ///
 /// ```compile_fail,E0308
 /// # use std::sync::Arc;
@@ -70,28 +71,28 @@ impl Agent for RpcAgent {
 /// ```
 #[derive(Debug, Clone)]
 pub struct InitArguments {
-    /// Store in which the group forms.
+    /// Store through which the workers form the group.
     pub store: Arc<dyn Store>,
     /// Name of this worker.
     pub name: WorkerName,
-    /// Id of this worker.
+    /// Rank of this worker, which is also its id.
     pub rank: WorkerId,
     /// Number of workers; `None` for a dynamic group.
     pub world_size: Option<u32>,
-    /// Methods that other workers can call.
+    /// Methods that other workers can call on this worker.
     pub methods: Methods,
 }
 
-/// A backend: a type of options, and agents with these options.
+/// Backend that creates agents from its own type of options.
 pub trait RpcBackend: Send + Sync + 'static {
-    /// Type of the options, which must refuse unknown keywords.
+    /// Type of the options; deserializing it must reject unknown keywords.
     type Options: Default + DeserializeOwned;
 
-    /// Creates the agent, and returns when the group has formed.
+    /// Creates an agent, and returns when the group has formed.
     ///
     /// # Errors
     ///
-    /// Returns the failure of forming or joining the group. No agent is running in this case.
+    /// Returns the error of forming or joining the group. No agent is running in this case.
     fn init(
         &self,
         arguments: InitArguments,
@@ -99,10 +100,10 @@ pub trait RpcBackend: Send + Sync + 'static {
     ) -> Result<Arc<dyn Agent>, RpcError>;
 }
 
-/// Backend that rdzv includes: its agents are [`RpcAgent`]s.
+/// Built-in backend, whose agents are [`RpcAgent`]s.
 #[derive(Debug)]
 pub struct BuiltIn {
-    /// Devices of this host.
+    /// Backend for the accelerators of this host.
     pub devices: Arc<dyn DeviceBackend>,
 }
 
@@ -142,9 +143,9 @@ impl BackendRegistry {
         Self::default()
     }
 
-    /// Returns the registry of this process.
+    /// Returns the registry that the whole process shares.
     ///
-    /// It has [`BuiltIn`], for a host without accelerators, as [`NAME`] and as [`ALIAS`].
+    /// It contains [`BuiltIn`] without accelerators, registered as [`NAME`] and as [`ALIAS`].
     pub fn of_process() -> &'static Self {
         static OF_PROCESS: LazyLock<BackendRegistry> = LazyLock::new(|| {
             let registry = BackendRegistry::new();
@@ -158,16 +159,16 @@ impl BackendRegistry {
         &OF_PROCESS
     }
 
-    /// `true` if a backend has exactly this name.
+    /// `true` if a backend with exactly this name is registered.
     pub fn is_registered(&self, name: &str) -> bool {
         self.backends.read().contains_key(name)
     }
 
-    /// Adds a backend.
+    /// Registers a backend under a name.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the name is taken.
+    /// `InvalidArgument` if the name is already registered.
     pub fn register<B: RpcBackend>(&self, name: &str, backend: B) -> Result<(), RpcError> {
         let mut backends = self.backends.write();
         if backends.contains_key(name) {
@@ -182,14 +183,14 @@ impl BackendRegistry {
         Ok(())
     }
 
-    /// Creates an agent of the backend with this name.
+    /// Creates an agent with the backend that has this name.
     ///
-    /// Its options are the defaults, overridden by the keywords.
+    /// The keywords override the default options.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for an unknown name or keyword and for a wrong value; otherwise the errors
-    /// of the backend.
+    /// `InvalidArgument` for an unknown name, an unknown keyword or an invalid value. Otherwise
+    /// returns the errors of the backend.
     pub fn init(
         &self,
         name: &str,

@@ -9,34 +9,34 @@ use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Failure of the called function, as the callee reported it.
+/// Failure of the called function, as reported by the callee.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Error)]
 #[error("{type_name}: {message}")]
 pub struct RemoteError {
     /// Type of the error, e.g. `std::io::Error`.
     pub type_name: String,
-    /// Text of the error.
+    /// Message of the error.
     pub message: String,
-    /// Texts of the error's causes, outermost first.
+    /// Messages of the error's causes, outermost first.
     pub causes: Vec<String>,
-    /// Number that the application defines; 0 if there is none.
+    /// Application-defined error code; 0 if there is none.
     pub code: i64,
-    /// Bytes that the application defines.
+    /// Application-defined bytes.
     pub details: Vec<u8>,
 }
 
-/// The failure of a call or of a group.
+/// Error from a call or from a group operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RpcError {
     /// Kind of the error.
     pub kind: RpcErrorKind,
-    /// Worker that the error is about, if any.
+    /// Worker to which the error relates, if any.
     pub worker: Option<WorkerInfo>,
-    /// Method that was called, if the error is about a call.
+    /// Name of the called method, if the error comes from a call.
     pub method: Option<String>,
-    /// Description of the error and its remedy, as a sentence.
+    /// Sentence that describes the error and its remedy.
     pub message: String,
-    /// Error of the function, for [`RpcErrorKind::Remote`].
+    /// Error that the function returned, for [`RpcErrorKind::Remote`].
     pub remote: Option<Box<RemoteError>>,
 }
 
@@ -47,7 +47,7 @@ impl From<GatherError> for RpcError {
 }
 
 impl RpcError {
-    /// Creates an error of this kind with this message.
+    /// Creates an error with this kind and message.
     pub fn new(kind: RpcErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -89,21 +89,21 @@ impl RpcError {
         Self::new(RpcErrorKind::InvalidArgument, message)
     }
 
-    /// Adds the worker that the error is about.
+    /// Sets the worker to which the error relates.
     #[must_use]
     pub fn with_worker(mut self, worker: WorkerInfo) -> Self {
         self.worker = Some(worker);
         self
     }
 
-    /// Adds the method that was called.
+    /// Sets the name of the called method.
     #[must_use]
     pub fn with_method(mut self, method: impl Into<String>) -> Self {
         self.method = Some(method.into());
         self
     }
 
-    /// `true` if the same call may succeed when the caller repeats it.
+    /// `true` if the same call may succeed on a retry.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
     }

@@ -1,24 +1,26 @@
-//! Calls of registered functions between the workers of a group, with tensors.
+//! Remote procedure calls between the workers of a group, with tensors.
 //!
-//! This crate is for Rust what `torch.distributed.rpc` is for Python. Named workers in static or
+//! This crate is the Rust counterpart of `torch.distributed.rpc`. Named workers in static or
 //! dynamic groups call registered functions on one another, hold references to remote values, and
-//! pass tensors without needless copies. A peer can only call functions that were registered.
+//! exchange tensors without unnecessary copies. A peer can only call functions that were
+//! registered.
 //!
-//! Functions run on a tokio runtime of the agent: async functions on one of its threads, blocking
-//! functions on threads of its blocking pool. The application itself does not need tokio.
+//! Functions run on a tokio runtime that belongs to the agent. Async functions run on one of its
+//! worker threads, and blocking functions run on its blocking pool. The application itself does not
+//! need tokio.
 //!
-//! | for | begin with |
+//! | to use | start with |
 //! |---|---|
-//! | an agent, or several | [`RpcAgent::builder`] |
-//! | the one agent of a process, found with [`current`] | [`init_rpc()`] |
+//! | one or several agents | [`RpcAgent::builder`] |
+//! | a single agent per process, found with [`current`] | [`init_rpc()`] |
 //! | agents of other backends, by name | [`backend::BackendRegistry`] |
 //! | a group without an agent | [`group::Group`] |
 //! | connections without calls | [`transport::Listener`], [`transport::connect()`] |
-//! | values as messages | [`message::encode`], [`message::decode`] |
-//! | tensors of other libraries | [`dlpack`] |
+//! | values encoded as messages | [`message::encode`], [`message::decode`] |
+//! | tensors from other libraries | [`dlpack`] |
 //!
-//! This crate reexports every type in its public signatures, at its root or in the module that has
-//! the signature.
+//! This crate re-exports every type in its public signatures, either at its root or in the module
+//! of the signature.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

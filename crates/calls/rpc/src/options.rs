@@ -1,4 +1,4 @@
-//! Options of an agent, set in a program or given as keywords.
+//! Options of an agent, set in code or parsed from keywords.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,26 +16,26 @@ use crate::group::{DEFAULT_LEASE, SHORTEST_LEASE};
 use crate::transport::{Token, TransportOptions};
 use crate::{ReferenceSettings, RpcError, Timeout};
 
-/// Default time limit of a call.
+/// Default timeout for a call.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Default time limit for forming or joining a group.
+/// Default timeout for forming or joining a group.
 pub const DEFAULT_INIT_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Minimum of the message limit.
-/// Messages about references and groups between workers have at most this size.
+/// Smallest allowed value of the message limit.
+/// Internal messages about references and groups have at most this size.
 const SMALLEST_MESSAGE_LIMIT: u64 = 64 << 10;
 
-/// PyTorch's name of the channel that reads the memory of another process.
+/// PyTorch's name for the channel that reads the memory of another process.
 pub(crate) const MEMORY_CHANNEL: &str = "cma";
 
-/// Channels of PyTorch that have an effect.
+/// PyTorch channels that have an effect here.
 const MEANT_CHANNELS: [&str; 2] = ["basic", MEMORY_CHANNEL];
 
-/// PyTorch channels without effect: more TCP connections, accelerator copies.
+/// PyTorch channels without effect: extra TCP connections, accelerator copies.
 const IGNORED_CHANNELS: [&str; 5] = ["mpt_uv", "cuda_basic", "cuda_gdr", "cuda_ipc", "cuda_xth"];
 
-/// Options by name, as they come from another language or a file.
+/// Options by name, as another language or a file supplies them.
 pub type Keywords = Map<String, Value>;
 
 /// Options of an agent.
@@ -43,83 +43,86 @@ pub type Keywords = Map<String, Value>;
 /// [`check`](Self::check) rejects invalid values; [`connect`](crate::RpcAgentBuilder::connect)
 /// calls it first.
 ///
-/// Most fields can be given as [`Keywords`], under their own names. Durations are seconds, a device
-/// is a number or a text, and device maps are `{"callee": {"cuda:0": "cuda:1", "1": 0}}`.
+/// Most fields can also be set through [`Keywords`] with the names of the fields. A duration is a
+/// number of seconds, and a device is a number or a string. Device maps have the form `{"callee":
+/// {"cuda:0": "cuda:1", "1": 0}}`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RpcOptions {
-    /// Time limit of a call that sets none (default 60 s).
+    /// Timeout for calls that do not set their own (default 60 s).
     ///
-    /// The keyword is `rpc_timeout`; null sets no limit.
+    /// The keyword is `rpc_timeout`; null disables the timeout.
     #[serde(rename = "rpc_timeout", deserialize_with = "call_timeout")]
     pub timeout: Timeout,
     /// URL of the store (default `env://`).
     pub init_method: String,
-    /// Number of handlers that may block at the same time (default 16).
+    /// Maximum number of blocking handlers that run at the same time (default 16).
     ///
     /// Completions do not use these threads.
     pub num_worker_threads: u32,
-    /// Device maps by the name of the callee: devices here to devices there.
+    /// Device maps by callee name, from local devices to devices of the callee.
     #[serde(deserialize_with = "device_maps")]
     pub device_maps: BTreeMap<String, DeviceMap>,
-    /// Accelerators of this worker; if empty, the device maps determine them.
+    /// Accelerators of this worker; if empty, derived from the device maps.
     #[serde(deserialize_with = "devices")]
     pub devices: Vec<Device>,
-    /// Transports that may be used, in order of preference; `None` for all.
+    /// Transports to use, in order of preference; `None` for all.
     ///
-    /// PyTorch's `ibv` is accepted in addition to other transports, and ignored with a line in the
-    /// log.
+    /// PyTorch's `ibv` is accepted beside other transports. It has no effect, and the agent logs
+    /// this.
     #[serde(alias = "_transports")]
     pub transports: Option<Vec<TransportName>>,
     /// PyTorch's `_channels`; empty for all.
     ///
-    /// With a list without `cma`, workers do not read large parts from one another's memory.
-    /// `basic` is always available: it is the transport. The other channels that PyTorch knows are
-    /// accepted, and ignored with a line in the log.
+    /// If the list is not empty and does not contain `cma`, workers do not read large parts from
+    /// each other's memory. `basic` stands for the transport itself and is always available. Other
+    /// channels of PyTorch are accepted. They have no effect, and the agent logs this.
     #[serde(rename = "_channels")]
     pub channels: Vec<String>,
-    /// Address of this host at which the other workers can reach it.
+    /// Address at which other workers can reach this host.
     ///
-    /// `None` is the local address of the connection to the store that the application supplies, or
-    /// to the host of the init method. It is 127.0.0.1 with `env://` without `MASTER_ADDR`, and
-    /// with a store without a connection.
+    /// The default, `None`, is the local address of the connection to the store, if the application
+    /// supplies a store. Otherwise it is the local address from which this host reaches the host in
+    /// the init method. The address is 127.0.0.1 for `env://` without `MASTER_ADDR`, and for a
+    /// store without a connection.
     pub address: Option<IpAddr>,
-    /// Token with which all workers of the job authenticate to one another.
+    /// Token with which all workers of the job authenticate each other.
     ///
-    /// As a keyword it is a text of at least 16 bytes. `None` is the token in the file that
-    /// `RDZV_JOB_TOKEN_FILE` names. Agents set this variable for the workers of a job with a token.
-    /// Without this variable there is no token.
+    /// The keyword takes a string of at least 16 bytes. `None` means the token in the file that
+    /// `RDZV_JOB_TOKEN_FILE` specifies, or no token if the variable is not set. `rdzv run` sets
+    /// this variable for the workers of a job with a token.
     #[serde(deserialize_with = "token")]
     pub token: Option<Token>,
-    /// Files for TLS over TCP; `None` for no TLS.
+    /// Certificate and key files for TLS over TCP; `None` disables TLS.
     pub tls: Option<TlsFiles>,
-    /// Time limit for forming or joining the group (default 300 s).
+    /// Timeout for forming or joining the group (default 300 s).
     ///
-    /// It is not the timeout of calls.
+    /// It does not apply to calls.
     #[serde(deserialize_with = "seconds")]
     pub init_deadline: Duration,
-    /// Time without lease renewal after which a dynamic group removes a member.
+    /// Time without a lease renewal after which a dynamic group removes a member.
     ///
-    /// The default is 5 s, the minimum 100 ms. Use the same value on all workers.
+    /// The default is 5 s, and the minimum is 100 ms. Use the same value on all workers.
     #[serde(deserialize_with = "seconds")]
     pub lease: Duration,
-    /// Silence of another host after which the calls to its workers fail.
+    /// Time without a message from a host after which calls to its workers fail.
     ///
-    /// It is also the time limit for connecting to a worker. The default is 5 s, the minimum 2 s. A
-    /// worker that is busy or stopped is not silent: its operating system answers.
+    /// It is also the timeout for connecting to a worker. The default is 5 s, and the minimum is 2
+    /// s. A worker that is busy or stopped does not trigger it, because the operating system
+    /// replies.
     #[serde(deserialize_with = "seconds")]
     pub heartbeat_limit: Duration,
-    /// Maximum size of a message with its tensors, in bytes.
+    /// Maximum size of a message including its tensors, in bytes.
     ///
-    /// The default is 4 GiB, the minimum 64 KiB. Use the same value on all workers.
+    /// The default is 4 GiB, and the minimum is 64 KiB. Use the same value on all workers.
     pub message_limit: u64,
-    /// Details of the transports, beyond the fields above; not a keyword.
+    /// Further transport options; not available as a keyword.
     ///
-    /// A transport is used if both this field and [`transports`](Self::transports) allow it. The
-    /// address, the heartbeat limit and the TLS files, if any, come from the fields above.
+    /// A transport is used only if both this field and [`transports`](Self::transports) allow it.
+    /// The address, the heartbeat limit and the TLS files, if any, come from the fields above.
     #[serde(skip)]
     pub transport: TransportOptions,
-    /// Settings of remote references, such as their timeouts; not a keyword.
+    /// Settings for remote references, such as timeouts; not a keyword.
     #[serde(skip)]
     pub references: ReferenceSettings,
 }
@@ -148,12 +151,12 @@ impl Default for RpcOptions {
 }
 
 impl RpcOptions {
-    /// Adds pairs to the device map for a callee.
+    /// Adds device pairs to the device map for a callee.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the map is not one to one, or maps a device differently from an earlier
-    /// map. The options are unchanged in this case.
+    /// `InvalidArgument` if the map is not one-to-one, or maps a device differently from an earlier
+    /// map. On error the options are unchanged.
     pub fn set_device_map<S: Into<Device>, T: Into<Device>>(
         &mut self,
         to: impl Into<String>,
@@ -165,11 +168,11 @@ impl RpcOptions {
             .map_err(|error| RpcError::invalid(error.to_string()))
     }
 
-    /// Rejects values that the agent cannot use.
+    /// Checks that the agent can use all values.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` with the name of the option and the remedy.
+    /// `InvalidArgument` with the name of the first invalid option and a remedy.
     pub fn check(&self) -> Result<(), RpcError> {
         const SHORTEST_LIMIT: Duration = heartbeat::SHORTEST_LIMIT;
         self.timeout.limit(|| None)?;
@@ -232,24 +235,24 @@ fn is_channel(name: &str) -> bool {
     MEANT_CHANNELS.contains(&name) || IGNORED_CHANNELS.contains(&name)
 }
 
-/// Transport for bytes between workers.
+/// Transport that carries bytes between workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportName {
-    /// Shared memory, on one host.
+    /// Shared memory, between workers on one host.
     Shm,
-    /// Unix sockets, on one host.
+    /// Unix sockets, between workers on one host.
     Unix,
-    /// TCP, `uv` in PyTorch.
+    /// TCP; PyTorch calls it `uv`.
     #[serde(alias = "uv")]
     Tcp,
-    /// InfiniBand, in PyTorch; not supported.
+    /// InfiniBand in PyTorch; not supported.
     ///
-    /// The next transport in the list is used.
+    /// The agent uses the next transport in the list instead.
     Ibv,
 }
 
-/// PEM files with which workers authenticate to one another over TCP.
+/// PEM files with which workers authenticate each other over TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsFiles {
@@ -257,24 +260,24 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Private key of this worker.
     pub key: PathBuf,
-    /// Certificates of the authorities that sign the other workers' certificates.
+    /// Certificates of the authorities that sign other workers' certificates.
     pub authorities: PathBuf,
 }
 
 impl RpcOptions {
-    /// Returns the defaults, overridden by the keywords.
+    /// Creates options from the defaults, overridden by the keywords.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for an unknown keyword and for a value that the keyword does not allow.
+    /// `InvalidArgument` for an unknown keyword, or for an invalid value.
     pub fn from_words(words: &Keywords) -> Result<Self, RpcError> {
         from_words(words)
     }
 }
 
-/// Reads the options of any backend.
+/// Parses the options of any backend.
 ///
-/// Each keyword is read alone first, so that the error can name it.
+/// Each keyword is first parsed separately, so that an error can name the keyword.
 pub(crate) fn from_words<T: DeserializeOwned>(words: &Keywords) -> Result<T, RpcError> {
     for (word, value) in words {
         let alone = Keywords::from_iter([(word.clone(), value.clone())]);
@@ -291,7 +294,7 @@ pub(crate) fn from_words<T: DeserializeOwned>(words: &Keywords) -> Result<T, Rpc
         .map_err(|error| RpcError::invalid(error.to_string()))
 }
 
-/// A device in the form that users write: a number or a text.
+/// Device as users write it: a number or a string.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum DeviceWord {
@@ -328,7 +331,7 @@ fn device_maps<'de, D: Deserializer<'de>>(
     maps.map(|(to, pairs)| Ok((to, map(pairs)?))).collect()
 }
 
-/// Reads the timeout of calls in seconds, with PyTorch's error text.
+/// Parses the timeout for calls in seconds, with PyTorch's error text.
 fn call_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Timeout, D::Error> {
     match Option::<f64>::deserialize(from)? {
         Some(timeout) if timeout < 0.0 => Err(D::Error::custom("RPC Timeout must be non-negative")),
@@ -353,7 +356,7 @@ fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     duration(f64::deserialize(from)?).map_err(D::Error::custom)
 }
 
-/// Converts seconds; a positive time below a microsecond does not become zero.
+/// Converts seconds to a duration, without rounding a positive time to zero.
 fn duration(seconds: f64) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_micros(1);
     match Duration::try_from_secs_f64(seconds) {

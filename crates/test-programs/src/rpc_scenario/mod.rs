@@ -94,7 +94,7 @@ enum Command {
     Exit,
 }
 
-/// Time limit of all operations that the test does not limit.
+/// Default timeout of operations, for tests that set no timeout.
 const LONG: Duration = Duration::from_secs(20);
 
 /// State of the worker.

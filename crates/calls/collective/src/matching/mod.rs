@@ -25,10 +25,10 @@ use crate::wire::Envelope;
 /// Maximum number of bytes of an eager message.
 pub(crate) const EAGER: usize = 64 * 1024;
 
-/// Maximum bytes of eager messages of one rank that wait for a receive.
+/// Maximum bytes of eager messages from one rank that wait for a receive.
 pub(crate) const EAGER_WINDOW: usize = 256 * 1024;
 
-/// Maximum number of messages of one rank that wait for a receive.
+/// Maximum number of messages from one rank that wait for a receive.
 pub(crate) const WINDOW: usize = 1024;
 
 /// Sequence number of the call of an operation, a send or a receive.
@@ -56,7 +56,7 @@ pub(crate) enum Input {
 pub(crate) enum Output {
     /// Action for an operation, with the rank at its other end.
     Act(Operation, u32, Action),
-    /// A rank breaks the rules.
+    /// A rank violates the protocol.
     Violation { by: u32, found: String },
 }
 
@@ -94,15 +94,15 @@ struct Peer {
     waiting: VecDeque<Sending>,
     /// Messages to the peer that it has not matched, by number.
     unmatched: BTreeMap<u64, Sending>,
-    /// Bytes of the eager messages among them.
+    /// Total size in bytes of the eager messages in `unmatched`.
     eager: usize,
     /// Number of the last message to the peer.
     sent: u64,
     /// Number of the last message from the peer.
     arrived: u64,
-    /// Number of messages from the peer that have no receive.
+    /// Number of messages from the peer that no receive has taken.
     kept: usize,
-    /// Bytes of the values of these messages.
+    /// Total size in bytes of the values in these messages.
     kept_bytes: usize,
     /// Announced messages from the peer whose values are arriving, by number.
     incoming: BTreeMap<u64, Incoming>,

@@ -1,4 +1,4 @@
-//! Rules for the devices of a group, in the order in which they are checked.
+//! Rules for the devices in a group, in the order of the checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::{Device, DeviceData, DeviceMap};
 
-/// Values in a row, printed `[a, b]`.
+/// List of values, displayed as `[a, b]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row<T>(pub Vec<T>);
 
@@ -19,17 +19,17 @@ impl<T: fmt::Display> fmt::Display for Row<T> {
 }
 
 impl Row<String> {
-    /// Returns the names as PyTorch prints them: `['a', 'b']`.
+    /// Formats the names like PyTorch: `['a', 'b']`.
     fn quoted(&self) -> String {
         let quoted = self.0.iter().map(|name| format!("'{name}'"));
         Row(quoted.collect()).to_string()
     }
 }
 
-/// First rule that the devices of a group break, in the order of the rules.
+/// First rule that the devices in a group violate, in the order of the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceFault {
-    /// V1: a device is listed twice.
+    /// V1: a worker lists a device twice.
     #[error("Node {node} has duplicated devices\ndevices = {devices}")]
     DuplicatedDevices {
         /// Name of the worker.
@@ -46,45 +46,45 @@ pub enum DeviceFault {
         node: String,
         /// Devices that the worker lists.
         devices: Row<Device>,
-        /// Number of accelerators of the worker.
+        /// Number of accelerators that the worker has.
         count: u32,
     },
-    /// V3: a map is for a worker that is not in the group.
+    /// V3: a worker has a device map for a worker that is not in the group.
     #[error(
         "Node {node} has invalid target node names in its device maps\ndevice maps = {}\nnode names = {}",
         .targets.quoted(),
         .names.quoted()
     )]
     UnknownTargets {
-        /// Name of the worker that owns the map.
+        /// Name of the worker that owns the maps.
         node: String,
-        /// Workers for which it has maps.
+        /// Workers for which the owner has maps.
         targets: Row<String>,
         /// Names of the workers in the group.
         names: Row<String>,
     },
-    /// V4 to V8: a device map does not fit its owner or its target.
+    /// V4 to V8: a device map does not match its owner or its target.
     #[error(
         "Node {node} has {} in its device map for {target}\ndevice map = {map}{}",
         .fault.which(),
         .fault.owned()
     )]
     Map {
-        /// Owner of the map.
+        /// Name of the worker that owns the map.
         node: String,
-        /// Worker that the map is for.
+        /// Name of the worker that is the target of the map.
         target: String,
-        /// Map that breaks the rule.
+        /// Map that violates the rule.
         map: DeviceMap,
-        /// Rule that the map breaks.
+        /// Rule that the map violates.
         fault: MapFault,
     },
 }
 
 impl DeviceFault {
-    /// Returns the worker that breaks the rule because it has no accelerator.
+    /// Returns the worker that violates the rule because it has no accelerators.
     ///
-    /// `None` if that is not the reason.
+    /// `None` if the reason is a different one.
     pub fn without_devices(&self) -> Option<&str> {
         match self {
             Self::InvalidDevices { node, count: 0, .. } => Some(node),
@@ -99,14 +99,14 @@ impl DeviceFault {
     }
 }
 
-/// First rule that a device map breaks.
+/// First rule that a device map violates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MapFault {
-    /// V4: two devices are mapped to one.
+    /// V4: two devices are mapped to the same device.
     DuplicatedTargets,
-    /// V5 and V6: the owner of the map does not have a mapped device.
+    /// V5 and V6: the owner of the map does not have one of the source devices.
     Sources(Misfit),
-    /// V7 and V8: the target does not have a target device.
+    /// V7 and V8: the target does not have one of the target devices.
     Targets(Misfit),
 }
 
@@ -121,7 +121,7 @@ impl MapFault {
         }
     }
 
-    /// Returns the devices of the worker that lacks a device of the map.
+    /// Describes the devices of the worker that lacks a device in the map.
     fn owned(&self) -> String {
         match self {
             Self::DuplicatedTargets => String::new(),
@@ -133,25 +133,25 @@ impl MapFault {
     }
 }
 
-/// Reason why a worker does not have a device that a map names.
+/// Reason why a worker does not have a device in a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misfit {
-    /// V5 and V7: the worker lists its devices, and not this one.
+    /// V5 and V7: the worker lists its devices, and this device is not in the list.
     Unlisted(Row<Device>),
-    /// V6 and V8: the worker lists no devices, and has too few.
+    /// V6 and V8: the worker lists no devices, and has too few accelerators.
     Absent(u32),
 }
 
 /// Kind of a group: static or dynamic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupKind {
-    /// All members are known from the beginning. Maps for others are mistakes.
+    /// All members are known from the start. Maps for other workers are errors.
     Static,
-    /// Members join and leave. The target of a map may join later.
+    /// Members join and leave, so the target of a map may join later.
     Dynamic,
 }
 
-/// Member with its devices, as input of the rules.
+/// Member of a group with its devices, as input to the rules.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
     /// Name of the member.
@@ -160,14 +160,14 @@ pub struct Node<'a> {
     pub data: &'a DeviceData,
 }
 
-/// Checks the devices and device maps of a group.
+/// Checks the devices and device maps in a group.
 ///
-/// `nodes` are in the order of their ids.
+/// `nodes` must be ordered by id.
 ///
 /// # Errors
 ///
-/// The first broken rule: V1 and V2 of every node, then V3 to V8 of every node. All members find
-/// the same one.
+/// Returns the first violated rule: V1 and V2 for every node, then V3 to V8 for every node. All
+/// members therefore find the same one.
 pub fn check(nodes: &[Node<'_>], kind: GroupKind) -> Result<(), DeviceFault> {
     for node in nodes {
         check_devices(node)?;

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::Device;
 
-/// Reason why a map was refused, with PyTorch's texts.
+/// Error for a map that is not one-to-one, with PyTorch's texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum NotOneToOne {
     /// Two devices are mapped to the same device of the callee.
@@ -16,50 +16,50 @@ pub enum NotOneToOne {
         "`device_map` only supports 1-to-1 mapping, trying to map {source_device} and {other} to {target}"
     )]
     SameTarget {
-        /// Device that was mapped last.
+        /// Source device that was mapped last.
         source_device: Device,
-        /// Device that was mapped earlier.
+        /// Source device that was mapped earlier.
         other: Device,
-        /// Device of the callee.
+        /// Device of the callee to which both are mapped.
         target: Device,
     },
-    /// One device is mapped to two devices by the same map.
+    /// The same map maps one device to two devices.
     #[error(
         "`device_map` only supports 1-to-1 mapping, trying to map {source_device} to {new} and {old}"
     )]
     TwoTargets {
-        /// The device.
+        /// Source device that is mapped twice.
         source_device: Device,
-        /// Later target of the device.
+        /// Target in the later entry.
         new: Device,
-        /// Earlier target of the device.
+        /// Target in the earlier entry.
         old: Device,
     },
-    /// A map that is added to another one disagrees with it.
+    /// A map to be merged contradicts the existing map.
     #[error(
         "`set_device_map` only supports 1-to-1 mapping, trying to map {source_device} to {new} and {old}"
     )]
     Disagrees {
-        /// The device.
+        /// Source device that both maps contain.
         source_device: Device,
-        /// New target of the device.
+        /// Target in the map to be merged.
         new: Device,
-        /// Current target of the device.
+        /// Target in the existing map.
         old: Device,
     },
 }
 
-/// Map from own devices to the callee's devices.
+/// Map from local devices to devices of the callee.
 ///
-/// The map is printed as `{cuda:0: cuda:1}`, in the order of the keys. A map that was given as a
-/// whole maps to each device once. Merging maps may break that. rdzv reports this when the group
-/// forms, as PyTorch does.
+/// The map is displayed as `{cuda:0: cuda:1}`, ordered by key. A map from [`new`](Self::new) is
+/// one-to-one, but merging maps may break that. rdzv reports this when the group forms, as PyTorch
+/// does.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceMap(BTreeMap<Device, Device>);
 
 impl DeviceMap {
-    /// Makes a map from these pairs.
+    /// Creates a map from pairs of devices.
     ///
     /// # Errors
     ///
@@ -97,11 +97,11 @@ impl DeviceMap {
         Ok(Self(map))
     }
 
-    /// Adds the pairs of another map: all of them or, on an error, none.
+    /// Merges another map into this one; on an error, no pair is added.
     ///
     /// # Errors
     ///
-    /// [`NotOneToOne::Disagrees`] if a device is already mapped to another one.
+    /// [`NotOneToOne::Disagrees`] if a device is already mapped to a different device.
     pub fn merge(&mut self, other: &Self) -> Result<(), NotOneToOne> {
         for (source_device, new) in other.pairs() {
             if let Some(old) = self.get(source_device).filter(|old| *old != new) {
@@ -116,29 +116,29 @@ impl DeviceMap {
         Ok(())
     }
 
-    /// Returns the target of a device.
+    /// Returns the target of a local device.
     pub fn get(&self, source: Device) -> Option<Device> {
         self.0.get(&source).copied()
     }
 
-    /// Returns the own devices, in their order.
+    /// Returns the local devices, in order.
     pub fn sources(&self) -> impl Iterator<Item = Device> {
         self.0.keys().copied()
     }
 
-    /// Returns the callee's devices, in the order of the own devices.
+    /// Returns the devices of the callee, in the order of the local devices.
     pub fn targets(&self) -> impl Iterator<Item = Device> {
         self.0.values().copied()
     }
 
-    /// Returns the pairs of devices.
+    /// Returns the pairs of local and target device.
     pub fn pairs(&self) -> impl Iterator<Item = (Device, Device)> {
         self.0.iter().map(|(source, target)| (*source, *target))
     }
 
     /// Returns the inverse map.
     ///
-    /// If two devices are mapped to one, the last of them remains.
+    /// If two devices are mapped to the same device, the inverse contains the last of them.
     #[must_use]
     pub fn inverse(&self) -> Self {
         Self(

@@ -1,8 +1,8 @@
 //! Devices of workers, and maps between the devices of two workers.
 //!
-//! For each callee, a worker specifies where its devices appear. Before a group works, each member
-//! checks the maps of all members, by the same rules in the same order. So all members find the
-//! same error and report it in the same words.
+//! A worker specifies for each callee the callee's devices on which its tensors arrive. When a
+//! group forms, each member checks the maps of all members, with the same rules in the same order.
+//! All members therefore find the same error and report it with the same text.
 //!
 //! * [`spec`]: a device; [`map`]: a map between the devices of two workers.
 //! * [`mod@check`]: the rules V1 to V8, and the errors for a broken rule.
@@ -22,16 +22,16 @@ pub use map::{DeviceMap, NotOneToOne};
 pub use reverse::{device_list, reverse_maps};
 pub use spec::{BadDevice, Device, DeviceType};
 
-/// Devices of one worker, as it reported them.
+/// Devices that a worker reports to the group.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DeviceData {
     /// Number of accelerators of the worker (0 on a host without any).
     #[serde(default)]
     pub device_count: u32,
-    /// Device maps by the name of the callee.
+    /// Device maps by callee name.
     #[serde(default)]
     pub device_maps: BTreeMap<String, DeviceMap>,
-    /// Devices that the worker uses. If empty, it uses those that the maps name.
+    /// Devices that the worker uses; if empty, the devices in the maps.
     #[serde(default)]
     pub devices: Vec<Device>,
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Device, DeviceData, DeviceMap, Node};
 
-/// Returns the maps for replies of `me`, by the name of the caller.
+/// Returns the device maps for replies from `me`, by caller name.
 ///
-/// Each is the inverse of the caller's map for `me`. A worker that has a map for itself is also a
-/// caller.
+/// Each map is the inverse of the caller's map for `me`. A worker that has a map for itself is also
+/// a caller.
 pub fn reverse_maps(me: &str, nodes: &[Node<'_>]) -> BTreeMap<String, DeviceMap> {
     let theirs = nodes.iter().filter_map(|node| {
         let map = node.data.device_maps.get(me)?;
@@ -18,8 +18,8 @@ pub fn reverse_maps(me: &str, nodes: &[Node<'_>]) -> BTreeMap<String, DeviceMap>
 
 /// Returns the devices that a worker uses, in order.
 ///
-/// These are the devices that it lists. If it lists none, these are all its devices, except the
-/// CPU, that its maps and the reverse maps name.
+/// These are the devices that the worker lists. If it lists none, they are all its devices in its
+/// maps and in the reverse maps, except the CPU.
 pub fn device_list(data: &DeviceData, reverse: &BTreeMap<String, DeviceMap>) -> Vec<Device> {
     let used: BTreeSet<Device> = if data.devices.is_empty() {
         let maps = data.device_maps.values().chain(reverse.values());

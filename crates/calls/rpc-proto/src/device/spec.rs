@@ -1,4 +1,4 @@
-//! Devices, the locations of tensors.
+//! Devices that hold tensors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum DeviceType {
-    /// Memory of the host.
+    /// Host memory.
     #[default]
     Cpu,
-    /// Accelerator of the kind that groups use.
+    /// CUDA accelerator, the kind that groups use.
     Cuda,
     /// Intel accelerator.
     Xpu,
@@ -33,9 +33,9 @@ const TYPES: [(&str, DeviceType); 5] = [
 ];
 
 impl DeviceType {
-    /// Kind of a device that is specified by a bare number.
+    /// Kind of a device that is specified as a bare number.
     ///
-    /// Beside the CPU, maps may name only this kind.
+    /// Maps may contain only this kind and the CPU.
     pub const ACCELERATOR: Self = Self::Cuda;
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for DeviceType {
     }
 }
 
-/// Text that names no device.
+/// Error for a text that does not specify a device.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadDevice {
     /// The kind is unknown.
@@ -57,12 +57,12 @@ pub enum BadDevice {
     Index(String),
 }
 
-/// One device of a worker.
+/// Device of a worker.
 ///
-/// The CPU has no index. An accelerator without an index is no particular one.
+/// The CPU has no index. An accelerator without an index stands for no particular accelerator.
 ///
-/// A device is printed and parsed as `cpu`, `cuda` or `cuda:1`; a bare number is an accelerator's
-/// index.
+/// A device is displayed and parsed as `cpu`, `cuda` or `cuda:1`. A bare number is parsed as the
+/// index of an accelerator.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -73,19 +73,19 @@ pub struct Device {
 }
 
 impl Device {
-    /// Memory of the host.
+    /// The CPU, which stands for host memory.
     pub const CPU: Self = Self {
         kind: DeviceType::Cpu,
         index: None,
     };
 
-    /// Makes a device of this kind. A CPU gets no index, because there is only one.
+    /// Creates a device of this kind. The CPU never has an index.
     pub fn new(kind: DeviceType, index: Option<u32>) -> Self {
         let index = index.filter(|_| kind != DeviceType::Cpu);
         Self { kind, index }
     }
 
-    /// Makes the accelerator with this index.
+    /// Creates the accelerator with this index.
     pub const fn accelerator(index: u32) -> Self {
         Self {
             kind: DeviceType::ACCELERATOR,
@@ -98,12 +98,12 @@ impl Device {
         self.kind
     }
 
-    /// Returns the index among the devices of its kind.
+    /// Returns the index among devices of this kind, if there is one.
     pub fn index(self) -> Option<u32> {
         self.index
     }
 
-    /// `true` for the memory of the host.
+    /// `true` if the device is the CPU.
     pub fn is_cpu(self) -> bool {
         self.kind == DeviceType::Cpu
     }
@@ -131,7 +131,7 @@ impl FromStr for Device {
         let digits =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = |part: &str| {
-            // Each number can be written in one way, as in PyTorch.
+            // Each number has only one valid form, as in PyTorch.
             let is_number = digits(part) && (part == "0" || !part.starts_with('0'));
             let parsed = part.parse().ok().filter(|_| is_number);
             parsed.ok_or_else(|| BadDevice::Index(text.to_owned()))

@@ -1,4 +1,4 @@
-//! First messages between two workers, and the reasons of a refusal.
+//! First messages between two workers, and the reasons to refuse a peer.
 //!
 //! ```text
 //!  connector                                 acceptor
@@ -8,11 +8,11 @@
 //!      ── Accepted { proof } ────────────────►   and from here on requests
 //! ```
 //!
-//! Either side may answer with [`FrameKind::GoAway`](super::FrameKind::GoAway) and its reason.
+//! Either side may reply with [`FrameKind::GoAway`](super::FrameKind::GoAway) and a reason.
 //!
-//! The token of a job is never sent. A proof is a keyed hash of the role of the prover and of all
-//! bytes of both hellos. So a proof is useless on another connection or in the other direction, and
-//! an attacker between the workers cannot change a hello. The driver computes the hash.
+//! The token of a job is never sent. A proof is a keyed hash of the prover's role and of all bytes
+//! in both hellos. It is therefore useless on another connection or in the other direction, and an
+//! attacker between the workers cannot change a hello. The driver computes the hash.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -21,7 +21,7 @@ use crate::worker::WorkerInfo;
 
 /// Version of the protocol.
 ///
-/// In every version it is the first two bytes of a hello.
+/// In every version, the first two bytes of a hello contain this number.
 pub const PROTOCOL: u16 = 1;
 
 /// Number of random bytes from each side.
@@ -33,21 +33,21 @@ pub struct Hello {
     /// Version of the protocol that the worker speaks.
     #[serde(skip, default = "this_protocol")]
     pub version: u16,
-    /// Bits of optional features.
+    /// Bit set of optional features.
     pub features: u64,
     /// Name and id of the worker.
     pub worker: WorkerInfo,
     /// Epoch of the worker's group.
     pub group: u64,
-    /// Random number that distinguishes this life of the worker from earlier lives.
+    /// Random number that distinguishes this run of the worker from earlier runs.
     pub incarnation: u64,
-    /// Boot id of the host, which is equal for workers of one host.
+    /// Boot id of the host, which is equal for all workers on one host.
     pub host: String,
     /// Process id of the worker in its PID namespace.
     pub process: u32,
-    /// `true` if the worker requires a proof of the job's token.
+    /// `true` if the worker requires proof that the peer knows the job's token.
     pub wants_proof: bool,
-    /// Random bytes, for the proof.
+    /// Random bytes that the proof covers.
     pub nonce: [u8; NONCE_LENGTH],
 }
 
@@ -62,24 +62,24 @@ fn this_protocol() -> u16 {
     PROTOCOL
 }
 
-/// Reason for the refusal of a peer.
+/// Reason for refusing a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HelloError {
-    /// The bytes are no hello.
+    /// The bytes are not a valid hello.
     #[error("the first message of the peer cannot be read: it is no hello of version {PROTOCOL}")]
     Unreadable,
-    /// Another version of the protocol.
+    /// The peer speaks another version of the protocol.
     #[error(
         "the peer speaks version {theirs} of the RPC protocol and this worker version {ours}: \
          run the same rdzv on every worker"
     )]
     Version {
-        /// Version of this worker.
+        /// Version that this worker speaks.
         ours: u16,
-        /// Version of the peer.
+        /// Version that the peer speaks.
         theirs: u16,
     },
-    /// Another epoch of the group.
+    /// The peer is in another epoch of the group.
     #[error(
         "{peer} is in epoch {theirs} of the group and {us} in epoch {ours}: \
          one of them is from an earlier or another job"
@@ -87,25 +87,25 @@ pub enum HelloError {
     Group {
         /// This worker.
         us: WorkerInfo,
-        /// Claimed identity of the peer.
+        /// Worker that the peer claims to be.
         peer: WorkerInfo,
         /// Epoch of this worker.
         ours: u64,
         /// Epoch of the peer.
         theirs: u64,
     },
-    /// Another worker is at the address.
+    /// A different worker listens at the address.
     #[error("{found} answers where {expected} was expected: its address is out of date")]
     Worker {
         /// Worker that was expected.
         expected: WorkerInfo,
-        /// Worker that answered.
+        /// Worker that replied.
         found: WorkerInfo,
     },
     /// The peer is this worker itself.
     #[error("{0} is connected with itself: another worker published its address")]
     Itself(WorkerInfo),
-    /// Only one of the two has a token.
+    /// Only one of the two workers has a token.
     #[error(
         "{with} has a job token and {without} has none: give the same token to all workers or to none"
     )]
@@ -122,13 +122,13 @@ pub enum HelloError {
     Token {
         /// This worker.
         us: WorkerInfo,
-        /// Claimed identity of the peer.
+        /// Worker that the peer claims to be.
         peer: WorkerInfo,
     },
 }
 
 impl Hello {
-    /// Returns the body of the frame.
+    /// Encodes the hello as the body of a frame.
     ///
     /// # Panics
     ///
@@ -138,12 +138,12 @@ impl Hello {
         postcard::to_extend(self, start).expect("a hello holds numbers and texts only")
     }
 
-    /// Reads the body of the frame.
+    /// Decodes a hello from the body of a frame.
     ///
     /// # Errors
     ///
     /// [`HelloError::Version`] if the peer speaks another version, [`HelloError::Unreadable`] if
-    /// the bytes are no hello.
+    /// the bytes are not a valid hello.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HelloError> {
         let (version, rest) = bytes.split_first_chunk().ok_or(HelloError::Unreadable)?;
         let theirs = u16::from_le_bytes(*version);
@@ -154,11 +154,12 @@ impl Hello {
         read(rest)
     }
 
-    /// Checks that this worker may talk to the peer, in any group.
+    /// Checks that this worker may communicate with the peer, in any group.
     ///
     /// # Errors
     ///
-    /// [`HelloError::Itself`] and [`HelloError::TokenMissing`].
+    /// [`HelloError::Itself`] if the peer is this worker, [`HelloError::TokenMissing`] if only one
+    /// of the two has a token.
     pub fn check_peer(&self, peer: &Self) -> Result<(), HelloError> {
         if self.incarnation == peer.incarnation && self.worker == peer.worker {
             return Err(HelloError::Itself(self.worker.clone()));
@@ -178,7 +179,7 @@ impl Hello {
     ///
     /// # Errors
     ///
-    /// [`HelloError::Group`].
+    /// [`HelloError::Group`] if the epochs differ.
     pub fn check_group(&self, peer: &Self) -> Result<(), HelloError> {
         if self.group == peer.group {
             return Ok(());
@@ -191,11 +192,11 @@ impl Hello {
         })
     }
 
-    /// Checks that this hello of a peer is from the worker that was called.
+    /// Checks that the peer that sent this hello is the `expected` worker.
     ///
     /// # Errors
     ///
-    /// [`HelloError::Worker`].
+    /// [`HelloError::Worker`] if another worker sent it.
     pub fn check_worker(&self, expected: &WorkerInfo) -> Result<(), HelloError> {
         if self.worker == *expected {
             return Ok(());
@@ -206,7 +207,7 @@ impl Hello {
         })
     }
 
-    /// Returns the error for a peer with a wrong proof.
+    /// Returns the error for a peer whose proof is wrong or missing.
     pub fn wrong_token(&self, peer: &Self) -> HelloError {
         HelloError::Token {
             us: self.worker.clone(),
@@ -216,7 +217,7 @@ impl Hello {
 }
 
 impl Accepted {
-    /// Returns the body of the frame.
+    /// Encodes the proof as the body of a frame.
     ///
     /// # Panics
     ///
@@ -225,11 +226,11 @@ impl Accepted {
         postcard::to_extend(&self, Vec::new()).expect("the body holds bytes only")
     }
 
-    /// Reads the body of the frame.
+    /// Decodes a proof from the body of a frame.
     ///
     /// # Errors
     ///
-    /// [`HelloError::Unreadable`].
+    /// [`HelloError::Unreadable`] if the bytes are not a valid proof.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HelloError> {
         read(bytes)
     }

@@ -1,11 +1,12 @@
-//! Remote references: values that stay on the worker that made them.
+//! Remote references to values that stay on the worker that created them.
 //!
-//! Other workers keep them alive.
+//! A value lives as long as any worker uses it.
 //!
-//! A value lives on its **owner**. Every other worker that may use it holds a **fork**: a share
-//! that the owner knows by a [`ForkId`]. The owner keeps the value as long as it has an entry for a
-//! fork, or holds the value itself. [`References`] is the state machine of one agent. It decides
-//! which messages to send, and when to free a value. Values, calls and bytes belong to the driver.
+//! The worker that has the value is its **owner**. Every other worker that may use the value holds
+//! a **fork**: a share that the owner identifies by a [`ForkId`]. The owner keeps the value while
+//! it has an entry for a fork or holds a reference itself. [`References`] is the state machine of
+//! one agent. It decides which messages to send, and when to free a value. The driver manages
+//! values, calls and bytes.
 //!
 //! | flow | situation | messages |
 //! |---|---|---|
@@ -19,24 +20,24 @@
 //! | F8 | a worker requests the value | a call; the owner answers when the value exists |
 //! | F9 | a reference is an argument | the function starts when its fork is confirmed |
 //!
-//! In F1 the owner sends [`Control::Completed`] when the function has ended. In F4 the receiver
-//! sends its request to the owner, and the owner answers. Then the receiver notifies the parent,
-//! which keeps its fork until then.
+//! In F1 the owner sends [`Control::Completed`] when the function has returned. In F4 the receiver
+//! sends a request to the owner, and the owner replies. The receiver then notifies the parent,
+//! which keeps its own fork until that notification.
 //!
-//! The messages between two workers are numbered, and sent again until they are acknowledged
-//! ([`reliable`]). So each is seen exactly once and in order, whatever the network does. Only a
-//! *call* and the forks inside it can be lost. So the member that made a fork asks the silent
-//! receiver about it ([`Control::ForkAsk`]). A receiver that does not have the fork refuses it from
-//! then on.
+//! The messages between two workers are numbered, and resent until they are acknowledged
+//! ([`reliable`]). Each message is therefore delivered exactly once and in order, even over an
+//! unreliable network. Only a *call* and the forks inside it can be lost. The member that created a
+//! fork therefore asks a silent receiver about it ([`Control::ForkAsk`]). A receiver that does not
+//! have the fork rejects it from then on.
 //!
 //! A worker is **lost** if it is unreachable for longer than the limit, or has left. Its forks are
 //! released, and references to its values fail. A member that holds a fork or a value has a lease:
 //! other members probe it after a long silence ([`Control::Probe`]). A worker that was wrongly
-//! regarded as lost is notified. A restarted worker is another [`Member`], and nothing of its
-//! former life is valid.
+//! regarded as lost is notified. A worker that restarts becomes a new [`Member`], and none of its
+//! earlier state is valid.
 //!
-//! **INV-P2**: a value is not freed before its last user has released it. Without live handles,
-//! everything drains to nothing.
+//! **INV-P2**: a value is not freed before its last user has released it. Once no handles are live,
+//! all state is eventually freed.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Handle of an agent: start, queries, stop.
+//! Handle to an agent: start, queries, stop.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,41 +20,41 @@ use crate::runtime::driver;
 use crate::transport::Listener;
 use crate::wire::link::Endpoint;
 
-/// Current calls, connections and functions of an agent.
+/// Statistics about the calls and connections of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Calls made since the start.
+    /// Number of calls that this worker has made.
     pub calls: u64,
-    /// Calls among `calls` that have failed.
+    /// Number of those calls that failed.
     pub failures: u64,
-    /// Calls of other workers that this worker began to serve since the start.
+    /// Number of calls from other workers that this worker has begun to serve.
     pub served: u64,
-    /// Calls of this worker that are in flight.
+    /// Number of calls from this worker that are in flight.
     pub in_flight: u64,
-    /// Calls of other workers that this worker is currently serving.
+    /// Number of calls from other workers that this worker is currently serving.
     pub running: u64,
-    /// Connections to other workers since the start.
+    /// Number of connections that this worker has opened to other workers.
     pub connections: u64,
-    /// Workers to which a connection exists.
+    /// Workers to which a connection is open.
     pub peers: Vec<PeerTraffic>,
 }
 
-/// The connection to one other worker.
+/// Statistics about the connection to one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerTraffic {
-    /// The worker.
+    /// Worker at the other end of the connection.
     pub worker: WorkerInfo,
     /// Transport of the connection: `shared`, `unix`, `tcp` or `tls`.
     pub transport: String,
-    /// Reason for this transport.
+    /// Reason why this transport was chosen.
     pub reason: String,
-    /// `true` if large parts are read from the memory of the other process.
+    /// `true` if large parts are transferred by reading another process's memory.
     pub reads_memory: bool,
-    /// Calls to this worker that are in flight.
+    /// Number of calls to this worker that are in flight.
     pub in_flight: u64,
-    /// Bytes of those calls.
+    /// Total size of those calls in bytes.
     pub bytes_in_flight: u64,
 }
 
@@ -116,7 +116,7 @@ impl RpcAgent {
         &self.core().me
     }
 
-    /// `true` if the group is static: all workers were known from the beginning.
+    /// `true` if the group is static, so that all workers are known from the start.
     pub fn is_static_group(&self) -> bool {
         // A dynamic group has no number that all its members know.
         self.core().group != 0
@@ -133,22 +133,22 @@ impl RpcAgent {
         Ok(self.core().member(&which.into())?.info)
     }
 
-    /// Returns the workers of the group, including this one, ordered by their ids.
+    /// Returns all workers of the group, including this one, ordered by id.
     pub fn workers(&self) -> Vec<WorkerInfo> {
         let members = self.core().members();
         members.values().map(|member| member.info.clone()).collect()
     }
 
-    /// Returns the time limit of calls that set none.
+    /// Returns the timeout for calls that do not set their own.
     pub fn timeout(&self) -> Timeout {
         self.core().timeout().map_or(Timeout::Never, Timeout::After)
     }
 
-    /// Sets the time limit of later calls that set none.
+    /// Sets the timeout for later calls that do not set their own.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`] for a limit of zero.
+    /// [`RpcErrorKind::InvalidArgument`] if the timeout is zero.
     ///
     /// [`RpcErrorKind::InvalidArgument`]: crate::RpcErrorKind::InvalidArgument
     pub fn set_timeout(&self, timeout: impl Into<Timeout>) -> Result<(), RpcError> {
@@ -157,7 +157,7 @@ impl RpcAgent {
         Ok(())
     }
 
-    /// Returns the current traffic of the agent.
+    /// Returns statistics about the agent's calls and connections.
     pub fn traffic(&self) -> Traffic {
         let core = self.core();
         let counters = &core.counters;
@@ -183,12 +183,12 @@ impl RpcAgent {
         }
     }
 
-    /// Stops immediately, without waiting for running functions.
+    /// Stops the agent immediately, without waiting for running functions.
     ///
-    /// Calls in flight fail with [`RpcErrorKind::Stopping`] here and with
+    /// Calls in flight fail with [`RpcErrorKind::Stopping`] on this worker and with
     /// [`RpcErrorKind::PeerLost`] on the other side. Running functions are notified through their
-    /// [`Cancellation`](crate::Cancellation). The agent drops async functions that have not ended 1
-    /// s later, at their current `await`.
+    /// [`Cancellation`](crate::Cancellation). After 1 s, the agent drops async functions that are
+    /// still running, at their current `await`.
     ///
     /// [`RpcErrorKind::PeerLost`]: crate::RpcErrorKind::PeerLost
     /// [`RpcErrorKind::Stopping`]: crate::RpcErrorKind::Stopping

@@ -21,10 +21,10 @@ use crate::runtime::core::{Core, RpcAgent, Setup};
 use crate::runtime::member::Member;
 use crate::transport::{Listener, PeerAddress};
 
-/// Builder of an [`RpcAgent`], which is a member of a group.
+/// Builder for an [`RpcAgent`], which is a member of a group.
 ///
-/// It collects the name, the rank and the methods of the worker, and the store of the group.
-/// [`RpcAgent::builder`] creates the builder, and [`connect`](Self::connect) starts the agent.
+/// The builder collects the name, rank and methods of the worker, and the store of the group.
+/// [`RpcAgent::builder`] creates it, and [`connect`](Self::connect) starts the agent.
 #[derive(Debug, Clone)]
 #[must_use = "nothing happens before `connect`"]
 pub struct RpcAgentBuilder {
@@ -38,9 +38,9 @@ pub struct RpcAgentBuilder {
 }
 
 impl RpcAgent {
-    /// Starts to build an agent whose worker has this name.
+    /// Creates a builder for an agent whose worker has this name.
     ///
-    /// A name has 1 to 127 letters, digits, `-`, `_` and `:`.
+    /// A name consists of 1 to 127 letters, digits, `-`, `_` and `:`.
     ///
     /// ```no_run
     /// use rdzv_rpc::{Method, Methods, RpcAgent, RpcError};
@@ -71,27 +71,27 @@ impl RpcAgent {
 }
 
 impl RpcAgentBuilder {
-    /// Sets the rank of the worker, which is its id.
+    /// Sets the rank of the worker, which is also its id.
     ///
-    /// The default is the rank of the init method, `RANK` with `env://`. It is required with a
-    /// [`store`](Self::store).
+    /// The default comes from the init method; `env://` uses `RANK`. The rank is required if
+    /// [`store`](Self::store) is set.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
     }
 
-    /// Makes the group static, with this number of workers.
+    /// Creates a static group with this number of workers.
     ///
-    /// All workers join at the beginning and stay until the end. The default, also with `None`, is
-    /// a dynamic group, whose workers come and go.
+    /// All workers join at the start and stay until shutdown. Without this setting, or with `None`,
+    /// the group is dynamic: workers can join and leave at any time.
     pub fn world_size(mut self, workers: impl Into<Option<u32>>) -> Self {
         self.world_size = workers.into();
         self
     }
 
-    /// Sets the store in which the group forms.
+    /// Sets the store through which the group forms.
     ///
-    /// The default is the store that [`RpcOptions::init_method`] names.
+    /// The default is the store that [`RpcOptions::init_method`] specifies.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
@@ -115,7 +115,7 @@ impl RpcAgentBuilder {
         self
     }
 
-    /// Rejects arguments that are invalid on their own, before any message is sent.
+    /// Rejects invalid arguments before the agent sends any message.
     fn check(&self) -> Result<WorkerName, RpcError> {
         let name = WorkerName::new(self.name.as_str())?;
         self.options.check()?;
@@ -128,13 +128,13 @@ impl RpcAgentBuilder {
         Ok(name)
     }
 
-    /// Starts the agent and makes it a member of the group.
+    /// Starts the agent and joins the group.
     ///
-    /// In a static group this returns when all members have joined; in a dynamic group when this
-    /// worker has joined. It refuses wrong arguments before it sends anything. If settings of
-    /// members do not fit together, all members get the error.
+    /// In a static group, this returns once all members have joined. In a dynamic group, it returns
+    /// once this worker has joined. Invalid arguments are rejected before any message is sent. If
+    /// the settings of the members conflict, all members get the error.
     ///
-    /// A process may have several agents.
+    /// A process can run several agents.
     ///
     /// # Errors
     ///
@@ -230,17 +230,18 @@ impl RpcAgentBuilder {
 }
 
 impl RpcAgent {
-    /// Shuts down in an orderly way, and always stops the agent at the end.
+    /// Shuts the agent down gracefully, and stops it even after an error.
     ///
-    /// The agent makes no more calls and waits until its calls have ended. In a static group it
-    /// then waits for the other members; in a dynamic group it leaves. If the agent has already
-    /// stopped, this returns immediately. If another thread is shutting the agent down, this waits
+    /// The agent rejects new calls and waits for its calls in flight. In a static group it then
+    /// waits for the other members; in a dynamic group it leaves. This returns immediately if the
+    /// agent has already stopped. If another thread is already shutting the agent down, this waits
     /// for that thread.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if, after this time, calls were still running or members had not
-    /// arrived. The error names them.
+    /// [`RpcErrorKind::Deadline`] if calls are still running, or members have not arrived, after
+    /// `within`. The error names them. The kind is the same if another thread is still shutting
+    /// the agent down after `within`; that thread then stops the agent.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
         let until = Instant::now() + within;
         let Some(_ending) = self.core().ending.try_lock_until(until) else {

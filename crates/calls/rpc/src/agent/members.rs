@@ -1,4 +1,4 @@
-//! Workers of an agent's group, and the devices that the group has agreed on.
+//! Workers in an agent's group, and the devices that the group agreed on.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::runtime::call::Destination;
 use crate::runtime::core::RpcAgent;
 
 impl RpcAgent {
-    /// Blocks until the workers of the group satisfy `wanted`, and returns them.
+    /// Blocks until the workers in the group satisfy `wanted`, and returns them.
     ///
-    /// `wanted` gets the workers in the order of their ids, this worker included. It is called
-    /// immediately and after each change; a static group never changes.
+    /// `wanted` gets all workers including this one, ordered by id. It is called immediately and
+    /// after each change. The members of a static group never change.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::Deadline`] if that takes longer than `within`; the error names the workers
-    /// of the group. [`RpcErrorKind::Stopping`] if the agent stops first.
+    /// [`RpcErrorKind::Deadline`] if `wanted` is not satisfied within this time; the error names
+    /// the workers in the group. [`RpcErrorKind::Stopping`] if the agent stops first.
     pub fn wait_for_group(
         &self,
         wanted: impl Fn(&[WorkerInfo]) -> bool,
@@ -52,27 +52,27 @@ impl RpcAgent {
 
     /// Returns the accelerators of this worker, in order.
     ///
-    /// These are the accelerators that the options list. Without a list, they are those in this
-    /// worker's device maps and in the reverse maps.
+    /// These are the accelerators listed in the options. If the options list none, they are those
+    /// in this worker's device maps and in the reverse maps.
     pub fn devices(&self) -> Vec<Device> {
         let view = self.core().view();
         view.map(|view| view.devices().to_vec()).unwrap_or_default()
     }
 
-    /// Returns the device maps for results, by the name of the caller.
+    /// Returns the device maps for results, by caller name.
     ///
-    /// Each map takes devices of this worker to devices of the caller. It is the inverse of the
-    /// caller's map for this worker.
+    /// Each map translates devices of this worker to devices of the caller. It is the inverse of
+    /// the caller's map for this worker.
     pub fn reverse_maps(&self) -> BTreeMap<String, DeviceMap> {
         let view = self.core().view();
         view.map(|view| view.reverse_maps().clone())
             .unwrap_or_default()
     }
 
-    /// Returns the devices that a worker of the group has reported.
+    /// Returns the devices that a worker in the group has reported.
     ///
-    /// The result has the number of accelerators, the device maps and the device list. `which` may
-    /// be this worker. No message is sent, because every worker knows this data of all workers.
+    /// The result contains the number of accelerators, the device maps and the device list. `which`
+    /// may be this worker. No message is sent, because every worker has this data for all workers.
     ///
     /// # Errors
     ///

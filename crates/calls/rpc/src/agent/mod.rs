@@ -1,8 +1,8 @@
-//! Start and end of an agent, and its handle: the top layer.
+//! Top layer of the crate: start, shutdown and handle of an agent.
 //!
 //! | layer | task |
 //! |---|---|
-//! | here | start, end, gathers; composes the layers below |
+//! | here | start, shutdown, gathers; composes the layers below |
 //! | [`crate::call`] | typed functions |
 //! | [`crate::rref`] | remote references |
 //! | [`crate::runtime`] | members, peers, threads, calls, the answering side of a connection |

@@ -1,4 +1,4 @@
-//! Transports that the options select, and the address of this worker.
+//! Transports that the options select, and the address of this host.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::transport::{Identity, TransportOptions};
 impl RpcOptions {
     /// Returns the transports that these options select.
     ///
-    /// Unix sockets reach every worker of this host that shared memory reaches, and TCP reaches all
-    /// workers. A transport that follows one of these in the list is therefore never used.
+    /// Unix sockets reach every worker that shared memory reaches, and TCP reaches all workers. A
+    /// transport that follows one of these in the list is therefore never used.
     ///
-    /// `store` is the store that the worker supplies, if any; the workers then meet in this store.
+    /// `store` is the store that the application supplies, if any; the workers then meet in it.
     pub(super) fn transport_options(
         &self,
         store: Option<&dyn Store>,
@@ -61,13 +61,13 @@ impl RpcOptions {
 }
 
 /// `true` if workers should read the memory of other processes.
-/// This is the default, and otherwise `channels` must name it.
+/// This is the default; a list of `channels` must name it.
 fn reads_memory(channels: &[String]) -> bool {
     channels.is_empty() || channels.iter().any(|name| name == MEMORY_CHANNEL)
 }
 
-/// Returns the address of this host for workers that meet at the URL.
-/// It is the local address from which this host reaches the host of the URL.
+/// Returns the address of this host for workers that form a group at the URL.
+/// It is the local address from which this host reaches the host in the URL.
 fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let url = Url::parse(init_method).ok();

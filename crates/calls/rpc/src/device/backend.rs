@@ -1,4 +1,4 @@
-//! Operations that an accelerator backend must support.
+//! Operations that an accelerator backend must implement.
 
 use std::any::Any;
 use std::fmt;
@@ -12,21 +12,21 @@ use crate::RpcError;
 
 /// Memory on a device, freed on drop.
 pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
-    /// Returns the device of the memory.
+    /// Returns the device on which the memory is allocated.
     fn device(&self) -> Device;
 
     /// Returns the size in bytes.
     fn len(&self) -> usize;
 
-    /// `true` if the memory has no bytes.
+    /// `true` if the memory has a length of 0 bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A point in the queued work of a device, which it may not have reached yet.
+/// Point in the work queue of a device that may not have been reached yet.
 pub trait Event: Send + Sync + fmt::Debug {
-    /// Returns when the device has done all work that was queued before this point.
+    /// Blocks until the device has done all work that was queued before this point.
     ///
     /// # Errors
     ///
@@ -34,30 +34,30 @@ pub trait Event: Send + Sync + fmt::Debug {
     fn wait(&self) -> Result<(), RpcError>;
 }
 
-/// Accelerators of a host.
+/// Backend for the accelerators of a host.
 pub trait DeviceBackend: Send + Sync + fmt::Debug {
     /// Returns the number of accelerators.
     fn count(&self) -> u32;
 
-    /// Allocates memory of a device; its content is undefined.
+    /// Allocates memory on a device; its content is undefined.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if there is no such
-    /// device, or it has no memory left.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the device does
+    /// not exist or is out of memory.
     fn alloc(&self, device: Device, len: usize) -> Result<Arc<dyn DeviceMemory>, RpcError>;
 
-    /// Starts to copy from the host to the beginning of some memory.
+    /// Starts a copy from the host to the beginning of device memory.
     ///
     /// The memory is at least as long as the bytes. The backend may keep the bytes until the copy
     /// is done.
     ///
     /// # Errors
     ///
-    /// Returns the failure to start the copy. An [`Event`] reports later failures.
+    /// Returns the error if the copy cannot be started. An [`Event`] reports later failures.
     fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError>;
 
-    /// Copies bytes of memory to the host, after all queued work of its device.
+    /// Copies bytes from a device to the host, after all work queued on the device.
     ///
     /// # Errors
     ///
@@ -68,11 +68,11 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
         range: Range<usize>,
     ) -> Result<Bytes, RpcError>;
 
-    /// Returns the point after all work queued on a device until now.
+    /// Returns an event that follows all work queued on a device until now.
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if there is no such
-    /// device.
+    /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the device does
+    /// not exist.
     fn event(&self, device: Device) -> Result<Arc<dyn Event>, RpcError>;
 }

@@ -1,4 +1,4 @@
-//! A host without accelerators.
+//! Backend for a host without accelerators.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use rdzv_rpc_proto::device::Device;
 use super::{DeviceBackend, DeviceMemory, Event};
 use crate::RpcError;
 
-/// Backend without accelerators. Tensors on the CPU never use their backend.
+/// Backend without accelerators. Tensors on the CPU never call their backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CpuOnly;
 
 impl CpuOnly {
-    /// Returns a shared `CpuOnly`, for an agent.
+    /// Returns a shared `CpuOnly`, ready to pass to an agent.
     pub fn shared() -> Arc<dyn DeviceBackend> {
         Arc::new(Self)
     }

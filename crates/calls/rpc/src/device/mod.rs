@@ -1,23 +1,23 @@
-//! Devices of tensors.
+//! Devices that hold tensors, and backends for accelerators.
 //!
-//! Memory of the host needs nothing from this module: tensors on the CPU are `Bytes`. For
-//! accelerators there is [`DeviceBackend`], which allocates on a device and copies to and from it.
+//! Tensors in host memory are `Bytes` and need nothing from this module. A [`DeviceBackend`] adds
+//! support for accelerators: it allocates memory on a device and copies data to and from it.
 //!
 //! # How to add an accelerator
 //!
-//! One file needs three types: its memory (a [`DeviceMemory`]), a point in a stream of its work (an
+//! Write three types in one file: the memory (a [`DeviceMemory`]), a point in a stream of work (an
 //! [`Event`]), and a [`DeviceBackend`] that creates both. With CUDA:
 //!
-//! - `alloc` is `cudaMallocAsync` on a pool's stream.
-//! - `copy_in` is `cudaMemcpyAsync` from the host on that stream. It takes `Bytes`, which the
+//! - `alloc` calls `cudaMallocAsync` on the stream of a pool.
+//! - `copy_in` calls `cudaMemcpyAsync` from the host on that stream. It takes `Bytes`, which the
 //!   memory keeps until the event.
-//! - `event` is `cudaEventRecord`, and its `wait` is `cudaEventSynchronize`.
-//! - `copy_out` waits for the memory's own stream and copies into pinned memory, which
+//! - `event` calls `cudaEventRecord`, and its `wait` calls `cudaEventSynchronize`.
+//! - `copy_out` waits for the stream of the memory and copies into pinned memory, which
 //!   `Bytes::from_owner` wraps.
 //!
 //! Pass the backend to [`RpcAgentBuilder::device_backend`](crate::RpcAgentBuilder::device_backend).
-//! No other file distinguishes between backends; `testing` (feature of the same name) has a small
-//! complete backend.
+//! No other file distinguishes between backends. The module `testing` (enabled by the feature of
+//! the same name) contains a small but complete backend.
 
 mod backend;
 mod cpu;

@@ -1,4 +1,4 @@
-//! Simulated accelerators, for tests of everything that uses devices.
+//! Simulated accelerators, for testing code that uses devices.
 
 use std::any::Any;
 use std::ops::Range;
@@ -12,17 +12,17 @@ use super::cpu::no_such_device;
 use super::{DeviceBackend, DeviceMemory, Event};
 use crate::RpcError;
 
-/// Simulated accelerators in the memory of the host, `cuda:0` and so on.
+/// Simulated accelerators in host memory, named `cuda:0`, `cuda:1` and so on.
 ///
-/// They delay work like a real device: copied bytes arrive only when code waits for them. Until
-/// then the memory is full of `0xAA`.
+/// They delay work like a real device: copied bytes arrive only when the caller waits for them.
+/// Until then the memory is filled with `0xAA`.
 #[derive(Debug)]
 pub struct FakeDevices {
     count: u32,
     queues: Vec<Queue>,
 }
 
-/// Copies that a device has not made yet.
+/// Copies that a device has not done yet.
 type Queue = Arc<Mutex<Vec<Copy>>>;
 
 #[derive(Debug)]
@@ -50,14 +50,14 @@ impl FakeDevices {
         Self { count, queues }
     }
 
-    /// Returns this number of accelerators as the backend of an agent.
+    /// Creates this number of accelerators, ready to pass to an agent.
     pub fn shared(count: u32) -> Arc<dyn DeviceBackend> {
         Arc::new(Self::new(count))
     }
 
-    /// Returns the current content of memory of these devices, without waiting.
+    /// Returns the current content of memory on these devices, without waiting.
     ///
-    /// `None` for memory of other devices.
+    /// `None` for memory on other devices.
     pub fn contents(memory: &Arc<dyn DeviceMemory>) -> Option<Vec<u8>> {
         let memory = ours(memory).ok()?;
         Some(memory.bytes.lock().clone())

@@ -1,4 +1,4 @@
-//! Thread-local slots for tensors and references during (de)serialisation.
+//! Thread-local slots for tensors and references during serialisation.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -12,17 +12,17 @@ use crate::tensor::Tensor;
 /// A thread-local slot.
 type Place<T> = LocalKey<RefCell<Option<T>>>;
 
-/// A reference in the form in which this worker holds it.
+/// Reference in the form in which this worker holds it.
 pub type LocalReference = Arc<dyn Any + Send + Sync>;
 
-/// Tensors and references that the serialised value has stored until now.
+/// Tensors and references that serialisation has stored until now.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     pub(super) tensors: Vec<Tensor>,
     pub(super) references: Vec<LocalReference>,
 }
 
-/// Tensors and references that the deserialised value can take.
+/// Tensors and references that deserialisation can take.
 #[derive(Default)]
 pub(super) struct Arrived {
     pub(super) tensors: Vec<Tensor>,
@@ -45,10 +45,10 @@ pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T 
     with_place(&ARRIVED, arrived, deserialize).0
 }
 
-/// Runs `work` with a value in a slot of this thread; returns what is left.
+/// Runs `work` with `value` in a slot; returns the final content of the slot.
 ///
 /// The previous content of the slot is restored, even after a panic. The serialisation of one
-/// message may run inside of that of another message.
+/// message can run inside that of another message.
 fn with_place<T: 'static, R>(
     place: &'static Place<T>,
     value: T,
@@ -57,7 +57,8 @@ fn with_place<T: 'static, R>(
     struct PutBack<T: 'static>(&'static Place<T>, Option<T>);
     impl<T: 'static> Drop for PutBack<T> {
         fn drop(&mut self) {
-            // Dropped only after the slot is free again: dropping a reference may run much code.
+            // Dropped only after the slot is free again, because dropping a reference may run more
+            // code.
             let _left = self.0.replace(self.1.take());
         }
     }
@@ -68,7 +69,7 @@ fn with_place<T: 'static, R>(
     (result, left)
 }
 
-/// Stores a value in a list, and serialises its number in the list.
+/// Appends a value to a list, and serialises its index in the list.
 ///
 /// # Errors
 ///
@@ -88,7 +89,7 @@ pub(super) fn give<T, S: Serializer>(
     serializer.serialize_u32(number.ok_or_else(|| ser::Error::custom(outside))?)
 }
 
-/// Deserialises a number, and returns the value with this number in a list.
+/// Deserialises an index, and returns the value at this index in a list.
 pub(super) fn take<'de, T: Clone, D: Deserializer<'de>>(
     list: impl FnOnce(&Arrived) -> &Vec<T>,
     what: &str,

@@ -1,4 +1,4 @@
-//! Decoding of a message to a value.
+//! Decoding of messages into values.
 
 use std::any::type_name;
 
@@ -14,12 +14,12 @@ use super::{Incoming, refused};
 use crate::tensor::{Storage, Tensor, put};
 use crate::{Payload, RpcError};
 
-/// Decodes the value of a message; its tensors use the memory of the parts.
+/// Decodes the value of a message; its tensors share the memory of the parts.
 ///
 /// # Errors
 ///
-/// `Serialization` if the bytes are not exactly the message of such a value; otherwise the errors
-/// of [`AdoptReferences`](super::AdoptReferences) and the device backend.
+/// `Serialization` if the bytes are not exactly one message with a value of type `T`; otherwise the
+/// errors of [`AdoptReferences`](super::AdoptReferences) and of the device backend.
 pub fn decode<T: DeserializeOwned>(
     payload: &Payload,
     incoming: &mut Incoming<'_>,
@@ -50,7 +50,7 @@ pub fn decode<T: DeserializeOwned>(
     context::taking(arrived, || read(value)).map_err(what)
 }
 
-/// Reads a value that must end where the bytes end.
+/// Deserializes a value, and rejects trailing bytes.
 fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
     let mut reader = Reader::new(bytes);
     let value = T::deserialize(&mut reader).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
     }
 }
 
-/// Checks that tensors and parts fit; returns the device of each part.
+/// Checks that tensors and parts match; returns the device of each part.
 ///
 /// This happens before the tensors are created.
 fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String> {

@@ -1,4 +1,4 @@
-//! Messages: a serialised value and the memory of its tensors.
+//! Messages: a serialised value, and the memory of its tensors.
 //!
 //! A body has this form:
 //!
@@ -8,19 +8,19 @@
 //! the table (postcard)    tensors and references of the value
 //! ```
 //!
-//! Serde has no context, so a tensor cannot pass its bytes directly to its message. Instead it
-//! stores itself in a thread-local slot, which exists only while [`encode`] or [`decode`] runs.
-//! Outside of these functions the tensor refuses to be serialised. The content of the slot is
-//! handled after the value: devices are mapped, and the bytes to send are planned
-//! ([`rdzv_rpc_proto::tensor::plan()`]). References are forked last, so that no fork is made for a
-//! message that is never sent.
+//! Serde passes no context, so a tensor cannot add its bytes directly to its message. Instead it
+//! stores itself in a thread-local slot that exists only while [`encode`] or [`decode`] runs.
+//! Outside of these functions, serialising a tensor fails. The content of the slot is processed
+//! after the value: devices are mapped, and the bytes to send are planned
+//! ([`rdzv_rpc_proto::tensor::plan()`]). References are forked last, so that no fork is created for
+//! a message that is never sent.
 //!
 //! Reading order:
 //!
-//! - `peer`: facts about the other side, for both directions
+//! - `peer`: information about the peer, for both directions
 //! - `table`, then `target`: the device to which a tensor is sent
 //! - `outgoing`, `incoming`, then `reader`: bodies from untrusted peers
-//! - `context`: the slots of the thread
+//! - `context`: the thread-local slots
 
 mod context;
 mod incoming;
@@ -44,10 +44,10 @@ use crate::{RpcError, RpcErrorKind};
 /// Maximum size of a body: 64 MiB. Put larger data into a tensor.
 pub const BODY_LIMIT: usize = 64 << 20;
 
-/// Maximum number of parts of a message.
+/// Maximum number of parts in a message.
 pub const PART_LIMIT: usize = u16::MAX as usize;
 
-/// Creates an error of the kind of this module's own failures.
+/// Creates an error of the kind that this module reports.
 fn refused(message: impl Into<String>) -> RpcError {
     RpcError::new(RpcErrorKind::Serialization, message)
 }

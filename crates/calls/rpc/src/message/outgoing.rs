@@ -1,4 +1,4 @@
-//! Encoding of a value as a message.
+//! Encoding of values as messages.
 
 use std::any::type_name;
 
@@ -14,15 +14,16 @@ use super::{Outgoing, PART_LIMIT, refused};
 use crate::tensor::{Storage, Tensor};
 use crate::{Payload, RpcError};
 
-/// Serialises a value; the memory of its tensors becomes parts.
+/// Serialises a value; the memory of its tensors becomes the message parts.
 ///
-/// Memory without gaps is not copied. A failed call cleans up nothing outside of it, so encode a
-/// request before you register its reply.
+/// Contiguous memory is not copied. A failed call cleans up nothing outside of this function, so
+/// encode a request before you register its reply.
 ///
 /// # Errors
 ///
-/// `Serialization` if the value refuses to be serialised or is too large. `DeviceMap` if a tensor
-/// is on a device that is not in the map of the destination. Also the errors of [`ForkReferences`].
+/// `Serialization` if the value cannot be serialised or is too large. `DeviceMap` if a tensor is on
+/// a device that is not in the map for the destination. Otherwise returns the errors of
+/// [`ForkReferences`].
 ///
 /// [`ForkReferences`]: super::ForkReferences
 pub fn encode<T: Serialize + ?Sized>(
@@ -104,7 +105,7 @@ fn table_of<T: ?Sized>(
         });
     }
 
-    // References come last, so that no fork is made for a message that is not sent.
+    // References come last, so that no fork is created for a message that is not sent.
     for local in &given.references {
         let Some(forks) = &mut outgoing.references else {
             return Err(refused(format!(

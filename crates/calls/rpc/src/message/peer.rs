@@ -1,4 +1,4 @@
-//! Facts about the other side, for encoding and decoding.
+//! Information about the peer, for encoding and decoding.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::device::DeviceBackend;
 /// Direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// Arguments of a call.
+    /// Argument of a call.
     Request,
     /// Result of a call.
     Response,
@@ -24,7 +24,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Destination of a message.
+/// Destination of an outgoing message, with its device map and references.
 pub struct Outgoing<'a> {
     pub(super) destination: &'a WorkerInfo,
     pub(super) direction: Direction,
@@ -34,7 +34,7 @@ pub struct Outgoing<'a> {
 }
 
 impl<'a> Outgoing<'a> {
-    /// Describes the arguments of a call, without a device map and references.
+    /// Describes the argument of a call, without a device map or references.
     pub fn request(destination: &'a WorkerInfo) -> Self {
         Self {
             destination,
@@ -45,7 +45,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Describes the result of a call, without a device map and references.
+    /// Describes the result of a call, without a device map or references.
     pub fn response(destination: &'a WorkerInfo) -> Self {
         Self {
             direction: Direction::Response,
@@ -53,10 +53,10 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Sets the map from this worker's devices to the destination's.
+    /// Sets the map from this worker's devices to those of the destination.
     ///
-    /// For a request, this is the map in the options for this destination. For a response, it is
-    /// the reverse map.
+    /// For a request, this is the map for the destination in the options. For a response, it is the
+    /// reverse map.
     #[must_use]
     pub fn with_device_map(mut self, map: Option<&'a DeviceMap>) -> Self {
         self.device_map = map;
@@ -65,7 +65,7 @@ impl<'a> Outgoing<'a> {
 
     /// Sets the device list of this worker.
     ///
-    /// A tensor of a result must be on one of these devices or on the CPU.
+    /// A tensor in a result must be on one of these devices or on the CPU.
     #[must_use]
     pub fn with_devices(mut self, devices: &'a [Device]) -> Self {
         self.devices = Some(devices);
@@ -74,7 +74,7 @@ impl<'a> Outgoing<'a> {
 
     /// Sets the code that forks remote references.
     ///
-    /// Without this code, a message with references is refused.
+    /// Without this code, a message with references is rejected.
     #[must_use]
     pub fn with_references(mut self, references: &'a mut dyn ForkReferences) -> Self {
         self.references = Some(references);
@@ -93,7 +93,7 @@ impl fmt::Debug for Outgoing<'_> {
     }
 }
 
-/// Source of a message, and backend for its tensors.
+/// Source of an incoming message, and the backend for its tensors.
 pub struct Incoming<'a> {
     pub(super) source: &'a WorkerInfo,
     pub(super) backend: &'a Arc<dyn DeviceBackend>,
@@ -101,7 +101,7 @@ pub struct Incoming<'a> {
 }
 
 impl<'a> Incoming<'a> {
-    /// Describes a message for this worker; `backend` puts its tensors on devices.
+    /// Describes a message to this worker; `backend` puts its tensors on devices.
     pub fn new(source: &'a WorkerInfo, backend: &'a Arc<dyn DeviceBackend>) -> Self {
         Self {
             source,
@@ -112,7 +112,7 @@ impl<'a> Incoming<'a> {
 
     /// Sets the code that adopts remote references.
     ///
-    /// Without this code, a message with references is refused.
+    /// Without this code, a message with references is rejected.
     #[must_use]
     pub fn with_references(mut self, references: &'a mut dyn AdoptReferences) -> Self {
         self.references = Some(references);

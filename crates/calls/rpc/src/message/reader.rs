@@ -1,8 +1,8 @@
-//! Reader of bodies from untrusted peers: postcard with additional limits.
+//! Decoder for bodies from untrusted peers: postcard with additional limits.
 //!
 //! A few bytes can describe a value that is nested a million levels deep, or a list of 2^64
-//! elements without bytes. The reader refuses both. Every other body costs about as much as its
-//! bytes.
+//! elements that take no bytes. The reader rejects both. The cost of decoding any other body is
+//! roughly proportional to its size.
 
 mod compound;
 
@@ -14,10 +14,10 @@ use compound::Elements;
 /// Maximum depth of nested options, lists, maps, structs and enums.
 pub(super) const DEPTH_LIMIT: u16 = 256;
 
-/// Maximum number of list elements without any bytes, in one body.
+/// Maximum number of list elements that take no bytes, in one body.
 pub(super) const EMPTY_LIMIT: u64 = 1 << 20;
 
-/// Reason why bytes are not the expected value.
+/// Reason why bytes cannot be decoded as the expected value.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(super) enum ReadError {
     #[error("it ends in the middle, after {0} bytes")]
@@ -46,7 +46,7 @@ impl de::Error for ReadError {
     }
 }
 
-/// Bytes that are being read.
+/// Reader of the bytes of one body.
 #[derive(Debug)]
 pub(super) struct Reader<'de> {
     input: &'de [u8],
@@ -56,7 +56,7 @@ pub(super) struct Reader<'de> {
 }
 
 impl<'de> Reader<'de> {
-    /// Starts to read at the first of these bytes.
+    /// Creates a reader at the first of these bytes.
     pub(super) fn new(input: &'de [u8]) -> Self {
         Self {
             input,
@@ -99,7 +99,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Reads a number: seven bits per byte, lowest first; the eighth bit: more.
+    /// Reads a varint: seven bits per byte, lowest first; the top bit means more.
     fn number(&mut self, bits: u32) -> Result<u128, ReadError> {
         let at = self.at();
         let mut number = 0;
@@ -128,7 +128,7 @@ impl<'de> Reader<'de> {
         }
     }
 
-    /// Reads a signed number: 0, -1, 1, -2, 2... have the codes 0, 1, 2, 3, 4...
+    /// Reads a signed number: the codes 0, 1, 2, 3, 4 stand for 0, -1, 1, -2, 2.
     fn signed(&mut self, bits: u32) -> Result<i64, ReadError> {
         let number = self.small_number(bits)?;
         Ok((number >> 1) as i64 ^ -((number & 1) as i64))
@@ -148,7 +148,7 @@ impl<'de> Reader<'de> {
         std::str::from_utf8(self.counted()?).map_err(|_| ReadError::NoText(at))
     }
 
-    /// Reads the length of a list, and checks it against the number of bytes.
+    /// Reads the length of a list, and checks it against the number of bytes left.
     fn list_len(&mut self) -> Result<usize, ReadError> {
         let len = self.small_number(64)?;
         let left = self.left();
@@ -172,7 +172,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// Defines methods that read a number of some bits as some type.
+/// Defines methods that read a number of some width as some type.
 macro_rules! numbers {
     ($($method:ident, $visit:ident, $read:ident, $bits:literal as $type:ty;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ReadError> {

@@ -1,6 +1,6 @@
-//! Remote references within a message: their traits and their serialisation.
+//! Serialisation of remote references within a message.
 //!
-//! This module does not interpret references. It transports local references and the bytes of
+//! This module does not interpret references. It only transports local references and the bytes of
 //! forks.
 
 use serde::{Deserializer, Serializer};
@@ -14,8 +14,8 @@ pub trait ForkReferences {
     ///
     /// # Errors
     ///
-    /// Returns the reason why the reference cannot be passed on. The message is not sent in this
-    /// case.
+    /// Returns the reason why the reference cannot be passed on. In this case the message is not
+    /// sent.
     fn fork(&mut self, local: &LocalReference) -> Result<Vec<u8>, RpcError>;
 }
 
@@ -23,15 +23,15 @@ pub trait ForkReferences {
 pub trait AdoptReferences {
     /// Returns the reference that the sender forked.
     ///
-    /// Dropping it gives the fork back.
+    /// Dropping the reference releases the fork.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the fork cannot be adopted. The message is not decoded in this case.
+    /// Returns the reason why the fork cannot be adopted. In this case the message is not decoded.
     fn adopt(&mut self, fork: &[u8]) -> Result<LocalReference, RpcError>;
 }
 
-/// Serialises a reference as a number. [`ForkReferences`] gets `local`.
+/// Serialises a reference as a number; passes `local` to [`ForkReferences`].
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ pub fn serialize_reference<S: Serializer>(
     context::give(|given| &mut given.references, local, outside, serializer)
 }
 
-/// Returns the reference that [`AdoptReferences`] created.
+/// Deserializes a reference that [`AdoptReferences`] returned.
 ///
 /// # Errors
 ///

@@ -4,19 +4,19 @@ use rdzv_rpc_proto::device::Device;
 use rdzv_rpc_proto::tensor::TensorMeta;
 use serde::{Deserialize, Serialize};
 
-/// The tensors and references of a message, by their numbers.
+/// Tensors and references in a message, by number.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Table {
     /// Entries of the tensors in the value, by number.
     pub(super) tensors: Vec<Entry>,
-    /// Forks that were made for the receiver.
+    /// Forks that were created for the receiver.
     pub(super) references: Vec<Vec<u8>>,
 }
 
-/// A tensor of a message.
+/// Description of one tensor in a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// Number of its part plus 1; 0 for a tensor without elements.
+    /// Index of its part plus 1; 0 for a tensor without elements.
     pub(super) part: u32,
     /// Device on which the receiver puts the tensor.
     pub(super) device: Device,

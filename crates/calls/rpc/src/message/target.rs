@@ -1,4 +1,4 @@
-//! Target device of a tensor at the receiver.
+//! Device on which the receiver puts a tensor.
 
 use rdzv_rpc_proto::device::Device;
 use rdzv_rpc_proto::device::check::Row;
@@ -6,10 +6,10 @@ use rdzv_rpc_proto::device::check::Row;
 use super::{Direction, Outgoing};
 use crate::{RpcError, RpcErrorKind};
 
-/// Returns the device on which the destination puts a tensor.
+/// Returns the device on which the destination will put a tensor.
 ///
-/// The texts are those of PyTorch, except for the brackets around the device list and the type of
-/// the options. PyTorch also writes "Request" for responses, and names itself twice.
+/// The error texts are those of PyTorch, except for the brackets around the device list and the
+/// type of the options. PyTorch also writes "Request" for responses, and names itself twice.
 pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, RpcError> {
     let refused = |message: String| {
         RpcError::new(RpcErrorKind::DeviceMap, message).with_worker(outgoing.destination.clone())

@@ -1,4 +1,4 @@
-//! Writer of bodies: postcard with a size limit.
+//! Encoder for bodies: postcard with a size limit.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{BODY_LIMIT, refused};
 use crate::RpcError;
 
-/// Size of the scratch buffer, so that a small body costs one exact allocation.
+/// Size of the scratch buffer, which gives a small body one exact allocation.
 const SCRATCH: usize = 16 << 10;
 
 thread_local! {
@@ -42,11 +42,11 @@ impl Writer {
         &mut self.0
     }
 
-    /// Appends a value.
+    /// Appends a serialised value.
     ///
     /// # Errors
     ///
-    /// `Serialization` if the value is too large or refuses to be serialised.
+    /// `Serialization` if the value is too large or cannot be serialised.
     pub(super) fn write<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RpcError> {
         postcard::serialize_with_flavor(value, Bounded(&mut self.0)).map_err(|error| {
             let what = std::any::type_name::<T>();
@@ -63,7 +63,7 @@ impl Writer {
         })
     }
 
-    /// Returns the body.
+    /// Returns the finished body.
     pub(super) fn finish(mut self) -> Bytes {
         if self.0.len() > SCRATCH {
             return Bytes::from(std::mem::take(&mut self.0));
@@ -74,7 +74,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // The buffer is also kept after an error, but not if it has become large.
+        // The buffer is also kept after an error, unless it has become large.
         if (1..=2 * SCRATCH).contains(&self.0.capacity()) {
             SPARE.set(std::mem::take(&mut self.0));
         }

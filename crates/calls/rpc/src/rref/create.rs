@@ -1,8 +1,8 @@
-//! Values that another worker creates, and copies of them.
+//! Creation of values on other workers, and copies of these values.
 //!
-//! The owner answers the call that creates a value after it has registered the value, not when the
-//! function ends. The body of the call has the ids of the new value and of the caller's fork. The
-//! number of the method and its usual argument follow.
+//! The owner replies to a creating call once it has registered the value, not when the function
+//! returns. The body of the call contains the ids of the new value and of the caller's fork, the
+//! number of the method, and the argument in its usual encoding.
 
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
@@ -33,11 +33,11 @@ struct Head {
     rref: RRefId,
     fork: ForkId,
     method: u64,
-    /// Name of the method, only for an error.
+    /// Name of the method, used only in errors.
     name: String,
 }
 
-/// Returns the methods that every agent offers to others for their references.
+/// Returns the methods that every agent offers for remote references.
 pub(crate) fn offered() -> [(&'static str, MethodBody); 2] {
     let create = MethodBody::Async(Arc::new(|context, payload| {
         Box::pin(async move { create(&context, payload) })
@@ -54,15 +54,15 @@ pub(crate) fn offered() -> [(&'static str, MethodBody); 2] {
 }
 
 impl RpcAgent {
-    /// Makes a worker call a method and keep the result; returns a reference to it.
+    /// Calls a method on a worker that keeps the result; returns a reference.
     ///
-    /// This returns immediately. The result need not exist yet, and may never exist: the reference
-    /// reports errors. The argument becomes a message immediately. The message shares the tensors
-    /// in it, so leave their memory unchanged until [`RRef::confirmed_by_owner`].
+    /// This returns immediately. The result may not exist yet, and the function may fail: the
+    /// reference reports its errors. The argument is encoded immediately. The message shares the
+    /// memory of its tensors, so do not modify that memory until [`RRef::confirmed_by_owner`].
     ///
     /// # Errors
     ///
-    /// Errors that are known before the worker has answered: an argument that cannot be sent,
+    /// Returns errors that are known before the worker replies: an argument that cannot be encoded,
     /// [`RpcErrorKind::UnknownWorker`], [`RpcErrorKind::PeerLost`], [`RpcErrorKind::Stopping`].
     pub fn remote<'a, Argument, Output>(
         &self,
@@ -77,14 +77,14 @@ impl RpcAgent {
         self.remote_with(CallOptions::default(), to, method, argument)
     }
 
-    /// Does the same as [`remote`](Self::remote), with options.
+    /// Calls a method like [`remote`](Self::remote), with options.
     ///
-    /// The timeout limits the time until the owner confirms that it makes the value; the time to
-    /// make it is not limited.
+    /// The timeout limits the time until the owner confirms the request. It does not limit the
+    /// running time of the function.
     ///
     /// # Errors
     ///
-    /// Those of [`remote`](Self::remote).
+    /// Returns the errors of [`remote`](Self::remote).
     pub fn remote_with<'a, Argument, Output>(
         &self,
         options: CallOptions,
@@ -153,7 +153,7 @@ impl RpcAgent {
     }
 }
 
-/// Puts the head before the argument.
+/// Prepends the head to the argument.
 fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
     let mut body = postcard::to_stdvec(head)
         .map_err(RpcError::internal("the head of the call cannot be written"))?;
@@ -163,7 +163,7 @@ fn behind(head: &Head, argument: &Bytes) -> Result<Bytes, RpcError> {
 
 /// Waker that handles the owner's confirmation without a thread or task.
 ///
-/// The thread that reads the confirmation runs it.
+/// It runs on the thread that reads the confirmation.
 struct Watch {
     core: Weak<Core>,
     fork: ForkId,
@@ -208,7 +208,7 @@ impl Watch {
     }
 }
 
-/// Registers a value on the owner, and starts the function that makes it.
+/// Registers a value on the owner, and starts the function that creates it.
 fn create(context: &CallContext, payload: Payload) -> Answer {
     let (head, rest) = postcard::take_from_bytes::<Head>(&payload.body).map_err(|error| {
         let text = format!("the call for a remote value cannot be read: {error}");
@@ -229,7 +229,7 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         cancellation: Cancellation::until(None),
         ..context.clone()
     };
-    // The value reports its errors to the workers that ask for it. A question may already wait.
+    // The value reports errors to the workers that request it. A request may already be waiting.
     drop(make(
         &context,
         head.rref,
@@ -244,7 +244,7 @@ fn unknown(core: &Core, method: &str) -> RpcError {
     RpcError::new(RpcErrorKind::NoSuchMethod, text)
 }
 
-/// Starts the function that makes a value.
+/// Starts the function that creates a value.
 fn make(
     context: &CallContext,
     rref: RRefId,

@@ -1,4 +1,4 @@
-//! Failures of the reference machine as errors of calls.
+//! Conversion of failures of the reference state machine to errors.
 
 use rdzv_rpc_proto::rref::Failure;
 

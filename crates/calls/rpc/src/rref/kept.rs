@@ -1,4 +1,4 @@
-//! Kept values of any type.
+//! Values of any type that an agent keeps for remote references.
 
 use std::any::{Any, type_name};
 use std::pin::Pin;
@@ -13,24 +13,24 @@ use crate::runtime::core::CallContext;
 
 type Encode = fn(&CallContext, &(dyn Any + Send + Sync)) -> Result<Payload, RpcError>;
 
-/// A value that is kept.
+/// Kept value of any type.
 #[derive(Clone)]
 pub(crate) struct Kept {
     value: Arc<dyn Any + Send + Sync>,
     type_name: &'static str,
-    /// Encoder of copies; `None` if the value can be used only in place.
+    /// Encoder for copies; `None` if the value can be used only in place.
     encode: Option<Encode>,
 }
 
-/// Outcome of a function whose result is kept: the value, or its error.
+/// Result of a function whose value is kept: the value, or an error.
 pub(crate) type Made = Result<Kept, RpcError>;
 
-/// A function whose result is kept instead of sent.
+/// Function whose result is kept instead of sent.
 pub(crate) type Keep =
     Arc<dyn Fn(CallContext, Payload) -> Pin<Box<dyn Future<Output = Made> + Send>> + Send + Sync>;
 
 impl Kept {
-    /// Keeps a value that may also be copied to other workers.
+    /// Keeps a value that can also be copied to other workers.
     pub(crate) fn new<T: Serialize + Send + Sync + 'static>(value: T) -> Self {
         Self {
             encode: Some(|context, value| match value.downcast_ref::<T>() {
@@ -44,7 +44,7 @@ impl Kept {
         }
     }
 
-    /// Keeps a value that can be used only here.
+    /// Keeps a value that can be used only on this worker.
     pub(crate) fn only_here<T: Send + Sync + 'static>(value: T) -> Self {
         Self {
             value: Arc::new(value),
@@ -57,7 +57,7 @@ impl Kept {
     ///
     /// # Errors
     ///
-    /// [`RpcErrorKind::InvalidArgument`] if the value is of another type.
+    /// [`RpcErrorKind::InvalidArgument`] if the value has another type.
     pub(super) fn get<T: Send + Sync + 'static>(self) -> Result<Arc<T>, RpcError> {
         let is = self.type_name;
         self.value.downcast::<T>().map_err(|_| {

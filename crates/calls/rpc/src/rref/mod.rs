@@ -1,4 +1,4 @@
-//! Remote references: values that stay on their owner and that others can use.
+//! Remote references: handles to values that stay on their owner.
 //!
 //! ```text
 //!   RRef<T> ──► Held ──► Register ──► core::rpc::rref::References    decides what to send
@@ -6,17 +6,17 @@
 //!                            └──► values, waiters                    receive the results
 //! ```
 //!
-//! An [`RRef`] is a handle of a value on its owner; on the owner it leads to the value itself.
-//! Clones on one worker share one fork; dropping the last clone gives the fork back. A reference
-//! can be part of the argument or the result of any call, and cannot be serialised elsewhere. With
-//! [`RpcAgent::remote`], another worker creates a value. A [`ValueMethod`] runs on the owner of the
-//! value, in one round trip.
+//! An [`RRef`] is a handle to a value on its owner; on the owner, it gives access to the value
+//! itself. All clones on one worker share one fork, and dropping the last clone releases the fork.
+//! A reference can be part of the argument or the result of any call; it cannot be serialised
+//! elsewhere. [`RpcAgent::remote`] creates a value on another worker. A [`ValueMethod`] runs on the
+//! owner of the value, in one round trip.
 //!
 //! The state machine in [`rdzv_rpc_proto::rref`] makes all decisions. References in a call are
-//! handled while the call is encoded and decoded (`register::travel`). A function with references
-//! in its argument starts when the owners have confirmed them.
+//! forked and adopted while the call is encoded and decoded (`register::travel`). A function with
+//! references in its argument starts once the owners have confirmed them.
 //!
-//! | file | content |
+//! | file | contents |
 //! |---|---|
 //! | `register` | the state machine of an agent under its lock, values, and waiters |
 //! | `reference` | [`RRef`], the public handle |
@@ -24,8 +24,8 @@
 //! | `register::travel` | references in messages |
 //! | `question` | requests for values |
 //! | `create` | values that other workers create |
-//! | `value_method` | methods of values |
-//! | `failure` | failures of the machine as errors of calls |
+//! | `value_method` | methods that run on values |
+//! | `failure` | conversion of failures to errors |
 //!
 //! [`RpcAgent::remote`]: crate::RpcAgent::remote
 

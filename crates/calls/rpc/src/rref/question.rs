@@ -16,14 +16,14 @@ pub(super) const FETCH: &str = "rdzv.rref.fetch";
 /// Beginning of the error for a value that did not exist in time.
 pub(super) const QUESTION_OVER: &str = "the value does not exist yet: its function did not end";
 
-/// Returns the method that requests a copy.
+/// Returns the method that requests a copy of a value.
 pub(super) fn fetch_method<T>() -> Method<Fetch, T> {
     Method::new(FETCH)
 }
 
-/// Returns a value that is kept here, when it exists.
+/// Waits for a value that this worker keeps, and returns it.
 ///
-/// Dropping the future withdraws the question.
+/// Dropping the future withdraws the request.
 pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
     struct Asking<'a>(&'a Arc<Core>, RRefId, FetchId, register::Answer);
     impl Drop for Asking<'_> {
@@ -36,11 +36,11 @@ pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
     std::future::poll_fn(|context| asking.3.poll(context)).await
 }
 
-/// Same as [`value`], for a blocking function.
+/// Waits for a value like [`value`], from a blocking function.
 ///
 /// # Errors
 ///
-/// Those of [`value`]; [`RpcErrorKind::Deadline`] after `until`.
+/// Returns the errors of [`value`], or [`RpcErrorKind::Deadline`] after `until`.
 pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
     question: Fetch,
@@ -56,7 +56,7 @@ pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     made?.get()
 }
 
-/// Returns the value of a question, when it exists.
+/// Waits for the requested value, and returns it.
 ///
 /// # Errors
 ///

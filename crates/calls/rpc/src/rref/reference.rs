@@ -1,4 +1,4 @@
-//! Public handle of a value on some worker.
+//! Public handle to a value on some worker.
 
 use std::any::type_name;
 use std::fmt;
@@ -23,11 +23,11 @@ use crate::runtime::future::RpcFuture;
 use crate::runtime::method::Method;
 use crate::service::place::{Place, place};
 
-/// A reference to a value of type `T` that stays on its owner.
+/// Reference to a value of type `T` that stays on its owner.
 ///
 /// The value lives until the last reference to it is dropped, on any worker. To pass a reference to
-/// another worker, put it into the argument or the result of a call. Clones are cheap: they share
-/// one state.
+/// another worker, put it into the argument or the result of a call. Clones are cheap, because they
+/// share one state.
 pub struct RRef<T> {
     held: Arc<Held>,
     value: PhantomData<fn() -> T>,
@@ -43,7 +43,7 @@ impl<T> Clone for RRef<T> {
 }
 
 impl<T: Send + Sync + 'static> RRef<T> {
-    /// Creates a reference to a value here; other workers can get copies of it.
+    /// Creates a reference to a local value that other workers can copy.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         Self::of(agent, Kept::new(value))
     }
 
-    /// Creates a reference to a value of this worker that cannot be sent.
+    /// Creates a reference to a local value that cannot be sent.
     ///
     /// Other workers use the value through [`ValueMethod`]s.
     ///
@@ -84,24 +84,24 @@ impl<T: Send + Sync + 'static> RRef<T> {
         }
     }
 
-    /// `true` if the value is on this worker.
+    /// `true` if this worker is the owner of the value.
     pub fn is_owner(&self) -> bool {
         matches!(self.held.handle, Handle::Owner(_))
     }
 
-    /// Returns the worker that has the value.
+    /// Returns the worker that owns the value.
     pub fn owner(&self) -> &WorkerInfo {
         &self.held.owner
     }
 
-    /// Returns the name of the worker that has the value.
+    /// Returns the name of the worker that owns the value.
     pub fn owner_name(&self) -> &str {
         self.held.owner.name.as_str()
     }
 
-    /// `true` if the owner has confirmed this reference; always on the owner.
+    /// `true` on the owner, and once the owner has confirmed this reference.
     ///
-    /// The function that makes the value may still be running.
+    /// The function that creates the value may still be running.
     pub fn confirmed_by_owner(&self) -> bool {
         let Handle::User(_, fork) = self.held.handle else {
             return true;
@@ -125,16 +125,16 @@ impl<T: Send + Sync + 'static> RRef<T> {
         Ok((core, question))
     }
 
-    /// Returns the value: on the owner the value itself, elsewhere a copy of it.
+    /// Returns the value on the owner, or a copy of it on any other worker.
     ///
-    /// Blocks until the value exists.
+    /// This blocks until the value exists.
     ///
     /// # Errors
     ///
-    /// Returns the error of the function that should have created the value, each time;
-    /// [`RpcErrorKind::Deadline`]; [`RpcErrorKind::PeerLost`] if the owner is lost.
-    /// [`RpcErrorKind::InvalidArgument`] in an async function that serves a call: it has to await
-    /// [`fetch`](Self::fetch).
+    /// Returns the error of the function that should have created the value, on every call;
+    /// [`RpcErrorKind::Deadline`] after the timeout; [`RpcErrorKind::PeerLost`] if the owner is
+    /// lost. [`RpcErrorKind::InvalidArgument`] in an async function that serves a call: it must
+    /// await [`fetch`](Self::fetch) instead.
     pub fn to_here(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
     where
         T: DeserializeOwned,
@@ -146,11 +146,11 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.ask(core, &question, timeout).wait().map(Arc::new)
     }
 
-    /// Returns the same as [`to_here`](Self::to_here), for async code.
+    /// Returns the same value as [`to_here`](Self::to_here), without blocking.
     ///
     /// # Errors
     ///
-    /// Those of [`to_here`](Self::to_here).
+    /// Returns the errors of [`to_here`](Self::to_here), except that async functions may call this.
     pub async fn fetch(&self, timeout: Timeout) -> Result<Arc<T>, RpcError>
     where
         T: DeserializeOwned,
@@ -179,7 +179,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         agent.call_with(options, self.owner(), fetch_method::<T>(), question)
     }
 
-    /// Returns the value itself, on the owner. Blocks until the value exists.
+    /// Returns the value itself, on the owner. This blocks until the value exists.
     ///
     /// # Errors
     ///
@@ -189,11 +189,11 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.local(Timeout::Default, "local_value()")
     }
 
-    /// Returns the same as [`local_value`](Self::local_value), within a timeout.
+    /// Returns the value like [`local_value`](Self::local_value), within a timeout.
     ///
     /// # Errors
     ///
-    /// Those of [`local_value`](Self::local_value).
+    /// Returns the errors of [`local_value`](Self::local_value).
     pub fn local_value_within(&self, timeout: Timeout) -> Result<Arc<T>, RpcError> {
         self.local(timeout, "local_value()")
     }
@@ -227,7 +227,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         made?.get()
     }
 
-    /// Calls a method of the value on its owner, in one round trip.
+    /// Calls a method on the value at its owner, in one round trip.
     pub fn rpc_async<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,
@@ -250,12 +250,12 @@ impl<T: Send + Sync + 'static> RRef<T> {
         }
     }
 
-    /// Calls a method of the value on its owner; blocks until the result arrives.
+    /// Calls a method on the value at its owner, and waits for the result.
     ///
     /// # Errors
     ///
-    /// Those of any call; [`RpcErrorKind::PeerLost`] if the owner is lost; the error of the
-    /// function that should have created the value.
+    /// Returns the errors of any call; [`RpcErrorKind::PeerLost`] if the owner is lost; the error
+    /// of the function that should have created the value.
     pub fn rpc_sync<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,
@@ -269,11 +269,12 @@ impl<T: Send + Sync + 'static> RRef<T> {
         self.rpc_async(method, argument, timeout).wait()
     }
 
-    /// Calls a method of the value on its owner, which also keeps the result.
+    /// Calls a method on the value at its owner, which also keeps the result.
     ///
     /// # Errors
     ///
-    /// Returns errors that are known before the owner has answered; the reference reports the rest.
+    /// Returns errors that are known before the owner replies. The returned reference reports later
+    /// errors.
     pub fn remote<Argument, Output>(
         &self,
         method: ValueMethod<T, Argument, Output>,

@@ -1,7 +1,7 @@
-//! References of an agent: its state machine, the values, and the waiters.
+//! References of an agent: its state machine, its values, and the waiters.
 //!
-//! The register records under the lock the outputs of the state machine. It carries them out after
-//! the release of the lock, see [`effects`].
+//! The register records the outputs of the state machine under the lock. It applies them after the
+//! release of the lock; see [`effects`].
 
 mod effects;
 mod travel;
@@ -26,15 +26,15 @@ use crate::error::RpcError;
 use crate::runtime::core::{Confirmation, Core, RpcAgent};
 use crate::wire::clock;
 
-/// A share in a value, whatever the type of the value.
+/// Share in a value of any type.
 ///
-/// A drop gives the share back.
+/// Dropping it releases the share.
 pub(crate) struct Held {
-    /// The agent of the reference. It does not keep the agent running.
+    /// Agent of the reference. The reference does not keep the agent running.
     pub(super) core: Arc<Core>,
     pub(super) handle: Handle,
     pub(super) owner: WorkerInfo,
-    /// Name of the value's type, on the worker that made the first reference.
+    /// Name of the value's type on the worker that created the first reference.
     pub(super) type_name: Box<str>,
 }
 
@@ -51,7 +51,7 @@ impl Drop for Held {
 /// Slot in which a value arrives.
 pub(super) type Answer = Arc<Slot<Made>>;
 
-/// The references of an agent.
+/// Remote references of an agent.
 pub(crate) struct Register {
     me: Member,
     /// Functions that keep the results of methods, by method number.
@@ -64,12 +64,12 @@ struct State {
     machine: References,
     /// Values that exist here, and the errors of functions that failed.
     values: HashMap<RRefId, Made>,
-    /// Waiters for the confirmation of forks.
+    /// Waiters for the confirmation of a fork.
     confirmations: HashMap<ForkId, Vec<Confirmation>>,
-    /// Waiters for values, by their request.
+    /// Waiters for a value, by request.
     questions: HashMap<FetchId, (RRefId, Answer)>,
     next_question: u64,
-    /// Reasons of failed creations.
+    /// Reasons why creations failed.
     causes: HashMap<ForkId, RpcError>,
     /// Waiters for the shutdown.
     drained: Vec<Arc<Slot<()>>>,
@@ -88,11 +88,11 @@ impl Register {
         }
     }
 
-    /// Returns the references of an agent.
+    /// Returns the register of an agent.
     ///
     /// # Panics
     ///
-    /// Panics if the agent was created with another type of references, which no code does.
+    /// Panics if the agent was created with another type of register, which no code does.
     pub(crate) fn of(core: &Core) -> &Self {
         let references: &dyn Any = &*core.references;
         references
@@ -110,7 +110,7 @@ impl Register {
         self.me
     }
 
-    /// Runs `ask` on the state machine under the lock, and then its outputs.
+    /// Runs `ask` on the state machine under the lock; then applies the outputs.
     pub(super) fn with<R>(
         &self,
         core: &Arc<Core>,
@@ -206,12 +206,12 @@ impl Register {
         self.state.lock().causes.remove(&fork);
     }
 
-    /// Returns a slot for the confirmation of a fork, unless it has arrived.
+    /// Returns a slot for the confirmation of a fork; `None` if it is confirmed.
     pub(super) fn confirmation(&self, fork: ForkId) -> Result<Option<Confirmation>, RpcError> {
         let mut state = self.state.lock();
         match state.machine.user(fork) {
             Some(user) if user.confirmed => Ok(None),
-            // The confirmation has arrived already, and there will be no other.
+            // The confirmation has already arrived, and no other will follow.
             Some(UserInfo {
                 broken: Some(failure),
                 ..
@@ -229,7 +229,7 @@ impl Register {
         }
     }
 
-    /// Returns a slot for a value that is kept here.
+    /// Returns a slot for a value that this worker keeps.
     pub(super) fn ask(&self, core: &Arc<Core>, question: Fetch) -> (FetchId, Answer) {
         let slot = Answer::default();
         let answer = Arc::clone(&slot);
@@ -255,7 +255,7 @@ impl Register {
 }
 
 impl RpcAgent {
-    /// Returns counters of the remote references of this agent.
+    /// Returns statistics about the remote references of this agent.
     pub fn references(&self) -> Counters {
         Register::of(self.core()).counters()
     }

@@ -1,4 +1,4 @@
-//! Methods of values: their first argument is the value behind a reference.
+//! Methods on values, which take the value behind a reference first.
 
 use std::any::type_name;
 use std::fmt;
@@ -8,9 +8,9 @@ use rdzv_rpc_proto::rref::Fetch;
 
 use crate::runtime::method::Method;
 
-/// A method of values of type `T`, by its name.
+/// Method on values of type `T`, identified by its name.
 ///
-/// Both ends share it as a constant:
+/// Define it as a constant that the caller and the owner share:
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;
@@ -20,20 +20,20 @@ use crate::runtime::method::Method;
 /// const ADD: ValueMethod<AtomicU64, u64, u64> = ValueMethod::new("counter.add");
 /// ```
 ///
-/// The owner offers its function with [`Methods::with`](crate::Methods::with); the holder of
-/// an [`RRef`](crate::RRef) calls it with [`rpc_sync`](crate::RRef::rpc_sync) and the like.
+/// The owner registers a function for it with [`Methods::with`](crate::Methods::with). The holder
+/// of an [`RRef`](crate::RRef) calls it, for example with [`rpc_sync`](crate::RRef::rpc_sync).
 pub struct ValueMethod<T, Argument, Output> {
     wire: Method<(Fetch, Argument), Output>,
     value: PhantomData<fn() -> T>,
 }
 
 impl<T, Argument, Output> ValueMethod<T, Argument, Output> {
-    /// Names version 1 of the method. Names are compared exactly.
+    /// Creates version 1 of the method with this name. Names are compared exactly.
     pub const fn new(name: &'static str) -> Self {
         Self::with_version(name, 1)
     }
 
-    /// Names another version of the method, with other types.
+    /// Creates another version of the method, with other types.
     pub const fn with_version(name: &'static str, version: u32) -> Self {
         Self {
             wire: Method::with_version(name, version),
@@ -41,7 +41,7 @@ impl<T, Argument, Output> ValueMethod<T, Argument, Output> {
         }
     }
 
-    /// Returns the name.
+    /// Returns the name of the method.
     pub const fn name(&self) -> &'static str {
         self.wire.name()
     }

@@ -120,11 +120,11 @@ impl Drop for StopGuard {
     }
 }
 
-/// A connection that a function may end.
+/// Connection that a running function can close.
 pub(crate) trait HangUp: Send + Sync {
-    /// Sends the reason to the caller, and ends the connection.
+    /// Sends the reason to the caller, and closes the connection.
     ///
-    /// The connection of a worker with itself stays.
+    /// The connection of a worker to itself stays open.
     fn hang_up(self: Arc<Self>, reason: &str);
 }
 

@@ -1,4 +1,4 @@
-//! Notification of a function that its result is no longer needed.
+//! Cancellation of a function whose result is no longer needed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-/// Flag that becomes true once, when the result is no longer needed.
+/// Flag that is set once the result of a function is no longer needed.
 ///
-/// The flag becomes true when the caller cancels, reaches its deadline or is lost, or when the
+/// The flag is set when the caller cancels the call, reaches its deadline or is lost, or when the
 /// agent stops.
 #[derive(Debug, Clone, Default)]
 pub struct Cancellation(Arc<Inner>);
@@ -27,7 +27,7 @@ impl Cancellation {
             || self.0.until.is_some_and(|until| until <= Instant::now())
     }
 
-    /// Returns when the flag is true.
+    /// Waits until the flag is set.
     pub async fn cancelled(&self) {
         let fired = self.0.fired.notified();
         tokio::pin!(fired);
@@ -38,7 +38,7 @@ impl Cancellation {
         }
     }
 
-    /// Creates a flag that becomes true automatically at this time.
+    /// Creates a flag that is set automatically at this time.
     pub(crate) fn until(until: Option<Instant>) -> Self {
         Self(Arc::new(Inner {
             until,

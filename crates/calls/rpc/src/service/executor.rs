@@ -1,7 +1,7 @@
-//! The threads that functions run on.
+//! Threads that run the functions of an agent.
 //!
 //! Async functions run on one thread of a tokio runtime. Blocking functions run on threads of its
-//! blocking pool: up to a number at the same time, the others in order.
+//! blocking pool: up to a maximum number run at the same time, and the others wait in order.
 //!
 //! Threads that read large parts need no permit: a function that waits for a reply holds its thread
 //! until the reply has been read.
@@ -17,17 +17,17 @@ use rdzv_lock::Mutex;
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::sync::watch;
 
-/// Extra threads for large reads, for when functions use all worker threads.
+/// Extra threads for large reads while functions occupy all worker threads.
 const READERS: usize = 4;
 
-/// Time in which cancelled async functions can end normally.
+/// Time in which cancelled async functions can return normally.
 /// The agent does not wait for it.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A blocking function.
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The runtime of an agent, its permits, and its number of async functions.
+/// Runtime of an agent, its permits, and its number of async functions.
 pub(crate) struct Executor {
     runtime: Mutex<Option<Runtime>>,
     handle: Handle,
@@ -55,7 +55,7 @@ impl Executor {
         })
     }
 
-    /// Returns a handle of the runtime, for tasks and large reads.
+    /// Returns a handle to the runtime, for tasks and large reads.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -77,16 +77,16 @@ impl Executor {
         }
     }
 
-    /// Counts an async function that has begun.
+    /// Counts an async function that has started.
     pub(crate) fn begin(&self) -> CountedFunction {
         self.functions.send_modify(|count| *count += 1);
         CountedFunction(Arc::clone(&self.functions))
     }
 
-    /// Ends the threads without waiting for them.
+    /// Shuts the threads down without waiting for them.
     ///
-    /// Async functions were cancelled before and have a short time to end normally. A task of the
-    /// runtime waits for that.
+    /// Async functions were cancelled before, and have a short time to return normally. A task on
+    /// the runtime waits for that.
     pub(crate) fn end(&self) {
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {
@@ -95,7 +95,7 @@ impl Executor {
             } else {
                 let mut count = self.functions.subscribe();
                 self.handle.spawn(async move {
-                    // The runtime ends, even if some functions have not ended.
+                    // The runtime shuts down even if some functions are still running.
                     let _ = tokio::time::timeout(GRACE, count.wait_for(|count| *count == 0)).await;
                     runtime.shutdown_background();
                 });
@@ -111,7 +111,7 @@ impl Drop for CountedFunction {
     }
 }
 
-/// Blocking functions that have a thread or wait for one.
+/// Permits of blocking functions, and the queue of functions that wait for one.
 struct Permits {
     most: usize,
     state: Mutex<PermitState>,
@@ -132,7 +132,7 @@ impl Permits {
         }
     }
 
-    /// Returns the work if it gets a thread now; otherwise queues it.
+    /// Returns the work if a permit is free; otherwise queues it.
     fn enter(&self, work: Work) -> Option<Work> {
         let mut state = self.state.lock();
         if state.closed || state.running < self.most {
@@ -143,11 +143,11 @@ impl Permits {
         None
     }
 
-    /// Does the work, and then the queued work.
+    /// Runs the work, and then the queued work.
     fn work(&self, first: Work) {
         let mut next = Some(first);
         while let Some(work) = next {
-            // A panic was reported when it happened; it must not take the permits of others.
+            // A panic was reported when it happened; it must not consume a permit.
             let _ = catch_unwind(AssertUnwindSafe(work));
             let mut state = self.state.lock();
             next = state.waiting.pop_front();
@@ -161,7 +161,7 @@ impl Permits {
         state.closed = true;
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        // Dropped without the lock, because that fills the slots of the waiting callers.
+        // Dropped without holding the lock, because the drop fills slots of waiting callers.
         drop(waiting);
     }
 }

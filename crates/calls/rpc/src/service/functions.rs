@@ -1,6 +1,6 @@
-//! The functions that an agent offers, by number.
+//! Functions that an agent offers, by number.
 //!
-//! `C` is the type of the context that a function gets in addition to its argument.
+//! `C` is the type of the context that a function gets beside its argument.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use crate::payload::{Answer, Payload};
 
-/// An async function that is running.
+/// Future of a running async function.
 pub(crate) type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Starts an async function.
+/// Starts an async function with its argument.
 pub(crate) type StartAsync<C> = Arc<dyn Fn(C, Payload) -> Running + Send + Sync>;
 
-/// Runs a blocking function.
+/// Runs a blocking function with its argument.
 pub(crate) type RunBlocking<C> = Arc<dyn Fn(C, Payload) -> Answer + Send + Sync>;
 
-/// Receives the answer of a function, on any thread.
+/// Receives the result of a function, on any thread.
 pub(crate) type Respond = Box<dyn FnOnce(Answer) + Send>;
 
-/// Passes a call to the thread that answers it.
+/// Passes a call to another thread, which sends the answer.
 pub(crate) type HandOver<C> = Arc<dyn Fn(C, Payload, Respond) + Send + Sync>;
 
 /// Way in which a function runs.
@@ -31,11 +31,11 @@ pub(crate) enum MethodBody<C> {
     Async(StartAsync<C>),
     /// On a separate thread.
     Blocking(RunBlocking<C>),
-    /// On threads that are not the agent's.
+    /// On threads that do not belong to the agent.
     Deferred(HandOver<C>),
 }
 
-/// An offered function.
+/// Function that the agent offers to callers.
 #[derive(Clone)]
 pub(crate) struct Function<C> {
     pub(crate) name: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Function<C> {
     pub(crate) body: MethodBody<C>,
 }
 
-/// Functions by their numbers.
+/// Offered functions by number.
 pub(crate) struct Functions<C>(pub(crate) BTreeMap<u64, Function<C>>);
 
 impl<C> Functions<C> {
@@ -52,7 +52,7 @@ impl<C> Functions<C> {
         Some((function.name, &function.body))
     }
 
-    /// Returns the offered names, for a caller that asked for an unknown one.
+    /// Returns the offered names, for a caller that requested an unknown name.
     pub(crate) fn listed(&self) -> Vec<String> {
         let functions = self.0.values();
         functions

@@ -1,10 +1,10 @@
-//! The functions that an agent offers, and the threads that run them.
+//! Functions that an agent offers, and the threads that run them.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`functions`] | the functions that an agent offers, by number |
-//! | [`executor`] | the threads that they run on |
-//! | [`cancellation`] | how a function learns that its result is no longer needed |
+//! | [`functions`] | the offered functions, by number |
+//! | [`executor`] | the threads that run the functions |
+//! | [`cancellation`] | notification of a function that its result is no longer needed |
 //! | [`place`] | the kind of code that a thread runs, and its trace |
 
 pub(crate) mod cancellation;

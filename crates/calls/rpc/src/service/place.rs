@@ -1,13 +1,13 @@
-//! The kind of code that a thread runs, and the trace of that code.
+//! Kind of code that a thread runs, and the trace of that code.
 
 use std::cell::Cell;
 
 /// Kind of code that this thread currently runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Code of the application outside of calls.
+    /// Application code outside of calls.
     Application,
-    /// A step of an async function that serves a call: it must not block.
+    /// A step of an async function that serves a call; it must not block.
     Async,
     /// A blocking function that serves a call, on a separate thread.
     Blocking,
@@ -23,12 +23,12 @@ pub(crate) fn place() -> Place {
     PLACE.get()
 }
 
-/// Returns the trace of the calling code; 0 if it has none.
+/// Returns the trace id of the calling code; 0 if it has none.
 pub(crate) fn trace() -> u128 {
     TRACE.get()
 }
 
-/// Runs code of a function that serves a call.
+/// Runs code that serves a call.
 pub(crate) fn inside<T>(place: Place, trace: u128, run: impl FnOnce() -> T) -> T {
     /// Restores the previous values, also after a panic.
     struct Restore(Place, u128);

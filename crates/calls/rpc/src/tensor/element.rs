@@ -1,4 +1,4 @@
-//! Elements of tensors as Rust numbers.
+//! Access to the elements of tensors as Rust numbers.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::{Storage, Tensor};
 use crate::RpcError;
 
-/// A Rust type of tensor elements.
+/// Rust type whose values can be the elements of a tensor.
 pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {
-    /// Data type of the tensors that are created from this type.
+    /// Data type of tensors that are created from this type.
     const DATA_TYPE: DataType;
 
-    /// `true` if elements of a data type can be read as this type.
+    /// `true` if elements with this data type can be read as this Rust type.
     fn reads(data_type: DataType) -> bool {
         data_type == Self::DATA_TYPE
     }
@@ -36,9 +36,10 @@ elements! {
     [f32; 2]: C64,
 }
 
-/// Implementation for bytes, 8-bit floating point numbers and booleans.
+/// Implementation for bytes, 8-bit floating-point numbers and booleans.
 ///
-/// Rust has no such floating point numbers, and a foreign byte need not be a Rust `bool`.
+/// Rust has no 8-bit floating-point type, and a byte from another process may not be a valid
+/// `bool`.
 impl Element for u8 {
     const DATA_TYPE: DataType = DataType::U8;
 
@@ -58,11 +59,11 @@ impl<T: Element> AsRef<[u8]> for Numbers<T> {
 }
 
 impl Tensor {
-    /// Creates a contiguous tensor on the CPU from these numbers, without a copy.
+    /// Creates a contiguous CPU tensor from these numbers, without a copy.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the shape has a different number of elements.
+    /// `InvalidArgument` if the shape does not match the number of elements.
     pub fn from_vec<T: Element>(
         numbers: Vec<T>,
         shape: impl Into<Vec<usize>>,
@@ -82,10 +83,10 @@ impl Tensor {
         })
     }
 
-    /// Returns the elements in order, the last index fastest.
+    /// Returns the elements as a slice, with the last index varying fastest.
     ///
-    /// The elements are borrowed if they have this order in the memory of the host and are aligned
-    /// for their type. Otherwise they are copied.
+    /// The slice borrows the elements if they are in host memory, in this order, and aligned for
+    /// their type. Otherwise the elements are copied.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Tensors: typed, strided views of shared memory, sent without copies.
 //!
-//! A [`Tensor`] is a [`Storage`] and a [`TensorMeta`]. Views share the storage; no code writes to a
-//! storage after a tensor was made from it. This module has no arithmetic. The application reads
-//! the numbers as a slice ([`Tensor::as_slice`]), as bytes, or through DLPack.
+//! A [`Tensor`] consists of a [`Storage`] and a [`TensorMeta`]. Views share the storage, and no
+//! code writes to a storage after a tensor was created from it. This module has no arithmetic. The
+//! application reads the elements as a slice ([`Tensor::as_slice`]), as bytes, or through DLPack.
 
 mod element;
 mod storage;
@@ -22,10 +22,10 @@ pub(crate) use storage::put;
 use crate::RpcError;
 use crate::device::DeviceBackend;
 
-/// A typed, strided view of shared memory; clones and slices never copy it.
+/// Typed, strided view of shared memory; clones and slices never copy it.
 ///
-/// In the arguments and results of calls, a tensor is sent next to the serialised body. The message
-/// has exactly the bytes that the tensor covers, and overlapping views still overlap after their
+/// In the arguments and results of calls, a tensor is sent beside the serialised body. The message
+/// contains exactly the bytes that the tensor covers, and overlapping views still overlap on
 /// arrival. A tensor cannot be serialised elsewhere.
 #[derive(Clone)]
 pub struct Tensor {
@@ -46,11 +46,11 @@ impl Tensor {
         Ok(Self { storage, meta })
     }
 
-    /// Creates a contiguous tensor on the CPU from bytes in little-endian order.
+    /// Creates a contiguous CPU tensor from bytes in little-endian order.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the shape needs a different number of bytes.
+    /// `InvalidArgument` if the shape does not match the number of bytes.
     pub fn from_bytes(
         data_type: DataType,
         shape: impl Into<Vec<usize>>,
@@ -74,12 +74,12 @@ impl Tensor {
         })
     }
 
-    /// Returns the memory of this view.
+    /// Returns the storage behind this view.
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
 
-    /// Returns the type, shape, strides, and offset in the storage.
+    /// Returns the element type, shape, strides, and offset in the storage.
     pub fn meta(&self) -> &TensorMeta {
         &self.meta
     }
@@ -89,7 +89,7 @@ impl Tensor {
         self.meta.data_type()
     }
 
-    /// Returns the number of elements in each dimension; empty for a single number.
+    /// Returns the number of elements in each dimension; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         self.meta.shape()
     }
@@ -99,16 +99,16 @@ impl Tensor {
         self.meta.strides()
     }
 
-    /// Returns the device of the tensor.
+    /// Returns the device that holds the tensor.
     pub fn device(&self) -> Device {
         self.storage.location()
     }
 
-    /// Returns the tensor in host memory; copies it if it is on a device.
+    /// Returns the tensor in host memory, and copies it there if necessary.
     ///
     /// # Errors
     ///
-    /// Returns the errors of its device.
+    /// Returns the errors of the device.
     pub fn to_cpu(&self) -> Result<Self, RpcError> {
         if self.device().is_cpu() {
             return Ok(self.clone());
@@ -119,7 +119,7 @@ impl Tensor {
         Ok(Self { storage, meta })
     }
 
-    /// Copies the bytes that the tensor reaches to a device.
+    /// Copies the bytes that the tensor covers to a device.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Memory of tensors.
+//! Memory behind tensors.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,15 +10,15 @@ use rdzv_rpc_proto::device::Device;
 use crate::RpcError;
 use crate::device::{DeviceBackend, DeviceMemory, Event};
 
-/// Memory of the host or a device, shared by tensors and never written again.
+/// Host or device memory that tensors share, and that is never written again.
 ///
-/// Clones are the same storage.
+/// Clones refer to the same memory.
 #[derive(Clone)]
 pub struct Storage(Arc<Memory>);
 
 enum Memory {
     Host(Bytes),
-    /// No memory, for a device.
+    /// No memory, on this device.
     Nothing(Device),
     Device {
         memory: Arc<dyn DeviceMemory>,
@@ -29,12 +29,12 @@ enum Memory {
 }
 
 impl Storage {
-    /// Creates a storage of host memory.
+    /// Creates a storage from host memory.
     pub fn host(bytes: Bytes) -> Self {
         Self(Arc::new(Memory::Host(bytes)))
     }
 
-    /// Creates a storage of device memory that is complete at `filled`.
+    /// Creates a storage from device memory that is complete at the event `filled`.
     pub fn device(
         memory: Arc<dyn DeviceMemory>,
         backend: Arc<dyn DeviceBackend>,
@@ -52,7 +52,7 @@ impl Storage {
         Self(Arc::new(Memory::Nothing(device)))
     }
 
-    /// Returns the device of the storage.
+    /// Returns the device that holds the storage.
     pub fn location(&self) -> Device {
         match &*self.0 {
             Memory::Host(_) => Device::CPU,
@@ -75,12 +75,12 @@ impl Storage {
         self.len() == 0
     }
 
-    /// `true` if both values are the same storage, not only equal bytes.
+    /// `true` if both are the same storage, rather than equal bytes.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns the bytes, if they are in the memory of the host.
+    /// Returns the bytes if they are in host memory.
     pub fn host_bytes(&self) -> Option<&Bytes> {
         match &*self.0 {
             Memory::Host(bytes) => Some(bytes),
@@ -88,7 +88,7 @@ impl Storage {
         }
     }
 
-    /// Returns the memory of a device, after all copies into it have arrived.
+    /// Returns the device memory once all copies into it are complete.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl Storage {
         }
     }
 
-    /// Returns bytes in host memory: shared if they are there, copied otherwise.
+    /// Returns bytes in host memory: shared if already there, copied otherwise.
     ///
     /// # Errors
     ///
@@ -144,9 +144,9 @@ impl fmt::Debug for Storage {
     }
 }
 
-/// Copies the parts of a message to their devices; returns a storage per part.
+/// Copies message parts to their devices; returns one storage per part.
 ///
-/// All parts of a device are copied together.
+/// All parts for one device are copied together.
 pub(crate) fn put(
     backend: &Arc<dyn DeviceBackend>,
     devices: &[Device],

@@ -1,4 +1,4 @@
-//! Views of a tensor, and its contiguous copy.
+//! Views of a tensor, and contiguous copies.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::{Storage, Tensor};
 use crate::RpcError;
 
 impl Tensor {
-    /// Returns a view with these indices of a dimension.
+    /// Returns a view of a range of indices in one dimension.
     ///
     /// # Errors
     ///
@@ -18,7 +18,7 @@ impl Tensor {
         Ok(self.with(self.meta.slice(dimension, range)?))
     }
 
-    /// Returns a view of one index of a dimension, without that dimension.
+    /// Returns a view at one index of a dimension, without that dimension.
     ///
     /// # Errors
     ///
@@ -27,7 +27,7 @@ impl Tensor {
         Ok(self.with(self.meta.select(dimension, index)?))
     }
 
-    /// Returns a view with two dimensions exchanged.
+    /// Returns a view with two dimensions swapped.
     ///
     /// # Errors
     ///
@@ -36,22 +36,23 @@ impl Tensor {
         Ok(self.with(self.meta.transpose(one, other)?))
     }
 
-    /// Returns a view of the same elements in another shape.
+    /// Returns a view of the same elements with another shape.
     ///
     /// # Errors
     ///
-    /// [`MetaError`] if the number of elements differs, or they are not contiguous.
+    /// [`MetaError`] if the number of elements differs, or the tensor is not contiguous.
     pub fn reshape(&self, shape: impl Into<Vec<usize>>) -> Result<Self, MetaError> {
         Ok(self.with(self.meta.reshape(shape.into())?))
     }
 
-    /// Returns the elements contiguously, the last index fastest.
+    /// Returns a contiguous tensor, with the last index varying fastest.
     ///
-    /// This is the tensor itself if its elements have this order, and a copy on the CPU otherwise.
+    /// If the elements already have this order, this is the tensor itself; otherwise it is a copy
+    /// on the CPU.
     ///
     /// # Errors
     ///
-    /// Returns the errors of its device, or an error if there is no memory for a copy.
+    /// Returns the errors of the device, or an error if the copy cannot be allocated.
     pub fn contiguous(&self) -> Result<Self, RpcError> {
         if self.meta.is_contiguous() {
             return Ok(self.clone());
@@ -75,9 +76,9 @@ impl Tensor {
         })
     }
 
-    /// Returns the bytes of the elements, the last index fastest.
+    /// Returns the bytes of the elements, with the last index varying fastest.
     ///
-    /// The bytes are shared if they have this order, and copied otherwise.
+    /// The bytes are shared if the elements already have this order, and copied otherwise.
     ///
     /// # Errors
     ///
@@ -87,7 +88,7 @@ impl Tensor {
         contiguous.storage.bytes(contiguous.meta.reach())
     }
 
-    /// Creates a view of the same storage.
+    /// Creates another view of the same storage.
     fn with(&self, meta: TensorMeta) -> Self {
         Self {
             storage: self.storage.clone(),

@@ -1,4 +1,4 @@
-//! The command line: the program's name, and the words that the user typed.
+//! The command line of `rdzv`: its program name and its arguments.
 //!
 //! | file | holds |
 //! |---|---|

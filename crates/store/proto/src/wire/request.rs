@@ -62,11 +62,11 @@ pub mod rendezvous {
     pub const CANDIDATE: u8 = 0x2b;
 }
 
-/// The nonce by which a client detects a server of ours.
-/// Such a server knows requests that only ours have, and replies with [`NATIVE_ANSWER`]. Others
-/// reply with the same nonce. It is larger than any process id, which other clients send.
+/// Nonce with which a client detects an rdzv server.
+/// An rdzv server supports additional requests, and replies with [`NATIVE_ANSWER`]. Other servers
+/// echo the nonce. The nonce exceeds every process id, because other clients send their process id.
 pub const NATIVE_PROBE: u32 = 0x7372_6452;
-/// The answer of our servers to [`NATIVE_PROBE`].
+/// Reply of an rdzv server to [`NATIVE_PROBE`].
 pub const NATIVE_ANSWER: u32 = 0x7472_6452;
 
 /// The effect of a request on the keys that it names. Queues are not keys.

@@ -28,23 +28,23 @@ fn bad_input_is_answered_as_recorded_or_better() {
     assert_eq!(play("libuv/malformed"), 25);
 }
 
-/// A server, seen from the clients' end.
-/// Connections have the names of the recording.
+/// A server, as its clients see it.
+/// Connections have the same names as in the recording.
 pub(crate) trait Server {
-    /// Starts a server without connections.
+    /// Starts a server that has no connections.
     fn start() -> Self;
     /// Opens a connection.
     fn open(&mut self, connection: &str);
     /// Closes the client's end of a connection.
     fn close(&mut self, connection: &str);
     /// Sends bytes from the client.
-    /// Errors of a connection that the server has closed are ignored.
+    /// Ignores the error if the server has already closed the connection.
     fn send(&mut self, connection: &str, bytes: &[u8]);
     /// Returns the next `length` bytes that the server sends.
     fn receive(&mut self, connection: &str, length: usize) -> Vec<u8>;
-    /// Returns once the server has closed, and asserts that it sent nothing more.
+    /// Waits for the server to close the connection without sending more bytes.
     fn expect_close(&mut self, connection: &str);
-    /// Asserts that no open connection has anything to read.
+    /// Asserts that no open connection has unread bytes.
     fn assert_quiet(&mut self);
 }
 

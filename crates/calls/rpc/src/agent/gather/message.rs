@@ -1,4 +1,4 @@
-//! Reports and their answers as bytes.
+//! Encoding of reports and replies.
 //!
 //! Values stay unchanged: they are messages within messages.
 
@@ -11,7 +11,7 @@ use crate::payload::Payload;
 use crate::runtime::gathers::Values;
 use rdzv_rpc_proto::gather::{GatherError, GatherKey};
 
-/// Error text for values that postcard refuses.
+/// Error text for values that postcard cannot serialise.
 const UNWRITTEN: &str = "the values of a gather cannot be written";
 
 /// Report of a member to the leader.
@@ -20,7 +20,7 @@ const UNWRITTEN: &str = "the values of a gather cannot be written";
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) key: GatherKey,
-    /// Time in microseconds that the member waits.
+    /// Time in microseconds for which the member waits.
     pub(super) within_micros: u64,
     value: Vec<u8>,
 }
@@ -43,7 +43,7 @@ impl Report {
         })
     }
 
-    /// Reads a report and the value in it.
+    /// Decodes a report and the value in it.
     pub(super) fn read(payload: Payload) -> Result<(Self, Payload), RpcError> {
         let mut report: Self =
             postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;
@@ -55,7 +55,7 @@ impl Report {
     }
 }
 
-/// One value in an answer, with the number of its parts.
+/// One value in a reply, with the number of its parts.
 #[derive(Debug, Serialize, Deserialize)]
 struct Among {
     name: WorkerName,
@@ -63,7 +63,7 @@ struct Among {
     parts: u32,
 }
 
-/// Writes an answer: all values, or the error that prevented them.
+/// Encodes a reply: all values, or the error that prevented them.
 pub(super) fn write_answer(result: Result<&Values, &GatherError>) -> Result<Payload, RpcError> {
     let mut parts: Vec<Bytes> = Vec::new();
     let among = result.map_err(Clone::clone).map(|values| {
@@ -84,7 +84,7 @@ pub(super) fn write_answer(result: Result<&Values, &GatherError>) -> Result<Payl
     })
 }
 
-/// Reads the values of an answer.
+/// Decodes the values in a reply.
 pub(super) fn read_answer(payload: &Payload) -> Result<Values, RpcError> {
     let answer: Result<Vec<Among>, GatherError> =
         postcard::from_bytes(&payload.body).map_err(|error| unreadable(&error))?;

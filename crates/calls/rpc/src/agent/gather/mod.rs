@@ -1,16 +1,17 @@
-//! Exchange of values among all members, and barriers, over calls.
+//! Exchange of values among all members, and barriers, built on calls.
 //!
 //! The member with the smallest name leads. Each other member makes one call to the leader and
-//! passes its value. The leader answers after all members have reported, and every answer has all
-//! values. Each member therefore gets either all values or an error that names the missing member.
+//! passes its value. The leader replies once all members have reported, and every reply contains
+//! all values. Each member therefore gets either all values or an error that names the missing
+//! members.
 //!
 //! A report identifies its gather by the members (names and incarnations) and by the number of
-//! earlier gathers of exactly these members. No key is built by joining names. A restarted member
-//! does not continue where its predecessor stopped.
+//! earlier gathers among exactly these members. Keys are never built by joining names. A restarted
+//! member does not continue where its predecessor stopped.
 //!
 //! [`rdzv_rpc_proto::gather`] decides which members have reported and which are missing.
 //!
-//! * [`message`]: reports and their answers as bytes.
+//! * [`message`]: encoding of reports and replies.
 //! * [`leader`]: incoming reports.
 //! * [`participant`]: the functions that the application calls.
 

@@ -1,4 +1,4 @@
-//! Participation of this worker in a gather.
+//! Functions with which the application participates in a gather.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,24 +21,25 @@ use crate::service::place::{Place, place};
 use crate::wire::clock::micros;
 
 impl RpcAgent {
-    /// Exchanges a value with all members and returns all values by name.
+    /// Sends a value to all members, and returns the values of all members by name.
     ///
     /// Blocks until all values have arrived. `members` are the participants, including this worker;
-    /// `None` stands for the group as this worker sees it now. Each participant must call this with
-    /// the same members and equally often; the types of the values may differ. A value may have
-    /// tensors in main memory, but no remote references.
+    /// `None` means the group as this worker currently sees it. All participants must make the same
+    /// sequence of gathers with the same members; the types of their values may differ. A value may
+    /// contain tensors in main memory, but no remote references.
     ///
-    /// The call returns either all values or an error. Gathers of the same members are matched in
-    /// order, also after one that failed.
+    /// The call returns either all values or an error. Gathers among the same members are matched
+    /// in order, even after a failed gather.
     ///
     /// # Errors
     ///
-    /// - [`RpcErrorKind::Deadline`] for all waiting members when `within` is over; the error names
-    ///   the members that did not report.
-    /// - [`RpcErrorKind::PeerLost`] for all members as soon as one is lost, with its name.
-    /// - [`RpcErrorKind::UnknownWorker`] for members that are not in the group.
+    /// - [`RpcErrorKind::Deadline`] for all waiting members after `within`; the error names the
+    ///   members that did not report.
+    /// - [`RpcErrorKind::PeerLost`] for all members as soon as one is lost; the error names that
+    ///   member.
+    /// - [`RpcErrorKind::UnknownWorker`] if a member is not in the group.
     /// - [`RpcErrorKind::InvalidArgument`] if this worker is not among the members, if the values
-    ///   are too large, or for a time of zero. Also in async functions, which must not block.
+    ///   are too large, or if `within` is zero. Also in async functions, which must not block.
     pub fn all_gather<T: Serialize + DeserializeOwned>(
         &self,
         value: &T,
@@ -77,11 +78,11 @@ impl RpcAgent {
     }
 
     /// Blocks until all members have called this function.
-    /// It is an [`all_gather`](Self::all_gather) without a value.
+    /// It is an [`all_gather`](Self::all_gather) without values.
     ///
     /// # Errors
     ///
-    /// The errors are those of [`all_gather`](Self::all_gather).
+    /// Returns the errors of [`all_gather`](Self::all_gather).
     pub fn barrier(
         &self,
         members: Option<&[Destination<'_>]>,
@@ -90,7 +91,7 @@ impl RpcAgent {
         self.all_gather(&(), members, within).map(drop)
     }
 
-    /// Returns the participants in the order of their names.
+    /// Returns the participants ordered by name.
     fn participants(&self, members: Option<&[Destination<'_>]>) -> Result<Vec<Member>, RpcError> {
         let core = self.core();
         let by_name: BTreeMap<WorkerName, Member> = match members {

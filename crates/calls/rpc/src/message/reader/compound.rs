@@ -12,12 +12,12 @@ use super::{EMPTY_LIMIT, ReadError, Reader};
 pub(super) struct Elements<'r, 'de> {
     reader: &'r mut Reader<'de>,
     left: usize,
-    /// `true` if the number of elements came from the bytes.
+    /// `true` if the bytes specify the number of elements.
     counted: bool,
 }
 
 impl<'r, 'de> Elements<'r, 'de> {
-    /// Starts to read elements whose number the bytes specify.
+    /// Creates a reader for elements whose number the bytes specify.
     pub(super) fn new(reader: &'r mut Reader<'de>, len: usize) -> Self {
         Self {
             reader,
@@ -26,7 +26,7 @@ impl<'r, 'de> Elements<'r, 'de> {
         }
     }
 
-    /// Starts to read elements whose number the type specifies.
+    /// Creates a reader for elements whose number the type specifies.
     pub(super) fn fixed(reader: &'r mut Reader<'de>, len: usize) -> Self {
         Self {
             reader,
@@ -35,7 +35,7 @@ impl<'r, 'de> Elements<'r, 'de> {
         }
     }
 
-    /// Elements to reserve memory for; most elements take at least one byte.
+    /// Number of elements to reserve memory for; most take at least one byte.
     fn hint(&self) -> usize {
         self.left.min(self.reader.left())
     }

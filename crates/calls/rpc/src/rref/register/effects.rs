@@ -1,7 +1,7 @@
-//! Outputs of the state machine: recorded under its lock, run afterwards.
+//! Outputs of the state machine: recorded under its lock, applied afterwards.
 //!
-//! Sending may end a connection, and the state machine must then get an input. Dropping a value may
-//! drop references in it. Both need the lock again.
+//! Sending can close a connection, and the state machine must then get an input. Dropping a value
+//! can drop references inside it. Both need the lock again.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::rref::kept::Made;
 use crate::runtime::core::Core;
 use crate::wire::link::fail;
 
-/// Work for after the lock is released.
+/// Work to do after the lock is released.
 pub(super) type Effect = Box<dyn FnOnce(&Arc<Core>)>;
 
 impl State {
@@ -85,7 +85,7 @@ impl State {
 }
 
 /// Sends a batch over the connection to the member.
-/// If there is none yet, this opens one, and the state machine later sends the batch again.
+/// If there is no connection yet, this opens one, and the state machine resends the batch later.
 fn send(core: &Arc<Core>, batch: &Batch) {
     let members = core.members();
     let same = |incarnation| incarnation == batch.to.incarnation;
