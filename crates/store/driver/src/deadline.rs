@@ -1,21 +1,21 @@
-//! Time limits of blocking calls.
+//! Time limits for blocking calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Default timeout of waiting operations.
+/// Default timeout for operations that wait.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The end of one blocking call.
+/// Deadline of one blocking call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,
-    /// `None` if the clock cannot express the end: the call has no limit.
+    /// `None` if the clock cannot represent the deadline: the call has no limit.
     end: Option<Instant>,
 }
 
 impl Deadline {
-    /// Returns the end of a call that begins now.
+    /// Returns the deadline for a call that begins now and may take `limit`.
     pub(crate) fn after(limit: Duration) -> Self {
         let started = Instant::now();
         Self {
@@ -24,25 +24,25 @@ impl Deadline {
         }
     }
 
-    /// Returns the time left; zero if the end has passed.
-    /// `None` if there is no limit.
+    /// Returns the remaining time, or zero if the deadline has passed.
+    /// Returns `None` if there is no limit.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         self.end
             .map(|end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// `true` if the end has come.
+    /// Returns `true` if the deadline has passed.
     pub(crate) fn has_passed(&self) -> bool {
         self.remaining() == Some(Duration::ZERO)
     }
 
-    /// Returns the duration of the call until now.
+    /// Returns the time since the call began.
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 }
 
-/// The timeout of a store object, in whole milliseconds.
+/// Timeout of a store object, in whole milliseconds.
 /// Any thread can set and read it.
 #[derive(Debug)]
 pub(crate) struct SharedTimeout(AtomicU64);
@@ -54,7 +54,7 @@ impl Default for SharedTimeout {
 }
 
 impl SharedTimeout {
-    /// Creates a timeout, cut to whole milliseconds.
+    /// Creates a timeout, truncated to whole milliseconds.
     pub(crate) fn new(timeout: Duration) -> Self {
         let shared = Self(AtomicU64::new(0));
         shared.set(timeout);

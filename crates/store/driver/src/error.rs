@@ -1,6 +1,6 @@
-//! Errors of a store.
+//! Store errors.
 //!
-//! Every error names the peer or file, the key and the time spent.
+//! Every error names the peer or file, the key, and the elapsed time.
 
 use std::io;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use rdzv_store_proto::number;
 use thiserror::Error;
 
-/// Reason why a store operation failed.
-/// Texts are fragments that follow "failed to …: ".
+/// Error that a store operation returns.
+/// Each message is a fragment that completes "failed to …: ".
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The keys did not appear in time.
@@ -25,12 +25,12 @@ pub enum StoreError {
         store: String,
         /// All keys that the call waited for.
         keys: Vec<String>,
-        /// The keys that were still absent at the end.
+        /// Keys that were still absent when the wait timed out.
         missing: Vec<String>,
         /// Time waited.
         elapsed: Duration,
     },
-    /// Not all members came to a barrier in time.
+    /// Not all members arrived at a barrier in time.
     #[error(
         "barrier timeout after {}ms, key: {key} (store {store}; {arrived} of {world_size} members came)",
         .elapsed.as_millis()
@@ -40,27 +40,27 @@ pub enum StoreError {
         store: String,
         /// Key of the barrier.
         key: String,
-        /// Number of members that had come, according to the store.
+        /// Number of members that had arrived, according to the store.
         arrived: i64,
         /// Expected number of members.
         world_size: i64,
         /// Time waited.
         elapsed: Duration,
     },
-    /// No connection succeeded in time.
+    /// No connection attempt succeeded in time.
     #[error(
         "connect to the store at {peer} within {}ms ({attempts} attempts, the last: {reason}); \
          check that rank 0 is running and that the address and port are right",
         .elapsed.as_millis()
     )]
     Connect {
-        /// Requested `host:port`, and the numeric address of the last attempt.
+        /// Requested `host:port`, and the numeric address of the most recent attempt.
         peer: String,
-        /// Number of attempts to connect.
+        /// Number of connection attempts.
         attempts: u32,
-        /// Error of the last attempt.
+        /// Error of the most recent attempt.
         reason: String,
-        /// Duration of the attempts.
+        /// Total duration of the attempts.
         elapsed: Duration,
     },
     /// The peer exists but does not speak the store protocol.
@@ -68,18 +68,18 @@ pub enum StoreError {
     NotAStore {
         /// Address of the peer.
         peer: String,
-        /// Answer or action of the peer instead.
+        /// Description of what the peer sent or did instead.
         found: String,
     },
-    /// One side does not accept the other side's proof of membership in the job.
+    /// One side rejected the other side's proof of membership in the job.
     #[error("talk to the store at {peer}: {why}")]
     Refused {
         /// Address of the peer.
         peer: String,
-        /// Reason, and what to do.
+        /// Reason, with advice for the user.
         why: String,
     },
-    /// The connection broke. The client object cannot be used any more.
+    /// The connection broke. The client can no longer be used.
     #[error(
         "{operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
         .elapsed.as_millis()
@@ -87,19 +87,19 @@ pub enum StoreError {
     Disconnected {
         /// Address of the peer.
         peer: String,
-        /// The operation that noticed it.
+        /// Operation that detected the broken connection.
         operation: &'static str,
         /// Key of the operation; empty if it has none.
         key: String,
-        /// Duration of the operation until now.
+        /// Time from the start of the operation to the failure.
         elapsed: Duration,
-        /// The probable cause.
+        /// Probable cause.
         cause: String,
-        /// The error of the socket.
+        /// Socket error.
         #[source]
         source: io::Error,
     },
-    /// The store did not answer a request that needs no waiting.
+    /// The store did not answer a request that requires no waiting.
     #[error(
         "{operation} key {key}: the store at {peer} did not answer within {}ms",
         .elapsed.as_millis()
@@ -107,14 +107,14 @@ pub enum StoreError {
     NoAnswer {
         /// Address of the peer.
         peer: String,
-        /// The operation.
+        /// Operation that timed out.
         operation: &'static str,
         /// Key of the operation; empty if it has none.
         key: String,
         /// Time waited.
         elapsed: Duration,
     },
-    /// The reply needs more memory than the client allows for one reply.
+    /// The reply exceeds the client's memory limit for one reply.
     #[error(
         "{operation} key {key}: the reply of the store at {peer} is at least {size} bytes long, and \
          at most {limit} are accepted; check that it is the store of this job, and set \
@@ -123,16 +123,16 @@ pub enum StoreError {
     ReplyTooLong {
         /// Address of the peer.
         peer: String,
-        /// The operation.
+        /// Operation whose reply was too large.
         operation: &'static str,
         /// Key of the operation; empty if it has none.
         key: String,
-        /// Memory that the reply needs by the lengths declared until now.
+        /// Memory that the reply requires, according to the lengths read until then.
         size: u64,
-        /// The limit.
+        /// Memory limit of the client.
         limit: usize,
     },
-    /// The peer accepted the connection and did not answer on it in time.
+    /// The peer accepted the connection but did not answer in time.
     #[error(
         "talk to {peer}: it is not a store, or one that is overloaded ({found} for {}ms); check the \
          address and port",
@@ -141,9 +141,9 @@ pub enum StoreError {
     Silent {
         /// Address of the peer.
         peer: String,
-        /// Action of the peer instead of an answer.
+        /// Description of what the peer did instead of answering.
         found: String,
-        /// Duration of the attempts.
+        /// Total duration of the attempts.
         elapsed: Duration,
     },
     /// The server could not be started.
@@ -151,13 +151,13 @@ pub enum StoreError {
         "listen on {address}: {source}; choose an address of this host and a port that is free"
     )]
     Listen {
-        /// The requested address.
+        /// Address that the caller requested.
         address: String,
-        /// Cause.
+        /// Error that prevented the start.
         #[source]
         source: io::Error,
     },
-    /// Not all clients joined at construction.
+    /// Not all clients joined while the store was being created.
     #[error(
         "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined.",
         .elapsed.as_secs()
@@ -170,7 +170,7 @@ pub enum StoreError {
         /// Time waited.
         elapsed: Duration,
     },
-    /// A pop found nothing.
+    /// The queue was empty.
     #[error("queue is empty: {key}")]
     QueueEmpty {
         /// Name of the queue.
@@ -179,72 +179,72 @@ pub enum StoreError {
     /// The value under the key is not a number (`add`, `barrier`).
     #[error("add to key {key}: its value {value:?} is not a number (stoll)")]
     NotANumber {
-        /// The key.
+        /// Key whose value is not a number.
         key: String,
         /// Beginning of the value.
         value: String,
     },
-    /// The store does not have this operation.
+    /// The store does not support this operation.
     #[error("{operation} support is not implemented by {store}")]
     Unsupported {
-        /// The operation.
+        /// Operation that is not supported.
         operation: &'static str,
-        /// The store.
+        /// Description of the store.
         store: String,
     },
-    /// An argument is invalid; the text names it and the reason.
+    /// An argument is invalid. The message names the argument and the reason.
     #[error("{0}")]
     Argument(String),
-    /// A file of a file store could not be used.
+    /// The file of a file store could not be used.
     #[error("{operation} the store file {path}: {source}")]
     File {
         /// Path of the file.
         path: String,
-        /// The operation.
+        /// Operation that failed.
         operation: &'static str,
-        /// Cause.
+        /// Error from the system.
         #[source]
         source: io::Error,
     },
-    /// The service that holds the store failed, or refused the operation.
+    /// The service that stores the data failed or rejected the operation.
     #[error("{operation} key {key}: {what} at {place} after {}ms; {remedy}", .elapsed.as_millis())]
     Service {
-        /// The operation.
+        /// Operation that failed.
         operation: &'static str,
         /// Key of the operation; empty if it has none.
         key: String,
-        /// The problem.
+        /// Description of the problem.
         what: String,
         /// Kind and address of the service.
         place: String,
-        /// Duration of the attempts.
+        /// Total duration of the attempts.
         elapsed: Duration,
-        /// A remedy.
+        /// Advice for the user.
         remedy: &'static str,
     },
-    /// The thread in the call requested its end.
+    /// The calling thread interrupted the operation.
     /// See [`interruptible`](crate::interruptible).
     #[error("{operation} key {key}: the caller gave up after {}ms", .elapsed.as_millis())]
     Interrupted {
-        /// The operation.
+        /// Operation that was interrupted.
         operation: &'static str,
         /// Key of the operation; empty if it has none.
         key: String,
         /// Time waited.
         elapsed: Duration,
     },
-    /// The store holds or sent invalid data.
+    /// The store contains or sent invalid data.
     #[error("read from {store}: {what}")]
     Corrupt {
         /// Address or path of the store.
         store: String,
-        /// The problem.
+        /// Description of the problem.
         what: String,
     },
 }
 
-/// Returns the number that a key holds; an absent or empty value counts as 0.
-/// The error shows the beginning of a value that is not a number.
+/// Returns the number stored under a key; an absent or empty value counts as 0.
+/// For a value that is not a number, the error shows its beginning.
 pub(crate) fn number_held(key: &str, held: Option<&Bytes>) -> Result<i64, StoreError> {
     const SHOWN: usize = 32;
     match held {

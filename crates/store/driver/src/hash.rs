@@ -1,4 +1,4 @@
-//! The store inside one process: a map, its queues, and one condition variable.
+//! In-process store: a map, its queues, and one condition variable.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -12,11 +12,11 @@ use crate::deadline::{Deadline, SharedTimeout};
 use crate::error::number_held;
 use crate::{Store, StoreError, interrupt};
 
-/// A store that lives in this process. Clones share the data and the timeout.
+/// Store that lives in this process. Clones share the data and the timeout.
 ///
-/// Semantics are those of the TCP store. Every write wakes the waiters of its key. A non-empty
-/// queue counts as present for `check` and `wait`. A timeout of zero checks once. `multi_set` is
-/// atomic.
+/// The semantics are those of the TCP store. Every write wakes all callers that wait for its key. A
+/// non-empty queue counts as an existing key for `check` and `wait`. A timeout of zero checks once.
+/// `multi_set` is atomic.
 #[derive(Clone, Default)]
 pub struct HashStore {
     shared: Arc<Shared>,
@@ -72,9 +72,8 @@ impl HashStore {
         result
     }
 
-    /// Calls `take` now and after every change until it yields a value.
-    /// Fails when the time is over. Then the error names the keys for which `is_missing` is still
-    /// `true`.
+    /// Calls `take` now and after every change until it returns a value.
+    /// On a timeout, the error names the keys for which `is_missing` still returns `true`.
     fn wait_for<T>(
         &self,
         operation: &'static str,
@@ -105,7 +104,7 @@ impl HashStore {
             let (woken, is_over) = self.shared.changed.wait_timeout(data, left);
             data = woken;
             if is_over {
-                // The check may take other locks, so the lock of the data is released for it.
+                // The check may take other locks, so the lock on the data is released first.
                 drop(data);
                 interrupt::check(operation, keys, deadline.elapsed())?;
                 data = self.shared.data.lock();

@@ -1,8 +1,8 @@
 //! Interruption of a blocking call by its own thread.
 //!
-//! A language with its own signal handlers has to run them while a thread waits here. For that, a
-//! call can be given a check, which is called about ten times a second while the call blocks.
-//! [`slice()`], [`is_wanted`] and [`check`] are for stores of other crates.
+//! A language with its own signal handlers must run them while a thread waits in this library. To
+//! allow this, a caller can supply a check function, which runs about ten times a second while a
+//! call blocks. [`slice()`], [`is_wanted`] and [`check`] are for stores in other crates.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use rdzv_lock::{LimitedGuard, LimitedMutex};
 
 use crate::StoreError;
 
-/// Longest time between two checks.
+/// Maximum time between two checks.
 const SLICE: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// The check of the call that this thread is in.
+    /// Check function of the call that is in progress on this thread.
     static CHECK: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
 }
 
-/// Calls `call`, with `check` as the check of its blocking store operations.
+/// Runs `call`, and runs `check` regularly while its store operations block.
 ///
 /// `check` runs at least every 100 ms while an operation blocks. Once it returns `true`, the
-/// operation ends with [`StoreError::Interrupted`]. A wait that is ended this way leaves the store
-/// unchanged. An operation that needs an immediate reply loses its connection, because it is
+/// operation fails with [`StoreError::Interrupted`]. An interrupted wait leaves the store
+/// unchanged. An operation that requires an immediate reply loses its connection, because it is
 /// unknown whether the store executed it.
 pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
     struct Restore(Option<fn() -> bool>);
@@ -36,8 +36,8 @@ pub fn interruptible<T>(check: fn() -> bool, call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// Returns the part of `left` that a wait may last before the next check.
-/// `None` means no limit.
+/// Returns how long a wait with `left` remaining may last until the next check.
+/// `None` means that the wait has no limit.
 pub fn slice(left: Option<Duration>) -> Option<Duration> {
     match CHECK.get() {
         None => left,
@@ -45,16 +45,17 @@ pub fn slice(left: Option<Duration>) -> Option<Duration> {
     }
 }
 
-/// `true` if the call that this thread is in has to end.
+/// Returns `true` if the call in progress on this thread was interrupted.
 pub fn is_wanted() -> bool {
     CHECK.get().is_some_and(|check| check())
 }
 
-/// Ends an operation after `elapsed`, if the call of this thread has to end.
+/// Returns an error if the call on this thread was interrupted.
+/// The error names `operation`, `keys` and `elapsed`.
 ///
 /// # Errors
 ///
-/// [`StoreError::Interrupted`] if the call has to end.
+/// Returns [`StoreError::Interrupted`] if the call was interrupted.
 pub fn check(operation: &'static str, keys: &[&str], elapsed: Duration) -> Result<(), StoreError> {
     if is_wanted() {
         Err(StoreError::Interrupted {

@@ -1,11 +1,11 @@
-//! Key/value stores for bootstrap, wire- and file-compatible with PyTorch.
+//! Key/value stores for bootstrapping, wire- and file-compatible with PyTorch.
 //!
-//! | store | lives in | use it for |
+//! | store | where the data lives | use case |
 //! |---|---|---|
-//! | [`TcpStore`] | a [`TcpStoreServer`], over TCP | jobs on several hosts, PyTorch peers |
+//! | [`TcpStore`] | a [`TcpStoreServer`], reached over TCP | jobs on several hosts, PyTorch peers |
 //! | [`FileStore`] | one file on a (shared) file system | jobs without a reachable port |
 //! | [`HashStore`] | this process | tests, single-process jobs |
-//! | [`PrefixStore`] | any of the others | a separate key space inside a shared store |
+//! | [`PrefixStore`] | any of the other stores | a separate key space inside a shared store |
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -1,23 +1,23 @@
-//! The address of this host that another host sees.
+//! Address of this host as other hosts see it.
 //!
-//! All functions query the routing table by connecting a datagram socket, which sends nothing.
+//! All functions query the routing table: they connect a datagram socket, which sends no packets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-/// An address that represents other networks. It is not assigned (RFC 5737).
+/// Address that stands for all other networks. It is never assigned (RFC 5737).
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// The port of the discard service; any other port would work.
+/// Port of the discard service. Any other port would work too.
 const DISCARD: u16 = 9;
 
-/// Returns the address that this host uses towards `host`.
+/// Returns the local address that this host uses to reach `host`.
 ///
-/// `host` is a name or an address. Names are looked up.
+/// `host` is a name or an address. Names are resolved.
 ///
 /// # Errors
 ///
-/// The name has no address, or no route leads to any of its addresses.
+/// Returns an error if `host` has no address, or if there is no route to any of its addresses.
 pub fn address_towards(host: &str) -> io::Result<IpAddr> {
     let mut result = Err(io::Error::new(
         io::ErrorKind::NotFound,
@@ -32,16 +32,16 @@ pub fn address_towards(host: &str) -> io::Result<IpAddr> {
     result
 }
 
-/// Returns the address of this host towards other networks.
-/// `None` without a route to them.
+/// Returns the local address that this host uses to reach other networks.
+/// Returns `None` if there is no route to other networks.
 pub fn address_towards_others() -> Option<IpAddr> {
     let address = local_address((OUTSIDE, DISCARD).into()).ok()?;
     (!address.is_unspecified()).then_some(address)
 }
 
-/// Returns the address of this host for processes that share a store at `host`.
-/// `own` is the address from which this host reaches `host`. `None` if `own` is loopback and no
-/// route leads to other hosts.
+/// Returns this host's address for processes that share a store at `host`.
+/// `own` is the local address that this host uses to reach `host`. Returns `None` if `own` is a
+/// loopback address and there is no route to other hosts.
 pub fn address_for_others(host: &str, own: IpAddr) -> Option<IpAddr> {
     let own = own.to_canonical();
     // A host often resolves its own name to a loopback address, which other hosts cannot use.
@@ -53,11 +53,11 @@ pub fn address_for_others(host: &str, own: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// Returns the address that this host uses towards the target.
+/// Returns the local address that this host uses to reach `target`.
 ///
 /// # Errors
 ///
-/// No route leads to the target.
+/// Returns an error if there is no route to the target.
 pub fn local_address(target: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match target {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

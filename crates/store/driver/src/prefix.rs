@@ -1,4 +1,4 @@
-//! A separate key space inside a shared store.
+//! Separate key space inside a shared store.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use rdzv_store_proto::prefix::{join, strip};
 
 use crate::{Breaker, Store, StoreError};
 
-/// Another store, with `prefix/` put before every key.
+/// Wrapper that prepends `prefix/` to every key of another store.
 ///
 /// `num_keys` and the timeout are those of the wrapped store, shared with all its users. `barrier`
-/// is the general form, as in PyTorch, so that members with different stores can share a barrier.
+/// uses the general form, as in PyTorch, so that members with different kinds of store can share a
+/// barrier.
 #[derive(Debug)]
 pub struct PrefixStore {
     prefix: String,
@@ -20,7 +21,7 @@ pub struct PrefixStore {
 }
 
 impl PrefixStore {
-    /// Creates a store that puts `prefix/` before every key of `inner`.
+    /// Creates a store that prepends `prefix/` to every key of `inner`.
     pub fn new(prefix: impl Into<String>, inner: Arc<dyn Store>) -> Self {
         Self {
             prefix: prefix.into(),
@@ -28,7 +29,7 @@ impl PrefixStore {
         }
     }
 
-    /// Returns the prefix, without the slash that joins it to the keys.
+    /// Returns the prefix without the slash that separates it from the keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

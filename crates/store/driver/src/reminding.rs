@@ -1,4 +1,4 @@
-//! A wait that reports regularly what it waits for.
+//! Wait that regularly reports the missing keys.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use rdzv_core::reminder::Reminder;
 
 use crate::{Store, StoreError};
 
-/// Waits for keys as [`Store::wait`] does, and calls `remind` regularly.
+/// Waits for keys like [`Store::wait`], and calls `remind` regularly.
 ///
-/// The calls come after 2.5 s, after 30 s and then every 5 minutes. Their arguments are the missing
-/// keys and the time that is left.
+/// `remind` is called after 2.5 s, after 30 s, and then every 5 minutes. Its arguments are the
+/// missing keys and the remaining time.
 ///
 /// # Errors
 ///
-/// Those of [`Store::wait`].
+/// Returns the same errors as [`Store::wait`].
 pub fn wait_reminding(
     store: &(impl Store + ?Sized),
     keys: &[&str],

@@ -1,6 +1,6 @@
-//! Name look-ups.
+//! Name resolution.
 //!
-//! A look-up cannot be interrupted. It lasts until the name server answers.
+//! A lookup cannot be interrupted. It lasts until the name server answers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -10,19 +10,20 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::reminder::{self, Reminder};
 
-/// Returns the addresses of a host with this port, within the given time.
+/// Resolves a host name or address and returns its socket addresses.
 ///
-/// The host is a name or a numeric address. If `within` is `None`, the wait for the name server has
-/// no limit. A look-up that takes long is logged as a wait.
+/// Each address has the specified port. If `within` is `None`, the wait for the name server has no
+/// time limit. A slow lookup is logged while it is in progress.
 ///
 /// # Errors
 ///
-/// The system's error, or [`io::ErrorKind::TimedOut`] after `within`.
+/// Returns the system's error, or [`io::ErrorKind::TimedOut`] if the lookup takes longer than
+/// `within`.
 pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
-    // The look-up gets a thread, which may outlive the call.
+    // The lookup runs on a separate thread, which may outlive the call.
     let (sender, receiver) = mpsc::sync_channel(1);
     let name = host.to_owned();
     thread::Builder::new()

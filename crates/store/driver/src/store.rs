@@ -1,4 +1,4 @@
-//! The trait that all stores implement: PyTorch's base API.
+//! Trait that all stores implement, modelled on PyTorch's base API.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -10,87 +10,91 @@ use bytes::Bytes;
 
 use crate::StoreError;
 
-/// A function that ends the calls of a store object from another thread.
+/// Function that aborts the calls on a store object from another thread.
 pub type Breaker = Arc<dyn Fn() + Send + Sync>;
 
-/// A shared map from keys to bytes, with waiting, counting and queues.
+/// Shared map from keys to bytes, with waiting, counters and queues.
 ///
-/// Every method may be called from several threads. Unless stated otherwise, semantics are those of
-/// `torch.distributed.Store`. A `timeout` of `None` means [`Store::timeout`], zero means "check
-/// once", and a value too big for the clock means "no limit". A `Box<dyn Store>` is a `Box<dyn
-/// Any>` too, so that a caller can find out which store it is.
+/// Every method may be called from several threads at the same time. Unless stated otherwise, the
+/// semantics are those of `torch.distributed.Store`. A `timeout` of `None` uses [`Store::timeout`],
+/// and a timeout of zero checks once. A timeout that is too long for the clock has no limit. A
+/// `Box<dyn Store>` can be cast to `Box<dyn Any>`, so a caller can determine the concrete store
+/// type.
 pub trait Store: Any + Send + Sync + Debug {
-    /// Stores a value, and wakes the waiters of the key.
+    /// Stores a value under a key, and wakes all callers that wait for the key.
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
 
-    /// Returns the value of a key; waits for the key up to the store's timeout.
+    /// Returns the value of a key, waiting for it for up to the store's timeout.
     fn get(&self, key: &str) -> Result<Bytes, StoreError>;
 
-    /// Returns the value of a key; waits for the key up to `timeout`.
+    /// Returns the value of a key, waiting for it for up to `timeout`.
     fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
         self.wait(&[key], timeout)?;
         self.get(key)
     }
 
-    /// Adds to the decimal number under the key, and returns the sum.
+    /// Adds `delta` to the decimal number under a key, and returns the sum.
     /// An absent key counts as 0.
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError>;
 
-    /// Stores `desired` if the key holds `expected`, and returns the new value.
-    /// If the value differs, it stays and is returned. An absent key matches an empty `expected`.
-    /// For an absent key and a non-empty `expected` nothing is stored and `expected` is returned,
-    /// as in PyTorch.
+    /// Stores `desired` if the current value equals `expected`.
+    /// Returns `desired` in this case, and the unchanged current value otherwise. An absent key
+    /// matches an empty `expected`. If the key is absent and `expected` is not empty, nothing is
+    /// stored and `expected` is returned, as in PyTorch.
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError>;
 
-    /// `true` if all keys exist.
+    /// Returns `true` if all keys exist.
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError>;
 
     /// Waits until all keys exist.
     fn wait(&self, keys: &[&str], timeout: Option<Duration>) -> Result<(), StoreError>;
 
-    /// Removes a key; `true` if it existed (always `true` for a file store).
+    /// Removes a key and returns `true` if it existed.
+    /// A file store always returns `true`.
     fn delete_key(&self, key: &str) -> Result<bool, StoreError>;
 
-    /// Returns the number of keys in the store, including its own bookkeeping keys.
+    /// Returns the number of keys in the store, including internal keys.
     fn num_keys(&self) -> Result<u64, StoreError>;
 
-    /// Returns all keys, in no order.
+    /// Returns all keys, in no particular order.
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
         unsupported(self, "listKeys")
     }
 
-    /// Appends to the value of a key, or creates it.
+    /// Appends to the value of a key, or creates the key.
     ///
-    /// PyTorch has a general form on top of `compare_set`; this trait has none. `compare_set` also
-    /// reports "stored" if another client has just stored the same bytes. So one of two equal
-    /// appends would be lost.
+    /// PyTorch implements a general form on top of `compare_set`; this trait does not.
+    /// `compare_set` also reports success if another client has just stored the same bytes, so one
+    /// of two equal appends would be lost.
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError>;
 
-    /// Returns the values of several keys, in order; waits for all of them.
+    /// Returns the values of several keys in order, waiting until all exist.
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         keys.iter().map(|key| self.get(key)).collect()
     }
 
-    /// Stores several values.
+    /// Stores several values under their keys.
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
         pairs
             .iter()
             .try_for_each(|(key, value)| self.set(key, value))
     }
 
-    /// `true` if `append`, `multi_get` and `multi_set` are single operations here.
+    /// Returns `true` if the store supports the extended calls directly.
+    /// These calls are `append`, `multi_get` and `multi_set`.
     fn has_extended_api(&self) -> bool {
         false
     }
 
-    /// Appends a value to a queue. Queues and keys have separate name spaces.
+    /// Appends a value to a queue. Queues and keys have separate namespaces.
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
         let _ = (key, value);
         unsupported(self, "queue")
     }
 
-    /// Takes the first value of a queue.
-    /// If the queue is empty, waits if `block`, and otherwise returns [`StoreError::QueueEmpty`].
+    /// Removes and returns the first value of a queue.
+    /// If the queue is empty, waits for a value if `block` is `true`, and otherwise returns
+    /// [`StoreError::QueueEmpty`].
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
         let _ = (key, block);
         unsupported(self, "queue")
@@ -102,11 +106,11 @@ pub trait Store: Any + Send + Sync + Debug {
         unsupported(self, "queue")
     }
 
-    /// Waits until `world_size` callers have come.
-    /// A key can be used for one barrier.
+    /// Waits until `world_size` callers have arrived at the barrier.
+    /// Each key can be used for only one barrier.
     ///
-    /// This general form uses PyTorch's keys, so PyTorch's members and ours can share a barrier: a
-    /// counter `key/num_members` and a flag `key/last_member`.
+    /// This general form uses PyTorch's keys, so PyTorch and rdzv members can share a barrier. The
+    /// keys are a counter `key/num_members` and a flag `key/last_member`.
     fn barrier(
         &self,
         key: &str,
@@ -133,26 +137,27 @@ pub trait Store: Any + Send + Sync + Debug {
         }
     }
 
-    /// Returns the timeout of waiting operations (default 300 s).
+    /// Returns the default timeout for operations that wait (initially 300 s).
     fn timeout(&self) -> Duration;
 
-    /// Changes [`Store::timeout`]; whole milliseconds.
+    /// Sets [`Store::timeout`], truncated to whole milliseconds.
     fn set_timeout(&self, timeout: Duration);
 
-    /// Returns a function that ends the calls on this object.
-    /// The function ends the current call in another thread, and makes all later calls fail. Other
-    /// handles to the same data are not affected. `None` if calls cannot be ended.
+    /// Returns a function that aborts the calls on this object.
+    /// The function aborts a call that is in progress in another thread, and makes all later calls
+    /// fail. Other handles to the same data are not affected. Returns `None` if calls cannot be
+    /// aborted.
     fn breaker(&self) -> Option<Breaker> {
         None
     }
 
-    /// Returns this host's address for processes that share the store.
-    /// `None` if it is unknown, as for a store without a connection.
+    /// Returns the address of this host for processes that share the store.
+    /// Returns `None` if the address is unknown, for example if the store has no connection.
     fn address_of_this_host(&self) -> Option<IpAddr> {
         None
     }
 
-    /// Returns a second handle to the same data, with a separate connection.
+    /// Creates a second handle to the same data, with a separate connection.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError>;
 }
 

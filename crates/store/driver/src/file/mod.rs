@@ -1,18 +1,19 @@
-//! The store in one file, shared with other processes, including PyTorch's.
+//! A store in one file, shared with other processes, including PyTorch's.
 //!
-//! Each operation opens the file, locks it with flock, reads the records that were appended since
-//! the last time, acts, and closes it again. No file stays open. [`rdzv_store_proto::journal`] has
-//! the format and its replay. PyTorch's store behaves differently on the same file:
+//! Each operation opens the file, locks it with `flock`, and reads the records that were appended
+//! since the previous operation. Then it performs its work and closes the file, so no descriptor
+//! stays open. [`rdzv_store_proto::journal`] describes the format and how it is replayed. PyTorch's
+//! store behaves differently on the same file:
 //!
-//! * A record is written with one write. Readers skip a torn record of another writer, and the next
-//!   writer cuts it off; PyTorch would read it without end.
+//! * A record is written with one `write` call. Readers skip a torn record that another writer
+//!   left, and the next writer truncates it. PyTorch would try to read it forever.
 //! * A waiter sleeps until the file changes (see `watch.rs`). PyTorch polls 100 times a second.
-//! * Waiting for the lock ends with the timeout and with an error that names the lock.
+//! * A wait for the lock ends when the timeout expires, with an error that names the lock.
 //! * The last store object removes the file while it holds the lock. Processes that were waiting
-//!   for that lock start over with a new file.
+//!   for the lock then continue with a new file.
 //! * `append`, `multi_set` and `multi_get` are atomic.
-//! * A missing directory, or a file that is not a store, is an error immediately. Such a file is
-//!   not changed.
+//! * A missing directory, or a file that is not a store, is reported as an error immediately. The
+//!   file is not changed.
 
 mod locked;
 mod watch;
@@ -32,15 +33,15 @@ use crate::deadline::{DEFAULT_TIMEOUT, Deadline, SharedTimeout};
 use crate::error::number_held;
 use crate::{Store, StoreError, interrupt};
 
-/// Shortest time limit for getting the lock, however short the timeout.
-/// Other processes hold the lock for microseconds all the time.
+/// Minimum time to wait for the lock, even if the timeout is shorter.
+/// Other processes always hold the lock only for microseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest time that closing a store may spend on getting the lock.
+/// Maximum time that closing a store may spend waiting for the lock.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store in a file.
-/// Dropping the last of `world_size` objects removes the file.
+/// Store in a file.
+/// The file is removed when the last of `world_size` objects is dropped.
 pub struct FileStore {
     path: PathBuf,
     world_size: Option<u32>,
@@ -61,11 +62,11 @@ impl fmt::Debug for FileStore {
 }
 
 impl FileStore {
-    /// Opens the store at `path`; creates the file, but not its directory.
+    /// Opens the store at `path` and creates the file if it does not exist.
     ///
-    /// With a `world_size`, the file is removed when no object is open on it any more and at least
-    /// that many have been closed. If `world_size` is `None`, the file stays. The timeout is 300 s
-    /// ([`Store::set_timeout`]).
+    /// The directory must exist. If `world_size` is `Some`, the file is removed once no object has
+    /// it open and at least that many objects have been closed. If `world_size` is `None`, the file
+    /// is never removed. The timeout is 300 s; [`Store::set_timeout`] changes it.
     pub fn open(path: impl AsRef<Path>, world_size: Option<u32>) -> Result<Self, StoreError> {
         Self::open_with(path.as_ref(), world_size, DEFAULT_TIMEOUT)
     }
@@ -97,7 +98,7 @@ impl FileStore {
         &self.path
     }
 
-    /// Waits until a key holds another value than `known`, and returns it.
+    /// Waits until a value differs from `known`, and returns the new value.
     /// A `known` of `None` means that the key does not exist. Returns `None` if the key has been
     /// removed.
     pub fn wait_for_change(
@@ -112,7 +113,7 @@ impl FileStore {
         })
     }
 
-    /// Locks the file for writing, reads new records, and runs `act` on it.
+    /// Locks the file for writing, reads new records, and calls `act` with it.
     fn write<T>(
         &self,
         act: impl FnOnce(&LockedFile<'_>, &mut Seen) -> Result<T, StoreError>,
@@ -126,7 +127,7 @@ impl FileStore {
         act(&file, &mut seen)
     }
 
-    /// Reads new records, and runs `inspect` on the known state.
+    /// Reads new records, and calls `inspect` with the known state.
     fn read<T>(&self, inspect: impl FnOnce(&Seen) -> T) -> Result<T, StoreError> {
         let deadline = Deadline::after(self.timeout().max(LOCK_TIMEOUT));
         self.read_within(&deadline, inspect)
@@ -149,7 +150,7 @@ impl FileStore {
     }
 
     /// Checks now and after every change until `take` returns a value.
-    /// `take` gets the raw keys.
+    /// `take` receives the raw keys.
     fn wait_for<T>(
         &self,
         keys: &[&str],
@@ -185,7 +186,8 @@ impl FileStore {
             match &watch {
                 Some(watch) if watch.is_on(identity) => {
                     watch.wait(interrupt::slice(deadline.remaining()));
-                    // The sleep may have ended without a change, so a check follows each.
+                    // The sleep may have ended without a change, so the keys are checked after each
+                    // sleep.
                     interrupt::check("wait for", keys, deadline.elapsed())?;
                 }
                 // Checks once more after the watch is set, for changes that came before it.
@@ -286,7 +288,7 @@ impl Store for FileStore {
         })
     }
 
-    /// Always appends a record and returns `true`, as PyTorch does.
+    /// Appends a record and always returns `true`, as PyTorch does.
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
         let raw_key = journal::deletion_of(key);
         self.write(|file, seen| file.append(seen, &raw_key, b""))?;
@@ -318,7 +320,7 @@ impl Store for FileStore {
         })
     }
 
-    /// Returns all values of one moment, once all keys exist.
+    /// Waits until all keys exist, and returns their values at one point in time.
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
         self.wait_for(keys, self.timeout(), |journal, raw| {
             raw.iter().map(|key| journal.get(key).cloned()).collect()

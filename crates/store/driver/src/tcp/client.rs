@@ -1,11 +1,12 @@
-//! The store behind a TCP connection.
+//! Store client over a TCP connection.
 //!
 //! | call | on the wire |
 //! |---|---|
 //! | set, append, queue_push, multi_set | one request, no reply |
-//! | get at a server of ours | one request, which is a wait if the key is absent |
-//! | get elsewhere, multi_get, queue_pop that blocks | a wait for the keys, then the request |
-//! | wait, barrier | one request, one byte when it is over; cancelled on a timeout |
+//! | get from an rdzv server | one request, which is a wait if the key is absent |
+//! | get from another server, multi_get, blocking queue_pop | a wait for the keys, then the request
+//! |
+//! | wait, barrier | one request, one byte when the wait is over; cancelled on a timeout |
 //! | all others | one request, one reply |
 
 use std::any::Any;
@@ -34,36 +35,36 @@ use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
 use crate::{Breaker, Store, StoreError, address_for_others, interrupt};
 
-/// The wire key to which every client of a job adds 1 when it joins.
-/// It is the only key without a slash.
+/// Key that every client of a job increments when it joins.
+/// It is the only key on the wire without a leading slash.
 const INIT_KEY: &[u8] = b"init/";
 
-/// A client of a TCP store server: ours, or PyTorch's since 2.5.
+/// Client of a TCP store server: rdzv's own, or PyTorch's since version 2.5.
 ///
-/// One object is one connection. A wait in one thread blocks other threads' calls on the same
-/// object; [`Store::try_clone`] makes another connection. `set`, `append`, `multi_set` and
-/// `queue_push` have no answer on the wire, so the next call reports their failure. After the
-/// connection has failed once, every call fails.
+/// Each object uses one connection. While one thread waits, calls from other threads on the same
+/// object block. [`Store::try_clone`] opens another connection. The server does not answer `set`,
+/// `append`, `multi_set` and `queue_push`, so the next call reports their failure. Once the
+/// connection has failed, every call fails.
 pub struct TcpStore {
     pub(super) link: LimitedMutex<Connected>,
     pub(super) socket: Arc<TcpStream>,
-    /// `true` if the server knows the requests that only our servers have.
+    /// `true` if the server supports the requests that only rdzv servers have.
     is_native: bool,
     peer: SocketAddr,
     timeout: SharedTimeout,
     origin: Origin,
 }
 
-/// The part of a client that its clones share.
+/// Part of a client that its clones share.
 #[derive(Clone)]
 struct Origin {
-    /// The endpoint as requested.
+    /// Endpoint as specified by the caller.
     endpoint: Endpoint,
     max_reply_bytes: usize,
     credentials: Credentials,
-    /// Kept while any store object that was made with it exists.
+    /// Server, kept alive while any store object that was created from it exists.
     server: Option<Arc<TcpStoreServer>>,
-    /// Value of [`TcpStore::holding`], kept for the same time.
+    /// Value passed to [`TcpStore::holding`], kept alive in the same way.
     held: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -74,11 +75,11 @@ impl fmt::Debug for TcpStore {
 }
 
 impl TcpStore {
-    /// Connects, within `options.timeout` in all.
+    /// Connects to the store within `options.timeout`.
     ///
-    /// A master first starts the server. Then the client tries to connect until the server answers.
-    /// With a world size and `wait_for_workers`, this client adds itself to the count of clients,
-    /// and the master waits until all have done so.
+    /// A master first starts the server. The client then retries until the server answers. If the
+    /// world size is known and `wait_for_workers` is set, the client adds itself to the count of
+    /// clients. The master then waits until all clients have joined.
     pub fn connect(mut options: TcpStoreOptions) -> Result<Self, StoreError> {
         let deadline = Deadline::after(options.timeout);
         if options.world_size == Some(0) {
@@ -113,7 +114,7 @@ impl TcpStore {
     }
 
     /// Connects to the server at `endpoint`.
-    /// The requested endpoint may be another one.
+    /// The endpoint that the caller specified may be a different one.
     fn reach(
         endpoint: &Endpoint,
         origin: Origin,
@@ -134,19 +135,20 @@ impl TcpStore {
         })
     }
 
-    /// Keeps `held` while any store object that is made with this one exists.
-    /// `held` is something that the server needs, such as the rendezvous through which the workers
-    /// learnt its address.
+    /// Keeps `held` alive while any store object created from this one exists.
+    /// `held` is something that the server needs. An example is the rendezvous from which the
+    /// workers learned the server's address.
     #[must_use]
     pub fn holding(mut self, held: Arc<dyn Any + Send + Sync>) -> Self {
         self.origin.held = Some(held);
         self
     }
 
-    /// Adds this client to the count; the owner of the server waits for the others.
+    /// Adds this client to the count. The server's owner waits for the others.
     ///
-    /// The others add to the key, as PyTorch's clients do. The owner's server is one of ours, so
-    /// the owner can enter a barrier with that key, which ends when all have come.
+    /// The other clients increment the key, as PyTorch's clients do. The owner's server is an rdzv
+    /// server, so the owner can enter a barrier on that key. The barrier completes when all clients
+    /// have joined.
     fn join(&self, world_size: i64, deadline: &Deadline) -> Result<(), StoreError> {
         if self.origin.server.is_none() {
             return self.add_raw(INIT_KEY, 1).map(drop);
@@ -182,8 +184,7 @@ impl TcpStore {
     }
 
     /// Counts the caller under a key and waits for `world_size` callers.
-    /// If the time is over first, returns the number of callers that had come, and the duration of
-    /// the wait.
+    /// On a timeout, returns the number of callers that had arrived, and the duration of the wait.
     fn enter_barrier(
         &self,
         wire_key: &[u8],
@@ -209,11 +210,11 @@ impl TcpStore {
         Ok(Some((counted.unwrap_or(0), elapsed)))
     }
 
-    /// Creates a second client of the same server, as [`Store::try_clone`] does.
+    /// Connects a second client to the same server, as [`Store::try_clone`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`TcpStore::connect`].
+    /// Returns the same errors as [`TcpStore::connect`].
     pub fn reconnected(&self) -> Result<Self, StoreError> {
         let address = self.peer();
         let numeric = Endpoint {
@@ -225,12 +226,12 @@ impl TcpStore {
         Self::reach(&numeric, self.origin.clone(), &deadline, timeout, true)
     }
 
-    /// Returns the server, if this process hosts it.
+    /// Returns the server if this process hosts it.
     pub fn server(&self) -> Option<&Arc<TcpStoreServer>> {
         self.origin.server.as_ref()
     }
 
-    /// Returns the host as requested.
+    /// Returns the host as the caller specified it.
     pub fn host(&self) -> &str {
         &self.origin.endpoint.host
     }
@@ -266,7 +267,7 @@ impl TcpStore {
         }
     }
 
-    /// Sends a request and returns its immediate answer.
+    /// Sends a request and returns the immediate answer.
     fn ask(
         &self,
         operation: &'static str,
@@ -278,7 +279,7 @@ impl TcpStore {
         connected.ask(operation, key, write, shape, self.reply_timeout())
     }
 
-    /// Sends a request without an answer; `value` follows it.
+    /// Sends a request that has no answer, followed by `value`.
     fn send(
         &self,
         operation: &'static str,
@@ -490,8 +491,8 @@ impl Store for TcpStore {
             };
             match popped {
                 Some(Reply::Pop(Some(value))) => return Ok(value),
-                // Another client was faster after both were woken. PyTorch reports an empty queue
-                // then, although the caller asked it to wait.
+                // Both clients were woken, and the other one was faster. PyTorch reports an empty
+                // queue in this case, although the caller asked it to wait.
                 Some(Reply::Pop(None)) if block && !deadline.has_passed() => {}
                 Some(Reply::Pop(None)) => {
                     return Err(StoreError::QueueEmpty {
@@ -508,7 +509,7 @@ impl Store for TcpStore {
         self.count(MEASURE, &key, |out| request::queue_len(out, &key))
     }
 
-    /// Sends one request; the server counts under the key itself.
+    /// Sends one request; the server itself counts the callers under the key.
     fn barrier(
         &self,
         key: &str,
@@ -548,7 +549,7 @@ impl Store for TcpStore {
         address_for_others(self.host(), self.local_address()?)
     }
 
-    /// Opens a second connection, to the address that the first one found.
+    /// Opens a second connection to the address that the first one resolved.
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
         Ok(Box::new(self.reconnected()?))
     }

@@ -1,4 +1,4 @@
-//! Connecting to the server and checking that it is a store.
+//! Connects to the server and checks that it is a store.
 //!
 //! All steps share one deadline.
 
@@ -39,21 +39,22 @@ const SHOWN: usize = 64;
 
 const SAID_NOTHING: &str = "it accepted the connection and said nothing";
 
-/// Shortest time of an attempt, even if no time is left.
+/// Minimum duration of an attempt, even if no time is left.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// Time of silence after which the client sends a request in HTTP.
-/// A server of HTTP waits for the end of a request, and would otherwise stay silent without a
-/// limit. A store of a healthy job answers in milliseconds.
+/// Time without an answer after which the client sends an HTTP request.
+/// An HTTP server waits for a complete request, and would otherwise stay silent indefinitely. A
+/// store of a healthy job answers within milliseconds.
 const ASK_IN_HTTP: Duration = Duration::from_secs(1);
 
-/// Time for the peer to answer that request.
+/// Time that the peer has to answer the HTTP request.
 const HTTP_ANSWER: Duration = Duration::from_secs(1);
 
-/// Connects to the store at `endpoint`, before the deadline.
+/// Connects to the store at `endpoint` before the deadline.
 ///
-/// Tries once if `wait_for_server` is `false`. The second value is `true` for a server of ours that
-/// knows [`request::get_when_there`], and `false` for PyTorch's or an earlier one of ours.
+/// Makes a single attempt if `wait_for_server` is `false`. The second returned value is `true` if
+/// the server is an rdzv server that supports [`request::get_when_there`]. It is `false` for
+/// PyTorch's server and for an earlier rdzv server.
 pub(super) fn connect(
     endpoint: &Endpoint,
     deadline: &Deadline,
@@ -96,7 +97,7 @@ pub(super) fn connect(
     }
 }
 
-/// Reactions to a peer that does not exist or does not answer.
+/// Handling of a peer that is not there or does not answer.
 struct Silence<'a> {
     deadline: &'a Deadline,
     asked: bool,
@@ -104,7 +105,7 @@ struct Silence<'a> {
 }
 
 impl Silence<'_> {
-    /// Returns the time to wait for an answer before the next [`Silence::act`].
+    /// Returns how long to wait for an answer before the next [`Silence::act`].
     fn next(&self, connected: Instant) -> Duration {
         if self.asked {
             self.reminder.next().saturating_sub(self.deadline.elapsed())
@@ -113,8 +114,8 @@ impl Silence<'_> {
         }
     }
 
-    /// Reacts to a peer that has not answered yet.
-    /// The error names the kind of the peer, if it could be found out.
+    /// Handles a peer that has not answered yet.
+    /// The error names the kind of peer, if it could be determined.
     fn act(&mut self, connected: Instant, address: SocketAddr) -> Result<(), Reason> {
         if !self.asked && connected.elapsed() >= ASK_IN_HTTP {
             self.asked = true;
@@ -148,7 +149,7 @@ impl Silence<'_> {
     }
 }
 
-/// Returns the peer's answer to a request of HTTP, on a separate connection.
+/// Returns the peer's answer to an HTTP request on a separate connection.
 fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, HTTP_ANSWER)?;
     stream.set_write_timeout(Some(HTTP_ANSWER))?;
@@ -172,9 +173,9 @@ fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
     Ok(answer[..length].to_vec())
 }
 
-/// Reason why one attempt failed.
+/// Failure of one attempt, and its reason.
 struct Failed {
-    /// Requested endpoint, with the numeric address if there was one.
+    /// Requested endpoint, and the numeric address if it was resolved.
     peer: String,
     reason: Reason,
 }
@@ -182,13 +183,13 @@ struct Failed {
 #[derive(Debug, Error)]
 #[error("{0}")]
 enum Reason {
-    /// There is no connection.
+    /// No connection could be established.
     Unreachable(io::Error),
-    /// No answer came on a connection.
+    /// The connection was established, but the peer did not answer.
     Silent(String),
     /// The peer answered in another protocol.
     OtherProtocol(String),
-    /// One side does not accept the other side's proof.
+    /// One side rejected the other side's proof of membership.
     Refused(String),
 }
 
@@ -250,7 +251,7 @@ fn try_once(
             format!("{name} ({address})")
         };
         match TcpStream::connect_timeout(&address, share) {
-            // A connection existed, because otherwise it would have been refused.
+            // The connection was established. Otherwise, the error would be a refusal.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 failed.reason = broke(&error);
                 return Err(failed);
@@ -282,7 +283,7 @@ fn broke(error: &io::Error) -> Reason {
 }
 
 /// Proves membership if required, and exchanges the preamble.
-/// The second value is as for [`connect`].
+/// The second returned value is the same as for [`connect`].
 fn handshake(
     stream: TcpStream,
     address: SocketAddr,
@@ -365,7 +366,7 @@ fn handshake(
     )))
 }
 
-/// Returns the first bytes of an answer, as errors show them.
+/// Returns the first bytes of an answer in the form that errors show.
 fn shown(answer: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(answer).trim_end())
 }

@@ -2,11 +2,11 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `client` | [`TcpStore`]: construction, and the calls of the store API |
-//! | `options` | the options of a client; the server that a master starts, or shares |
-//! | `connect` | connecting to the server, and checking that it is a store |
-//! | `connected` | operations on one connection, and the errors that they end in |
-//! | `link` | one blocking connection that carries a client machine |
+//! | `client` | [`TcpStore`]: how it connects, and the methods of the store API |
+//! | `options` | options of a client, and the server that a master starts or shares |
+//! | `connect` | connecting to the server and checking that it is a store |
+//! | `connected` | operations on one connection, and their errors |
+//! | `link` | one blocking connection, driven by a client state machine |
 //! | `server` | [`TcpStoreServer`]: one thread that serves all connections |
 
 mod client;

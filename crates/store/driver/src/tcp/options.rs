@@ -1,4 +1,4 @@
-//! The options of a TCP store client, and the server that a master starts.
+//! Options of a TCP store client, and the server that a master starts.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -15,62 +15,62 @@ use super::server::{Admission, ServerOptions, TcpStoreServer, TorchClients};
 use crate::StoreError;
 use crate::deadline::DEFAULT_TIMEOUT;
 
-/// The shared servers of this process, by port.
-/// The table does not keep them alive.
+/// Shared servers of this process, by port.
+/// The table does not keep the servers alive.
 static SHARED: LazyLock<Mutex<HashMap<u16, Weak<TcpStoreServer>>>> = LazyLock::new(Mutex::default);
 
 /// Options of [`TcpStore::connect`](crate::TcpStore::connect).
 #[derive(Debug)]
 pub struct TcpStoreOptions {
-    /// Name or address of the server's host; an IPv6 address without brackets.
+    /// Name or address of the server's host. An IPv6 address has no brackets.
     pub host: String,
     /// Port of the server. For a master, 0 lets the system choose.
     pub port: u16,
-    /// Number of clients of the job; `None` if it is not known.
+    /// Number of clients in the job; `None` if unknown.
     pub world_size: Option<u32>,
-    /// `true` to start the server in this process; default `false`.
-    /// The server ends when the last store object of this process that belongs to it is dropped.
+    /// `true` to start the server in this process. The default is `false`.
+    /// The server stops when the last store object in this process that belongs to it is dropped.
     pub is_master: bool,
-    /// Limit of everything that `connect` does, and of later waits; default 300 s.
+    /// Timeout for the whole of `connect` and for later waits; default 300 s.
     pub timeout: Duration,
-    /// `true` to retry until `timeout` while there is no server; default `true`.
+    /// `true` to retry until `timeout` if no server answers; default `true`.
     pub wait_for_server: bool,
     /// `true` to count the clients that have joined, if `world_size` is known.
     /// The master waits until all have joined. Default `true`.
     pub wait_for_workers: bool,
-    /// `true` if masters of this process with the same port share one server.
-    /// Only servers that were started with this option are shared. Default `false`.
+    /// `true` if masters in this process that use the same port share one server.
+    /// Only servers that were started with this option are shared. The default is `false`.
     pub multi_tenant: bool,
-    /// Maximum memory for one reply of the server; default 64 MiB.
-    /// A longer reply ends the use of the connection.
+    /// Maximum memory for one reply from the server; the default is 64 MiB.
+    /// The connection can no longer be used after a longer reply.
     pub max_reply_bytes: usize,
-    /// Master: a bound socket. `port` must be its port, or 0.
+    /// For a master: a bound socket. `port` must be its port, or 0.
     pub listener: Option<TcpListener>,
-    /// Master: the only address to listen on.
-    /// `None` means every address of this host.
+    /// For a master: the only address to listen on.
+    /// `None` listens on all addresses of this host.
     pub bind: Option<String>,
-    /// Credentials that this client shows, and that it requires from the server.
-    /// Default: none.
+    /// Credentials that this client presents, and requires from the server.
+    /// The default is none.
     pub credentials: Credentials,
-    /// Master: the clients that need no such proof; default [`TorchClients::Job`].
+    /// For a master: clients that need no proof; default [`TorchClients::Job`].
     pub torch_clients: TorchClients,
-    /// Master: the keys that those clients cannot reach.
+    /// For a master: prefix of the keys that those clients cannot access.
     /// See [`Admission::agent_prefix`].
     pub agent_prefix: Option<Vec<u8>>,
-    /// Master: the limits of the server.
+    /// For a master: limits of the server.
     pub limits: Limits,
-    /// Master: `true` if an agent may host the store at this port for all workers.
-    /// That is `TORCHELASTIC_USE_AGENT_STORE`. Then a port in use makes this process a client.
-    /// Default `false`.
+    /// For a master: `true` if an agent may host the store at this port.
+    /// Corresponds to `TORCHELASTIC_USE_AGENT_STORE`. If the port is in use, this process then
+    /// becomes a client of the agent's store. The default is `false`.
     pub agent_hosts: bool,
-    /// Master: answers requests that a store does not know.
+    /// For a master: handler for requests that are not store requests.
     /// A shared server keeps its own extension.
     pub extension: Option<Box<dyn Extension>>,
 }
 
 impl TcpStoreOptions {
     /// Creates options for a client of the server at `host` and `port`.
-    /// They have the defaults above and no world size.
+    /// The options have the defaults documented above and no world size.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self {
             host: host.into(),
@@ -93,10 +93,10 @@ impl TcpStoreOptions {
         }
     }
 
-    /// Starts the server, or finds the shared one. `None` if the agent hosts it.
+    /// Starts the server, or finds the shared one; `None` if the agent hosts it.
     pub(super) fn host(&mut self) -> Result<Option<Arc<TcpStoreServer>>, StoreError> {
-        // The lock is held while the server starts. So of two concurrent masters one starts the
-        // server and both share it.
+        // The lock is held while the server starts. If two masters start concurrently, one of them
+        // starts the server and both share it.
         let mut shared = self.multi_tenant.then(|| SHARED.lock());
         if let Some(shared) = &mut shared {
             shared.retain(|_, server| server.strong_count() > 0);

@@ -1,6 +1,6 @@
-//! A wait that blocks no thread.
+//! Wait that blocks no thread.
 //!
-//! The caller watches its socket together with others.
+//! The caller polls the socket of the wait together with its other sockets.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::{Store, StoreError};
 /// The name of the operation in errors.
 const OPERATION: &str = "wait for";
 
-/// A wait for keys on a separate connection. Dropping it ends the wait.
+/// Wait for keys on a separate connection. Dropping it cancels the wait.
 #[derive(Debug)]
 pub struct PendingWait {
     store: TcpStore,
@@ -29,7 +29,7 @@ impl TcpStore {
     ///
     /// # Errors
     ///
-    /// Those of [`Store::try_clone`], and of sending the request.
+    /// Returns the errors of [`Store::try_clone`], or an error if the request cannot be sent.
     pub fn begin_wait(
         &self,
         keys: &[&str],
@@ -40,7 +40,7 @@ impl TcpStore {
 }
 
 impl PendingWait {
-    /// Begins a wait on a connection without other users.
+    /// Begins a wait on a connection that has no other users.
     pub fn on(
         store: TcpStore,
         keys: &[&str],
@@ -67,18 +67,18 @@ impl PendingWait {
         })
     }
 
-    /// Returns the time at which the wait fails.
-    /// `None` if the clock cannot express it.
+    /// Returns the time at which the wait times out.
+    /// Returns `None` if the clock cannot represent that time.
     pub fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Ends the wait and returns the connection.
-    /// Call it once the descriptor is readable or the time is over.
+    /// Finishes the wait and returns the connection.
+    /// Call this method once the descriptor is readable or [`PendingWait::until`] has passed.
     ///
     /// # Errors
     ///
-    /// Those of [`Store::wait`].
+    /// Returns the same errors as [`Store::wait`].
     pub fn finish(self) -> Result<TcpStore, StoreError> {
         let shown = self.keys.first().map_or(&b""[..], |key| key);
         let reply_timeout = self.store.reply_timeout();

@@ -1,4 +1,4 @@
-//! One policy for all stores of a process: limits and proof of membership.
+//! Limits and proof of membership that apply to all stores of a process.
 
 use std::net::ToSocketAddrs;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::options::TcpStoreOptions;
 use super::server::{Admission, ServerOptions, TorchClients};
 use crate::StoreError;
 
-/// The policy by which a process hosts stores, and reaches those of others.
+/// Policy for the stores that a process hosts, and for those it connects to.
 #[derive(Debug, Clone, Default)]
 pub struct StorePolicy {
     /// Limits of the stores that the process hosts.
     pub limits: Limits,
-    /// Credentials that the process shows, and requires from others.
+    /// Credentials that the process presents, and requires from others.
     pub credentials: Credentials,
-    /// Clients of its stores that need no proof.
+    /// Clients of the hosted stores that need no proof.
     pub torch_clients: TorchClients,
 }
 
 impl StorePolicy {
-    /// Returns the options of a server at this port.
+    /// Returns the options for a server at this port.
     pub fn server(&self, host: Option<String>, port: u16) -> ServerOptions {
         ServerOptions {
             host,
@@ -38,7 +38,7 @@ impl StorePolicy {
         }
     }
 
-    /// Returns the options of a client of the store at `host` and `port`.
+    /// Returns the options for a client of the store at `host` and `port`.
     pub fn client(&self, host: impl Into<String>, port: u16) -> TcpStoreOptions {
         TcpStoreOptions {
             credentials: self.credentials.clone(),
@@ -48,15 +48,15 @@ impl StorePolicy {
         }
     }
 
-    /// Makes this node's addresses known to a workers' store.
+    /// Registers this node's addresses with a workers' store.
     ///
-    /// Then the store at `host` and `port` admits the workers of this node, which have no proof.
-    /// Nothing is done if there are no credentials, or if workers are not admitted by their
-    /// address.
+    /// The store at `host` and `port` then admits the workers of this node, which have no proof of
+    /// membership. This method does nothing if there are no credentials, or if the store does not
+    /// admit workers by their address.
     ///
     /// # Errors
     ///
-    /// Those of [`TcpStore::connect`](crate::TcpStore::connect).
+    /// Returns the same errors as [`TcpStore::connect`](crate::TcpStore::connect).
     pub fn announce_workers(
         &self,
         host: &str,
@@ -73,8 +73,8 @@ impl StorePolicy {
             })
         };
         let first = reach(host)?.peer();
-        // Workers may use another address of the store, and then come from another address of this
-        // node.
+        // Workers may use another address of the store, and may then connect from another address
+        // of this node.
         let others = (host, port).to_socket_addrs().into_iter().flatten();
         for other in others.filter(|other| *other != first) {
             if let Err(error) = reach(&other.ip().to_string()) {

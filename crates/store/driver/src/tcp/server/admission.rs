@@ -1,4 +1,4 @@
-//! Admission to a server whose job has a token or certificates.
+//! Admission of clients to a server whose job has a token or certificates.
 //!
 //! ```text
 //!   first byte      0x30   handshake of the token ─────────► open
@@ -20,65 +20,65 @@ use rdzv_trust::{Credentials, Session};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// The clients that need not prove the token, because PyTorch's clients cannot.
+/// Clients that need not prove the token, because PyTorch's clients cannot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TorchClients {
     /// No client.
     Deny,
-    /// Clients on loopback, and at addresses that have proven the token.
-    /// Such an address is that of a process of the job. A server with an
-    /// [extension](super::ServerOptions::extension) that is not a [workers'
-    /// store](Admission::agent_prefix) admits none of them.
+    /// Clients on loopback, or at addresses from which the token was proven.
+    /// Such an address belongs to a process of the job. A server with an
+    /// [extension](super::ServerOptions::extension) admits none of these clients, unless the server
+    /// is a [workers' store](Admission::agent_prefix).
     #[default]
     Job,
-    /// All clients. Needed if agents of torchrun participate.
-    /// Anyone who can reach the port is such a client.
+    /// All clients. Required if agents of torchrun participate.
+    /// Anyone who can reach the port is then a client.
     Any,
 }
 
-/// The rule by which a server admits clients. The default requires nothing.
+/// Rule by which a server admits clients. The default admits every client.
 #[derive(Debug, Clone, Default)]
 pub struct Admission {
-    /// Credentials that a client has to prove. If empty, every client is admitted.
+    /// Credentials that a client must prove. If empty, every client is admitted.
     pub credentials: Credentials,
-    /// The clients that need no proof.
+    /// Clients that need no proof.
     pub torch_clients: TorchClients,
-    /// Wire prefix of the keys for agents, in a store that workers use too.
-    /// Clients without proof can neither read nor change those keys, nor send requests of an
-    /// extension.
+    /// Prefix of the keys for agents, in a store that workers also use.
+    /// The prefix is the one on the wire. Clients without proof can neither read nor change those
+    /// keys, and cannot send extension requests.
     pub agent_prefix: Option<Vec<u8>>,
 }
 
-/// The stage of a connection before the store reads from it.
+/// Stage of a connection before the store reads from it.
 #[derive(Debug)]
 pub(super) enum Entry {
     /// Nothing has been read from the connection.
     First,
-    /// The handshake of TLS is in progress.
+    /// The TLS handshake is in progress.
     Encrypting,
-    /// The handshake of the token is in progress.
+    /// The token handshake is in progress.
     Proving(Box<Acceptor>),
     /// The bytes of the connection are for the store.
     Open,
 }
 
-/// The TLS session of a connection.
+/// TLS session of a connection.
 pub(super) type Tls = Session<TcpStream>;
 
-/// The next step of a connection that is not open yet.
+/// Next step of a connection that is not open yet.
 pub(super) enum Step {
-    /// The connection waits for bytes, or for space to write if `room`.
+    /// The connection waits for bytes, or for space to write if `room` is `true`.
     Wait { room: bool },
-    /// The peer has left.
+    /// The peer has closed the connection.
     Gone,
     /// The connection is open.
-    /// `proven` if the peer has proven that it belongs to the job.
+    /// `proven` is `true` if the peer has proven that it belongs to the job.
     Open { proven: bool, rest: Vec<u8> },
     /// The server refuses the peer, for this reason.
     Refuse(String),
 }
 
-/// The policy, and the addresses of the job.
+/// Admission rule, and the addresses from which the token was proven.
 #[derive(Debug)]
 pub(super) struct Gate {
     admission: Admission,

@@ -1,9 +1,9 @@
-//! Keep-alive: detecting that the host of a silent connection is lost.
+//! Keep-alive: detects that the host of a silent peer is lost.
 //!
-//! A host that loses power, or a network that is cut, closes no connection. So the kernel sends
-//! probes to a silent peer. A stopped process still answers, because its kernel answers for it. A
-//! client of PyTorch never connects again. So its connections get minutes, and they are never ended
-//! because it does not read replies.
+//! A host that loses power, or a network that is cut, closes no connection. The kernel therefore
+//! sends probes to a silent peer. A stopped process still answers, because its kernel answers for
+//! it. A PyTorch client never reconnects. Its connection is therefore dropped only after minutes of
+//! silence, and never because the client does not read its replies.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,22 +14,23 @@ use rustix::net::sockopt::{
     set_tcp_user_timeout,
 };
 
-/// The times of the kernel's probes on a silent connection, in whole seconds.
+/// Timing of the kernel's keep-alive probes, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Silence before the first probe.
+    /// Time without data from the peer before the first probe is sent.
     pub idle: Duration,
     /// Time between two probes.
     pub interval: Duration,
-    /// Number of probes without an answer after which the connection is dropped.
+    /// Number of unanswered probes after which the connection is dropped.
     pub attempts: u32,
     /// Time after which a connection with unacknowledged data is dropped.
-    /// `None` means as long as the kernel resends the data, about 15 minutes.
+    /// `None` uses the kernel's own limit for retransmission, about 15 minutes.
     pub unacknowledged: Option<Duration>,
 }
 
 impl Default for KeepAlive {
-    /// Returns two minutes: 60 s of silence and 6 probes 10 s apart.
+    /// Returns settings that detect a lost host after two minutes.
+    /// The first probe follows 60 s of silence; 6 probes are sent 10 s apart.
     fn default() -> Self {
         Self {
             idle: Duration::from_secs(60),
@@ -41,8 +42,8 @@ impl Default for KeepAlive {
 }
 
 impl KeepAlive {
-    /// Returns the times for agents: 15 s, like the limit of their heartbeats.
-    /// Data for an agent may be unacknowledged for `silence`, if that is known.
+    /// Returns the settings for agents: 15 s, the same as the heartbeat timeout.
+    /// Data for an agent may remain unacknowledged for `silence`, if specified.
     pub(super) fn of_agent(silence: Option<Duration>) -> Self {
         Self {
             idle: Duration::from_secs(5),
@@ -52,7 +53,8 @@ impl KeepAlive {
         }
     }
 
-    /// Sets the times of a connection, or of all that a listening socket accepts.
+    /// Applies the settings to a connection, or to a listening socket.
+    /// A connection inherits the settings of the socket that accepts it.
     pub(crate) fn set(&self, socket: impl AsFd) -> Result<(), Errno> {
         set_socket_keepalive(&socket, true)?;
         set_tcp_keepidle(&socket, self.idle)?;

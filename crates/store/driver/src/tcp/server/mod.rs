@@ -1,20 +1,20 @@
-//! The handle of the server, for use by other threads.
+//! Handle to the server, for use by other threads.
 //!
-//! It starts, queries, purges and ends the server.
+//! The handle starts, queries, purges and stops the server.
 //!
-//! The server itself is one thread that owns the machine of [`rdzv_store_proto::server`]. The
+//! The server itself is one thread that owns the state machine in [`rdzv_store_proto::server`]. The
 //! handle sends it commands through a mailbox.
 //!
 //! | file | content |
 //! |---|---|
 //! | `mod.rs` | the handle |
-//! | `service.rs` | the thread: waiting, commands, purge, end |
-//! | `sockets.rs` | the table of connections, with the events that the kernel reports of each |
+//! | `service.rs` | the thread: waiting, commands, purge, shutdown |
+//! | `sockets.rs` | the table of connections, with the events that the kernel reports for each |
 //! | `service/traffic.rs` | accepting, reading, writing |
-//! | `service/descriptors.rs` | the number of descriptors of the process, and their reserves |
-//! | `admission.rs` | the clients that may use the server, if its job has a token or certificates |
+//! | `service/descriptors.rs` | the number of open file descriptors, and the reserve for agents |
+//! | `admission.rs` | which clients the server admits if its job has a token or certificates |
 //! | `keep_alive.rs` | detecting that a silent peer is lost |
-//! | `listen.rs` | binding: dual-stack, a given host, a given socket |
+//! | `listen.rs` | binding: dual-stack, to a specified host, or to a specified socket |
 
 mod admission;
 mod keep_alive;
@@ -43,29 +43,30 @@ use service::Service;
 /// Address and limits of a server.
 #[derive(Debug, Default)]
 pub struct ServerOptions {
-    /// Name or address to bind; `None` means every address of this host.
+    /// Name or address to bind; `None` binds all addresses of this host.
     pub host: Option<String>,
-    /// Port; 0 selects a free one.
+    /// Port to listen on; 0 selects a free port.
     pub port: u16,
-    /// Bound sockets, instead of `host`. `port` must then be 0 or their port.
+    /// Sockets that are already bound, used instead of `host`.
+    /// `port` must be 0 or the port of these sockets.
     pub listeners: Vec<TcpListener>,
-    /// Limits; a connection that exceeds one is closed.
+    /// Limits of the server. It closes a connection that exceeds one of them.
     pub limits: Limits,
-    /// Rule for clients. By default every client is admitted.
+    /// Rule for admitting clients. By default every client is admitted.
     pub admission: Admission,
-    /// Answers requests that a store does not know.
+    /// Handler for requests that are not store requests.
     pub extension: Option<Box<dyn Extension>>,
-    /// Times after which connections with silent peers are dropped.
-    /// Connections of agents are dropped after 15 s.
+    /// Times after which the server drops the connection to a silent peer.
+    /// The connection to an agent is dropped after 15 s.
     pub keep_alive: KeepAlive,
 }
 
 /// A running c10d store server.
-/// Dropping it ends it immediately and without an error; its data is lost.
+/// Dropping it stops the server immediately and without an error. The stored data is lost.
 #[derive(Debug)]
 pub struct TcpStoreServer {
     address: SocketAddr,
-    /// `None` once the server is to end.
+    /// `None` once the server is shutting down.
     /// Then the kernel queues no further clients.
     listener: Option<TcpListener>,
     commands: Sender<Command>,
@@ -73,40 +74,40 @@ pub struct TcpStoreServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A check that a thread is alive.
-/// The thread sends one message in its next iteration. If the thread has ended, the sender is
-/// dropped without a message. The check never waits.
+/// Function that checks whether a thread is alive, without waiting.
+/// The thread sends one message in its next iteration. If the thread has exited, the sender is
+/// dropped without a message.
 pub type Pinger = Arc<dyn Fn(mpsc::Sender<()>) + Send + Sync>;
 
-/// Bytes that passed through a server's connections since its start.
+/// Number of bytes that a server has transferred since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Bytes of requests.
+    /// Number of bytes received in requests.
     pub received_bytes: u64,
-    /// Bytes of replies.
+    /// Number of bytes sent in replies.
     pub sent_bytes: u64,
-    /// Connections that were dropped because their peers no longer answered.
+    /// Number of connections that were dropped because the peer no longer answered.
     pub lost_connections: u64,
 }
 
-/// A request of the handle to the thread.
+/// Request from the handle to the thread.
 #[derive(Debug)]
 enum Command {
-    /// Remove all keys that start with none of these; report when it is done.
+    /// Remove all keys that start with none of these, then report completion.
     Purge {
         keep: Vec<Vec<u8>>,
         done: mpsc::SyncSender<()>,
     },
-    /// Answer, which shows that the thread is alive.
-    /// An extension may record its state before.
+    /// Answer, to show that the thread is alive.
+    /// An extension may record its state first.
     Ping(mpsc::Sender<()>),
-    /// Stop accepting; end when all clients have left or after this time.
+    /// Stop accepting, and exit when all clients have left or time is up.
     Shutdown { linger: Duration },
 }
 
 impl TcpStoreServer {
-    /// Binds, listens and starts the thread.
-    /// The thread accepts connections from the moment this returns; before, the kernel queues them.
+    /// Binds and listens on the socket, and starts the server thread.
+    /// The server accepts connections when this function returns. The kernel queues earlier ones.
     pub fn start(options: ServerOptions) -> Result<Self, StoreError> {
         let refused = refused(options.port);
         let figures = Arc::new(Figures::default());
@@ -127,10 +128,10 @@ impl TcpStoreServer {
 
     /// Serves on the calling thread, for a process that does nothing else.
     ///
-    /// With a single thread, the kernel need not guard the table of descriptors in every call.
-    /// `ready` gets the address, and a pinger as [`TcpStoreServer::pinger`] returns it. When `end`
-    /// becomes readable (a descriptor for signals, say), the server stops accepting, lets clients
-    /// finish for up to `linger`, and returns.
+    /// With a single thread, the kernel need not lock the descriptor table in every system call.
+    /// `ready` receives the address and a pinger like the one from [`TcpStoreServer::pinger`]. When
+    /// `end` becomes readable (for example, a signal descriptor), the server stops accepting
+    /// connections. It lets clients finish for up to `linger`, and returns.
     pub fn serve(
         options: ServerOptions,
         end: OwnedFd,
@@ -148,24 +149,25 @@ impl TcpStoreServer {
 
     /// Binds and listens without serving, for [`ServerOptions::listeners`].
     ///
-    /// The kernel queues connections until a server accepts them. Several processes can serve on
-    /// the same sockets, one after another. `host` and `port` are as in [`ServerOptions`].
+    /// The kernel queues connections until a server accepts them. Several processes can serve the
+    /// same sockets, one after another. `host` and `port` have the same meaning as in
+    /// [`ServerOptions`].
     ///
     /// # Errors
     ///
-    /// If the host has no address here, or the port is in use.
+    /// Returns an error if `host` has no address on this machine, or if the port is in use.
     pub fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
         listen::listen(host, port)
     }
 
-    /// Returns the bound address, with the actual port.
-    /// Without a host and with two sockets, this is the IPv6 address.
+    /// Returns the bound address, including the actual port.
+    /// If no host was specified and there are two sockets, this is the IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
     /// Returns the listening socket, to pass it to another process.
-    /// Without a host and with two sockets, this is the IPv6 socket.
+    /// If no host was specified and there are two sockets, this is the IPv6 socket.
     pub fn listener(&self) -> &TcpListener {
         let listener = self.listener.as_ref();
         listener.expect("the server has not begun to end")
@@ -176,27 +178,28 @@ impl TcpStoreServer {
         self.address.port()
     }
 
-    /// Returns the figures as of the thread's last iteration.
+    /// Returns the statistics as of the thread's most recent iteration.
     pub fn stats(&self) -> ServerStats {
         self.figures.lock().0
     }
 
-    /// Returns the bytes of all connections, as of the thread's last iteration.
+    /// Returns the traffic on all connections as of the most recent iteration.
     pub fn traffic(&self) -> Traffic {
         self.figures.lock().1
     }
 
-    /// Returns a check that the server's thread is alive.
-    /// It can be used at any time and from any thread.
+    /// Returns a function that checks whether the server's thread is alive.
+    /// It can be called at any time and from any thread.
     pub fn pinger(&self) -> Pinger {
         pinger(self.commands.clone())
     }
 
-    /// Removes every key and queue that starts with none of `keep`.
+    /// Removes all keys and queues that start with none of the prefixes.
     ///
-    /// The names are those on the wire, with the leading `/`. Returns when it is done. The server
-    /// first executes all requests that clients had sent before this call. So no request that ended
-    /// processes left in their connections appears afterwards.
+    /// The names are those on the wire, with the leading `/`. The method returns when the removal
+    /// is complete. The server first executes all requests that clients sent before this call.
+    /// Requests that processes left in their connections when they exited therefore cannot take
+    /// effect later.
     pub fn purge(&self, keep: &[&str]) {
         let keep = keep.iter().map(|prefix| prefix.as_bytes().to_vec());
         let (done, wait) = mpsc::sync_channel(1);
@@ -204,12 +207,13 @@ impl TcpStoreServer {
             keep: keep.collect(),
             done,
         });
-        // An error means that the thread has ended, and the data with it.
+        // An error means that the thread has exited, and that its data is lost.
         let _ = wait.recv();
     }
 
-    /// Stops accepting and ends when the connected clients have left.
-    /// The server ends after `linger` at the latest. Replies that were written are not lost.
+    /// Stops accepting connections, and stops once all clients have left.
+    /// The server stops after `linger` at the latest. Replies that were already written are not
+    /// lost.
     pub fn shutdown(mut self, linger: Duration) {
         self.end(linger);
     }
@@ -279,5 +283,5 @@ fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {
     }
 }
 
-/// The thread's figures for other threads. The lock is held only for a copy.
+/// Statistics that the thread shares. The lock is held only during a copy.
 type Figures = Mutex<(ServerStats, Traffic)>;
