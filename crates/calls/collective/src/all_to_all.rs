@@ -1,4 +1,4 @@
-//! `all_to_all`: every rank has values for every other rank.
+//! `all_to_all`: every rank sends values to every other rank.
 
 use crate::call::Operation;
 use crate::element::Element;
@@ -10,9 +10,9 @@ use crate::schedule::{self, Parts};
 impl ProcessGroup {
     /// Exchanges parts between all ranks.
     ///
-    /// The `n`-th part of `source` is sent to rank `n`. The part for this rank from rank `n`
-    /// becomes the `n`-th part of `target`. Both buffers must have the same length on all ranks, a
-    /// multiple of the world size. The part for this rank itself is copied.
+    /// The `n`-th part of `source` is sent to rank `n`. The part that rank `n` sends to this rank
+    /// becomes the `n`-th part of `target`. Both buffers must have the same length on all ranks,
+    /// which must be a multiple of the world size. The part for this rank itself is copied.
     pub fn all_to_all<T: Element>(&mut self, source: &[T], target: &mut [T]) -> Result<()> {
         let world_size = self.world_size();
         self.check_length("all_to_all: `target`", target.len(), source.len())?;
@@ -28,7 +28,7 @@ impl ProcessGroup {
         self.exchange_parts(Operation::AllToAll, elements, source, target)
     }
 
-    /// Sends each rank a part of the source, and receives the target's parts.
+    /// Sends each rank a part of the source, and receives the parts of the target.
     fn exchange_parts<T: Element>(
         &mut self,
         operation: Operation,
@@ -45,15 +45,15 @@ impl ProcessGroup {
 
     /// Sends parts of different lengths to all ranks, and receives one from each.
     ///
-    /// Rank `n` gets the `n`-th part of `source`, and its part for this rank becomes the `n`-th
-    /// part of `target`. The parts are consecutive and have `source_lengths` and `target_lengths`
-    /// elements.
+    /// The `n`-th part of `source` is sent to rank `n`. The part that rank `n` sends to this rank
+    /// becomes the `n`-th part of `target`. The parts are consecutive, and their lengths in
+    /// elements are `source_lengths` and `target_lengths`.
     ///
     /// # Errors
     ///
     /// [`CollectiveError::Argument`] if the lengths do not match the buffers or the world size;
-    /// [`CollectiveError::Part`] if a rank has another number of elements for this rank than this
-    /// rank expects.
+    /// [`CollectiveError::Part`] if a rank sends a different number of elements than this rank
+    /// expects.
     pub fn all_to_all_split<T: Element>(
         &mut self,
         source: &[T],
@@ -96,7 +96,7 @@ impl ProcessGroup {
         self.exchange_parts(Operation::AllToAllUnequal, 0, source, target)
     }
 
-    /// Sends each rank the length of its part, and returns those for this rank.
+    /// Sends each rank the length of its part; returns the lengths for this rank.
     fn exchange_lengths(&mut self, outgoing: &[u64]) -> Result<Vec<u64>> {
         let mut incoming = outgoing.to_vec();
         let each = Parts::even(self.world_size(), outgoing.len());
@@ -107,11 +107,11 @@ impl ProcessGroup {
 
     /// Sends the `n`-th list to rank `n`, and returns the lists for this rank.
     ///
-    /// Lists may have any length.
+    /// The lists may have any length.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::Argument`] if the number of lists is not the world size;
+    /// [`CollectiveError::Argument`] if the number of lists differs from the world size;
     /// [`CollectiveError::TooLarge`] if the lists for this rank exceed
     /// [`GroupOptions::largest`](crate::GroupOptions::largest).
     pub fn all_to_all_unequal<T: Element>(&mut self, lists: &[Vec<T>]) -> Result<Vec<Vec<T>>> {

@@ -9,26 +9,26 @@ use crate::mesh::Mesh;
 use crate::schedule::{self, Parts};
 
 impl ProcessGroup {
-    /// Waits until all ranks have called it.
+    /// Blocks until all ranks have called this function.
     ///
-    /// The ranks use dissemination, in `log2(world size)` steps, rounded up.
+    /// The ranks use a dissemination barrier, with `log2(world size)` steps, rounded up.
     pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);
         self.perform::<u8>(Operation::Barrier, &schedule, &mut [], &parts, None)
     }
 
-    /// Waits until all ranks have called it, and names those that have not.
+    /// Blocks until all ranks have called this function, and names missing ranks.
     ///
-    /// Rank 0 waits for all others for up to `timeout`. Then it names every missing rank, with the
-    /// last operation in which that rank participated.
+    /// Rank 0 waits for all other ranks for up to `timeout`. Then it names every missing rank, with
+    /// the last operation in which that rank participated.
     ///
-    /// The other ranks wait for rank 0 for at least the group's own timeout.
+    /// The other ranks wait for rank 0 for at least the timeout of the group.
     ///
     /// # Errors
     ///
-    /// On rank 0 [`CollectiveError::NotReached`]. The other ranks get [`CollectiveError::Aborted`]
-    /// with the missing rank, or the first of several.
+    /// Rank 0 gets [`CollectiveError::NotReached`]. The other ranks get
+    /// [`CollectiveError::Aborted`] with the first missing rank.
     pub fn monitored_barrier(&mut self, timeout: Duration) -> Result<()> {
         let call = self.next_call::<u8>(Operation::MonitoredBarrier, 0);
         let (rank, world_size) = (self.rank(), self.world_size());

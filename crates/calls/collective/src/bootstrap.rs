@@ -29,34 +29,34 @@ use crate::interrupt::Interrupt;
 use crate::mesh::Mesh;
 use crate::socket::{Endpoint, Listener, Setup, host_name, local_name, messages_name};
 
-/// Options of a group. All ranks must choose the same name.
+/// Options for a group. All ranks must choose the same name.
 #[derive(Debug, Clone)]
 pub struct GroupOptions {
-    /// Distinguishes groups in one store (default `default`).
+    /// Name that distinguishes the groups in one store (default `default`).
     pub name: String,
-    /// Sequence number of the group among those of its name, from 0 (default 0).
+    /// Sequence number of this group among those with its name (default 0).
     ///
-    /// After a failure the ranks make the next group
+    /// After a failure, the ranks form the next group
     /// ([`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild)).
     pub epoch: u64,
-    /// Time limit of joining, and then of each operation (default 5 minutes).
+    /// Timeout for joining, and then for each operation (default 5 minutes).
     pub timeout: Duration,
-    /// Address of this host at which the other ranks can reach it.
+    /// Address at which the other ranks can reach this host.
     ///
     /// The default is the address from which this host reaches the store
-    /// ([`Store::address_of_this_host`]). It is loopback with a store on this host, or with a store
-    /// that has no connection. [`address_towards`](rdzv_store::address_towards) finds the address
+    /// ([`Store::address_of_this_host`]). It is the loopback address if the store is on this host
+    /// or has no connection. [`address_towards`](rdzv_store::address_towards) finds the address
     /// towards another host.
     pub address: Option<IpAddr>,
-    /// `true` if ranks of one host use Unix sockets, not TCP (default `true`).
+    /// `true` if ranks on one host use Unix sockets, not TCP (default `true`).
     pub local: bool,
     /// `true` if ranks with Unix sockets also share memory (default `true`).
     ///
     /// Ranks that cannot share memory use the sockets.
     pub shared: bool,
-    /// Maximum number of bytes to reserve in one operation for other ranks' data.
+    /// Maximum number of bytes that one operation reserves for data of other ranks.
     ///
-    /// It applies where the other ranks specify the size (default 16 GiB).
+    /// It applies if the other ranks specify the size (default 16 GiB).
     pub largest: u64,
 }
 

@@ -7,19 +7,19 @@ use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts};
 
-/// Maximum bytes per rank for the algorithm with few steps.
+/// Maximum size in bytes per rank for the algorithm that minimises steps.
 ///
-/// Larger data uses the algorithm with few bytes.
+/// Larger data uses the algorithm that minimises bytes.
 const SMALL: usize = 64 * 1024;
 
 impl ProcessGroup {
-    /// Copies the values of the rank `root` to all ranks.
+    /// Copies the values from the rank `root` to all ranks.
     ///
-    /// The values travel along a binomial tree, or, with much data and more than two ranks, in
-    /// parts around a ring. The number of values must be the same on all ranks. If a rank does not
-    /// know the number, broadcast the number first. The call returns on a rank when that rank has
-    /// the values and has passed them on. Other ranks may not have them yet. After an error the
-    /// values are unspecified.
+    /// The values travel along a binomial tree. Large data on more than two ranks travels in parts
+    /// around a ring. The number of values must be the same on all ranks. If a rank does not know
+    /// this number, broadcast the number first. The call returns on a rank once that rank has the
+    /// values and has passed them on. Other ranks may not have them yet. After an error, the values
+    /// are unspecified.
     pub fn broadcast<T: Element>(&mut self, values: &mut [T], root: u32) -> Result<()> {
         self.check_rank("broadcast from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -35,12 +35,12 @@ impl ProcessGroup {
         self.perform(operation, &schedule, values, &parts, None)
     }
 
-    /// Sends each rank its part of the values of the rank `root`.
+    /// Sends each rank its part of the values on the rank `root`.
     ///
     /// Rank `n` gets the `n`-th `own.len()` elements of `all`.
     ///
-    /// Only the root uses `all`, whose length must be that of all parts together. After an error
-    /// the values are unspecified.
+    /// Only the root uses `all`, whose length must equal the total length of all parts. After an
+    /// error, the values are unspecified.
     pub fn scatter<T: Element>(&mut self, all: &[T], own: &mut [T], root: u32) -> Result<()> {
         self.check_rank("scatter from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());

@@ -1,23 +1,23 @@
-//! Calls of a rank: compared between ranks, and named in errors.
+//! Calls of operations, which ranks compare and errors name.
 
 use std::fmt;
 
 use crate::element::ElementType;
 use crate::reduce_op::ReduceOp;
 
-/// One call of an operation, as all participating ranks must make it.
+/// Call of an operation, which all participating ranks must make alike.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Call {
     /// Operation and its arguments.
     pub operation: Operation,
     /// Type of the elements.
     pub element: ElementType,
-    /// Number of elements of each rank; 0 if ranks may pass different numbers.
+    /// Number of elements on each rank; 0 if ranks may pass different numbers.
     pub elements: u64,
     /// Sequence number, from 1.
     ///
-    /// For a collective operation it counts the collective operations of the group. For
-    /// [`Operation::Send`] and [`Operation::Receive`] it counts the messages of this rank.
+    /// For a collective operation, it counts the collective operations in the group. For
+    /// [`Operation::Send`] and [`Operation::Receive`], it counts the messages on this rank.
     pub sequence: u64,
 }
 
@@ -28,28 +28,28 @@ pub enum Operation {
     Barrier,
     /// All ranks wait for each other, and rank 0 names the missing ranks.
     MonitoredBarrier,
-    /// All ranks get the values of one rank.
+    /// All ranks get the values from one rank.
     Broadcast {
         /// Rank that has the values.
         root: u32,
     },
-    /// Each rank gets its part of one rank's values.
+    /// Each rank gets its part of the values on one rank.
     Scatter {
         /// Rank that has the values.
         root: u32,
     },
-    /// One rank gets the values of all ranks.
+    /// One rank gets the values from all ranks.
     Gather {
         /// Rank that gets the values.
         root: u32,
     },
-    /// All ranks get the values of all ranks.
+    /// All ranks get the values from all ranks.
     AllGather,
-    /// All ranks get the values of all ranks, of different lengths.
+    /// All ranks get the values from all ranks, with different lengths.
     AllGatherUnequal,
-    /// Each rank gets a part of every rank's values.
+    /// Each rank gets one part of the values on every rank.
     AllToAll,
-    /// Each rank gets a part of every rank's values, of different lengths.
+    /// Each rank gets one part of the values on every rank, with different lengths.
     AllToAllUnequal,
     /// One rank gets the combination of all ranks' values.
     Reduce {
@@ -72,7 +72,7 @@ pub enum Operation {
     Send {
         /// Rank that receives the message.
         to: u32,
-        /// Tag that the receive must match.
+        /// Tag that a receive must match.
         tag: u32,
     },
     /// This rank receives a message.

@@ -1,7 +1,7 @@
-//! Types of values that a group can send.
+//! Types of values that a group can transfer.
 //!
-//! Values are sent in their form in memory. Ranks on processors of different byte order refuse each
-//! other at the hello, so they never misread each other's values.
+//! Values are sent in their in-memory representation. Ranks with different byte orders refuse each
+//! other during the handshake, so they never misread each other's values.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::reduce_op::ReduceOp;
 
-/// Type of the elements of an operation.
+/// Type of the elements in an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementType {
     /// `u8`
@@ -37,7 +37,7 @@ pub enum ElementType {
     F32,
     /// `f64`
     F64,
-    /// Truth value: [`Bool`].
+    /// Boolean value: [`Bool`].
     Bool,
 }
 
@@ -59,7 +59,7 @@ impl ElementType {
         Self::Bool,
     ];
 
-    /// Returns the length of one value in bytes.
+    /// Returns the size of one value in bytes.
     pub fn size(self) -> usize {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -85,9 +85,9 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// Value that a group can send and combine.
+/// Value that a group can transfer and combine.
 ///
-/// The trait is sealed, because the wire names the types.
+/// The trait is sealed, because the protocol has a fixed code for each type.
 pub trait Element:
     Copy
     + Default
@@ -101,30 +101,30 @@ pub trait Element:
     + sealed::Sealed
     + 'static
 {
-    /// Name of the type on the wire and in errors.
+    /// Type of the elements, as in the protocol and in errors.
     const TYPE: ElementType;
 
     /// Returns the combination of two values.
     ///
-    /// The order matters for some operands, such as not-a-number and negative zero.
+    /// The order of the operands matters for some values, such as NaN and negative zero.
     fn combine(reduce: ReduceOp, left: Self, right: Self) -> Self;
 
-    /// Divides the value for an average; `by` is at least 1. Only numbers change.
+    /// Divides the value by `by`, at least 1, for an average. Only numbers change.
     fn divide(self, _by: u32) -> Self {
         self
     }
 
-    /// Returns the product with a factor, for [`ReduceOp::PremulSum`].
+    /// Returns the value multiplied by a factor, for [`ReduceOp::PremulSum`].
     ///
-    /// Only floats change.
+    /// Only floating-point values change.
     fn scale(self, _by: f64) -> Self {
         self
     }
 }
 
-/// Truth value in the form of tensors: one byte, 0 for false, otherwise true.
+/// Boolean in the representation of tensors: one byte, where 0 means false.
 ///
-/// Results of reductions are 0 or 1; other operations copy the byte.
+/// Reductions return 0 or 1; other operations copy the byte.
 ///
 /// ```
 /// use rdzv_collective::Bool;

@@ -1,4 +1,4 @@
-//! Errors of a group.
+//! Errors of a process group.
 //!
 //! Each error names the rank at fault, its address and the operation.
 
@@ -13,15 +13,15 @@ use crate::call::Call;
 use crate::element::ElementType;
 use crate::wire::{Cause, Refusal};
 
-/// Reason why a group could not be made, or an operation failed.
+/// Error from creating a group, or from an operation in a group.
 ///
 /// Most errors break the group, because it is unknown which data has arrived. Only
-/// [`CollectiveError::Argument`] and [`CollectiveError::Object`] leave it usable. Make the next
-/// group with [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a group with another
-/// name.
+/// [`CollectiveError::Argument`] and [`CollectiveError::Object`] leave it usable. After other
+/// errors, form the next group with [`ProcessGroup::rebuild`](crate::ProcessGroup::rebuild), or a
+/// group with another name.
 #[derive(Debug, Error)]
 pub enum CollectiveError {
-    /// An argument is wrong, as the text explains. The group is still usable.
+    /// An argument is invalid, as the text explains. The group is still usable.
     #[error("{0}")]
     Argument(String),
     /// The store failed during the bootstrap.
@@ -29,11 +29,11 @@ pub enum CollectiveError {
     Store {
         /// Name of the group.
         group: String,
-        /// Error of the store.
+        /// Error from the store.
         #[source]
         source: Box<StoreError>,
     },
-    /// Another process has joined as this rank in this store.
+    /// Another process has already joined as this rank in this store.
     #[error(
         "join process group {group} as rank {rank}: the store has rank {rank} at {found:?} already; \
          give each group another name, and each restart, if it keeps the store, the next epoch"
@@ -43,7 +43,7 @@ pub enum CollectiveError {
         group: String,
         /// Rank of this process.
         rank: u32,
-        /// Value of its key in the store.
+        /// Value of this rank's key in the store.
         found: String,
     },
     /// The ranks specify different world sizes.
@@ -54,14 +54,14 @@ pub enum CollectiveError {
     WorldSize {
         /// Name of the group.
         group: String,
-        /// The own rank.
+        /// Rank of this process.
         rank: u32,
-        /// World size of this rank.
+        /// World size that this rank specifies.
         world_size: u32,
-        /// World size of rank 0.
+        /// World size that rank 0 specifies.
         found: u32,
     },
-    /// Some ranks did not arrive in time.
+    /// Some ranks did not join in time.
     #[error(
         "join process group {group} as rank {rank}: after {:.1} s still without {} of \
          {world_size}; check the processes of these ranks",
@@ -75,9 +75,9 @@ pub enum CollectiveError {
         rank: u32,
         /// Number of ranks in the group.
         world_size: u32,
-        /// Missing ranks, as far as known.
+        /// Missing ranks, as far as this rank knows.
         missing: Vec<u32>,
-        /// Time waited.
+        /// Time for which this rank waited.
         elapsed: Duration,
     },
     /// The operating system returned an error.
@@ -85,75 +85,75 @@ pub enum CollectiveError {
     System {
         /// The attempted action.
         what: String,
-        /// Error of the operating system.
+        /// Error from the operating system.
         #[source]
         source: io::Error,
     },
-    /// A rank did not do its part in time.
+    /// A rank did not do its part of the operation in time.
     #[error(
         "{call}: waited {:.1} s for rank {peer} at {address} ({state}); it is slow, stopped, or \
          has not made this call",
         .elapsed.as_secs_f64()
     )]
     Timeout {
-        /// Call of this rank.
+        /// Operation that this rank called.
         call: Call,
-        /// Rank that this rank waited for.
+        /// Rank for which this rank waited.
         peer: u32,
-        /// Address at which the rank listens.
+        /// Address at which that rank listens.
         address: SocketAddr,
         /// Last known state of that rank.
         state: &'static str,
-        /// Time since the operation began.
+        /// Time since the operation started.
         elapsed: Duration,
     },
-    /// Another thread of this process ended the operation.
+    /// Another thread of this process interrupted the operation.
     ///
-    /// It used [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
+    /// The thread used [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
     #[error(
         "{call}: rank {rank} was interrupted by a thread after {:.1} s; this process group has \
          ended, make the next one with rebuild",
         .elapsed.as_secs_f64()
     )]
     Interrupted {
-        /// Call of this rank.
+        /// Operation that this rank called.
         call: Call,
         /// Rank of this process.
         rank: u32,
-        /// Time since the operation began.
+        /// Time since the operation started.
         elapsed: Duration,
     },
-    /// The connection to a rank ended, or could not be made.
+    /// The connection to a rank was closed, or could not be opened.
     #[error(
         "{call}: lost rank {peer} at {address} after {:.1} s ({reason}); its process has ended or \
          left the group",
         .elapsed.as_secs_f64()
     )]
     Lost {
-        /// Call of this rank.
+        /// Operation that this rank called.
         call: Call,
-        /// Rank that was lost.
+        /// Rank to which the connection was lost.
         peer: u32,
-        /// Address at which the rank listened.
+        /// Address at which that rank listened.
         address: SocketAddr,
-        /// Error of the socket.
+        /// Error from the socket.
         reason: Box<str>,
-        /// Time since the operation began.
+        /// Time since the operation started.
         elapsed: Duration,
     },
-    /// Two ranks made different calls.
+    /// Two ranks called different operations.
     #[error("{ours}: rank {peer} at {address} called {theirs}; all ranks must make the same calls")]
     Mismatch {
-        /// Call of this rank.
+        /// Operation that this rank called.
         ours: Call,
-        /// Call of the other rank.
+        /// Operation that the other rank called.
         theirs: Box<Call>,
-        /// Rank that made the other call.
+        /// Rank that called the other operation.
         peer: u32,
-        /// Address at which the other rank listens.
+        /// Address at which that rank listens.
         address: SocketAddr,
     },
-    /// A message differs in type or length from its receive.
+    /// A message and its receive differ in element type or length.
     #[error(
         "{call}: rank {rank} expects {} x {}, but rank {peer} at {address} sent {elements} x {element} with this \
          tag; both must pass as many values of one type",
@@ -161,7 +161,7 @@ pub enum CollectiveError {
         .call.element
     )]
     MessageSize {
-        /// Call of this rank, a receive.
+        /// Receive that this rank called.
         call: Call,
         /// Rank of this process.
         rank: u32,
@@ -169,12 +169,12 @@ pub enum CollectiveError {
         peer: u32,
         /// Address at which the sender listens.
         address: SocketAddr,
-        /// Number of elements of the message.
+        /// Number of elements in the message.
         elements: u64,
-        /// Type of the elements.
+        /// Type of the elements in the message.
         element: ElementType,
     },
-    /// No rank sent a message in time to a receive from any rank.
+    /// No rank sent a message in time for a receive from any rank.
     #[error(
         "{call}: waited {:.1} s, and no rank has sent a message with this tag{}; they are slow, stopped, or \
          do not send it",
@@ -182,38 +182,38 @@ pub enum CollectiveError {
         gone_ranks(.gone)
     )]
     NoSender {
-        /// Call of this rank, a receive.
+        /// Receive that this rank called.
         call: Call,
-        /// Ranks that have ended or left.
+        /// Ranks that have exited or left the group.
         gone: Vec<u32>,
-        /// Time since the operation began.
+        /// Time since the operation started.
         elapsed: Duration,
     },
-    /// A rank refused this rank.
+    /// A rank refused the connection of this rank.
     #[error("{call}: rank {peer} at {address} refused this rank: {refusal}")]
     Refused {
-        /// Call of this rank.
+        /// Operation that this rank called.
         call: Call,
-        /// Rank that refused.
+        /// Rank that refused the connection.
         peer: u32,
-        /// Address at which the refusing rank listens.
+        /// Address at which that rank listens.
         address: SocketAddr,
-        /// Reason of the refusal.
+        /// Reason for the refusal.
         refusal: Refusal,
     },
-    /// The peer sent bytes that no rank sends.
+    /// The process at an address does not speak the protocol of a rank.
     #[error("{call}: what is at {address} does not speak as rank {peer} would ({found})")]
     NotARank {
-        /// Call of this rank.
+        /// Operation that this rank called.
         call: Call,
-        /// Rank that should be there.
+        /// Rank that was expected at the address.
         peer: u32,
-        /// Address of the peer.
+        /// Address of the process.
         address: SocketAddr,
-        /// Bytes or frame that it sent.
+        /// Bytes or frame that the process sent.
         found: String,
     },
-    /// Some ranks did not reach a monitored barrier.
+    /// Some ranks did not reach a monitored barrier in time.
     #[error(
         "{call}: after {:.1} s still without {} of {world_size}{}; they are slow, stopped, or have \
          not made this call",
@@ -222,16 +222,16 @@ pub enum CollectiveError {
         last_heard(.missing)
     )]
     NotReached {
-        /// Call of this rank.
+        /// Operation that this rank called.
         call: Call,
         /// Missing ranks, each with the last call in which it participated.
         missing: Vec<(u32, Option<Call>)>,
         /// Number of ranks in the group.
         world_size: u32,
-        /// Time waited.
+        /// Time for which this rank waited.
         elapsed: Duration,
     },
-    /// The values of the ranks exceed the memory that this rank may reserve.
+    /// The values from all ranks exceed the memory that this rank may reserve.
     #[error(
         "{what}: with the {length} x {element} that rank {rank} has, the ranks have more together \
          than {largest} bytes; raise GroupOptions::largest if that is right"
@@ -241,14 +241,14 @@ pub enum CollectiveError {
         what: &'static str,
         /// Rank whose values exceed the limit.
         rank: u32,
-        /// Number of elements of that rank.
+        /// Number of elements on that rank.
         length: u64,
         /// Type of the elements.
         element: ElementType,
         /// Limit in bytes.
         largest: u64,
     },
-    /// A rank has another number of elements for this rank than there is room for.
+    /// A rank has a different number of elements for this rank than expected.
     #[error(
         "all_to_all_split: rank {rank} has {length} x {element} for this rank, which has room for {room}; the lengths \
          must be the same at both ends"
@@ -258,12 +258,12 @@ pub enum CollectiveError {
         rank: u32,
         /// Number of elements that it has for this rank.
         length: u64,
-        /// Number of elements that there is room for.
+        /// Number of elements that this rank expects.
         room: u64,
         /// Type of the elements.
         element: ElementType,
     },
-    /// The bytes of a rank are no object of the expected type.
+    /// The bytes from a rank are not an object of the expected type.
     ///
     /// The group is still usable.
     #[error(
@@ -273,17 +273,17 @@ pub enum CollectiveError {
     Object {
         /// Name of the operation.
         what: &'static str,
-        /// Rank of the object.
+        /// Rank that sent the object.
         rank: u32,
-        /// Length of the object in bytes.
+        /// Length of the serialised object in bytes.
         bytes: usize,
-        /// Error of the decoder.
+        /// Error from the decoder.
         reason: String,
     },
     /// Another rank failed first.
     #[error("{call}: rank {peer} at {address} gave up, because rank {suspect} {cause}")]
     Aborted {
-        /// Call of this rank.
+        /// Operation that this rank called.
         call: Call,
         /// Rank that reported the failure.
         peer: u32,
@@ -291,18 +291,18 @@ pub enum CollectiveError {
         address: SocketAddr,
         /// Rank at fault.
         suspect: u32,
-        /// Reason of the failure.
+        /// Reason for the failure.
         cause: Cause,
     },
     /// An earlier error broke the group.
     #[error("this process group failed earlier and cannot be used: {first}")]
     Broken {
-        /// Text of that error.
+        /// Text of the first error.
         first: String,
     },
 }
 
-/// Result of an operation of a group.
+/// Result of a group operation.
 pub type Result<T, E = CollectiveError> = std::result::Result<T, E>;
 
 impl CollectiveError {
@@ -318,7 +318,7 @@ impl CollectiveError {
 
     /// Returns the rank at fault, as far as this rank knows, and the cause.
     ///
-    /// For a failure of this rank itself the result is `own_rank`.
+    /// If this rank itself failed, the returned rank is `own_rank`.
     pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
         match *self {
             Self::Timeout { peer, .. } => (peer, Cause::TimedOut),
@@ -338,7 +338,7 @@ impl CollectiveError {
         }
     }
 
-    /// Returns the time since the operation began, if the error contains it.
+    /// Returns the time since the operation started, if the error contains it.
     pub fn elapsed(&self) -> Option<Duration> {
         match self {
             Self::Missing { elapsed, .. }

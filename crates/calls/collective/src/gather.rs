@@ -1,4 +1,4 @@
-//! `gather`, `all_gather`: each rank sends its values to one rank, or to all.
+//! `gather`, `all_gather`: each rank sends its values to one or all ranks.
 
 use crate::call::Operation;
 use crate::element::Element;
@@ -7,16 +7,15 @@ use crate::exchange::Buffers;
 use crate::group::ProcessGroup;
 use crate::schedule::{self, Parts, Schedule};
 
-/// Maximum total of bytes for the algorithm with few steps.
+/// Maximum total size in bytes for the algorithm that minimises steps.
 ///
-/// Larger data uses the algorithm with few bytes.
+/// Larger data uses the algorithm that minimises bytes.
 const SMALL: usize = 32 * 1024;
 
 impl ProcessGroup {
-    /// Returns the values of all ranks at the rank `root`, and `None` elsewhere.
+    /// Returns the values from all ranks on the rank `root`, and `None` elsewhere.
     ///
-    /// The values are consecutive, in the order of the ranks. Each rank must pass the same number
-    /// of values.
+    /// The values are concatenated in rank order. Each rank must pass the same number of values.
     pub fn gather<T: Element>(&mut self, own: &[T], root: u32) -> Result<Option<Vec<T>>> {
         self.check_rank("gather to", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -36,12 +35,13 @@ impl ProcessGroup {
         Ok(Some(all))
     }
 
-    /// Copies the values of all ranks to all ranks.
+    /// Copies the values from all ranks to all ranks.
     ///
-    /// `all` gets them consecutively, in the order of the ranks.
+    /// On return, `all` contains them concatenated in rank order.
     ///
-    /// Each rank must pass the same number of values, and room for the values of all ranks. Up to
-    /// 32 KiB in total use few steps (Bruck). Larger data goes around a ring.
+    /// Each rank must pass the same number of values, and a buffer for the values from all ranks.
+    /// Up to 32 KiB in total, the ranks use an algorithm with few steps (Bruck). Larger data goes
+    /// around a ring.
     pub fn all_gather<T: Element>(&mut self, own: &[T], all: &mut [T]) -> Result<()> {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
@@ -49,9 +49,10 @@ impl ProcessGroup {
         self.all_gather_in_place(all)
     }
 
-    /// Does [`all_gather`](Self::all_gather) in place.
+    /// Performs [`all_gather`](Self::all_gather) in place.
     ///
-    /// The own values are already in their part of `all`. `all` has one equal part for each rank.
+    /// `all` has one part of equal length for each rank. The caller has already put its own values
+    /// into its part.
     pub fn all_gather_in_place<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;
@@ -60,9 +61,9 @@ impl ProcessGroup {
         self.perform(Operation::AllGather, &schedule, all, &parts, None)
     }
 
-    /// Returns the values of all ranks, one list for each rank.
+    /// Returns the values from all ranks, as one list for each rank.
     ///
-    /// The numbers of values may differ between ranks.
+    /// The number of values may differ between ranks.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl ProcessGroup {
         Ok(lists.collect())
     }
 
-    /// Returns the values of all ranks in one buffer, and the part of each rank.
+    /// Returns the values from all ranks in one buffer, and the part of each rank.
     pub(crate) fn all_gather_parts<T: Element>(&mut self, own: &[T]) -> Result<(Vec<T>, Parts)> {
         let operation = Operation::AllGatherUnequal;
         let (rank, world_size) = (self.rank(), self.world_size());

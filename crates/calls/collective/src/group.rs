@@ -1,4 +1,4 @@
-//! Membership of one rank in a group, and the code common to all operations.
+//! Membership of one rank in a group, and code that all operations share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::shared_reduction;
 
 /// Membership of one rank in a group of cooperating processes.
 ///
-/// A drop leaves the group; ranks that still wait for this one get an error.
+/// Dropping it leaves the group. Ranks that still wait for this rank get an error.
 #[derive(Debug)]
 pub struct ProcessGroup {
     mesh: Mesh,
@@ -41,8 +41,8 @@ pub struct ProcessGroup {
 impl ProcessGroup {
     /// Joins the group of all ranks in this store.
     ///
-    /// Returns when all ranks have joined, or names the ranks that have not joined within the
-    /// timeout. The timeout also applies to every later operation.
+    /// This returns when all ranks have joined. If ranks are missing after the timeout, the error
+    /// names them. The timeout also applies to every later operation.
     pub fn new(store: &dyn Store, rank: u32, world_size: u32, timeout: Duration) -> Result<Self> {
         let options = GroupOptions {
             timeout,
@@ -51,7 +51,7 @@ impl ProcessGroup {
         Self::with_options(store, rank, world_size, &options)
     }
 
-    /// Joins a group with a specified name, address or other options.
+    /// Joins a group with a custom name, address or other options.
     pub fn with_options(
         store: &dyn Store,
         rank: u32,
@@ -72,12 +72,12 @@ impl ProcessGroup {
         })
     }
 
-    /// Makes the group again after a failure, under the next epoch.
+    /// Forms the group again after a failure, with the next epoch.
     ///
-    /// All ranks must do this. A new process that replaces a rank joins with
-    /// [`GroupOptions::epoch`], which the other ranks know from [`ProcessGroup::epoch`]. Returns
-    /// when all ranks have joined, like [`ProcessGroup::new`]. Ranks that still wait for this one
-    /// in the old group get an error immediately.
+    /// All ranks must call this. A new process that replaces a rank joins with
+    /// [`GroupOptions::epoch`], which the other ranks know from [`ProcessGroup::epoch`]. Like
+    /// [`ProcessGroup::new`], this returns when all ranks have joined. Ranks that still wait for
+    /// this rank in the old group get an error immediately.
     pub fn rebuild(self, store: &dyn Store) -> Result<Self> {
         let options = GroupOptions {
             epoch: self.options.epoch + 1,
@@ -88,12 +88,14 @@ impl ProcessGroup {
         Self::with_options(store, rank, world_size, &options)
     }
 
-    /// Returns the sequence number of the group among those of its name, from 0.
+    /// Returns the sequence number of this group among those with its name.
+    ///
+    /// The first group has number 0.
     pub fn epoch(&self) -> u64 {
         self.options.epoch
     }
 
-    /// Returns the number of this process in the group.
+    /// Returns the rank of this process in the group.
     pub fn rank(&self) -> u32 {
         self.mesh.member.rank
     }
@@ -103,11 +105,11 @@ impl ProcessGroup {
         self.mesh.member.world_size
     }
 
-    /// Returns a function that ends the operation in progress in another thread.
+    /// Returns a function with which another thread interrupts the operation.
     ///
     /// All later operations fail with [`CollectiveError::Interrupted`] or
-    /// [`CollectiveError::Broken`], and the other ranks are notified. [`Store::breaker`] ends the
-    /// joining of a group.
+    /// [`CollectiveError::Broken`], and the other ranks are notified. To interrupt the joining of a
+    /// group, use [`Store::breaker`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -125,11 +127,12 @@ impl ProcessGroup {
         Arc::new(move || interrupt.raise())
     }
 
-    /// Registers a function that ends waiting operations.
+    /// Registers a function that can interrupt waiting operations.
     ///
     /// The thread that waits in a collective operation calls the function at least every 100 ms. If
-    /// the function returns `true`, the operation ends as by [`breaker`](Self::breaker). This is
-    /// for callers that must poll for a reason to stop, such as an interpreter with signals.
+    /// the function returns `true`, the operation is interrupted as with
+    /// [`breaker`](Self::breaker). This is for callers that must poll for a reason to stop, such as
+    /// an interpreter that handles signals.
     pub fn watch(&mut self, ends: impl FnMut() -> bool + Send + 'static) {
         self.mesh.watch = Some(Watch::new(ends));
     }
@@ -139,19 +142,19 @@ impl ProcessGroup {
         self.mesh.beside = beside;
     }
 
-    /// Returns a handle for messages to and from other ranks, for any thread.
+    /// Returns a handle for sending and receiving messages, on any thread.
     ///
-    /// It starts with the time limit of the group; see [`PointToPoint`].
+    /// Its initial timeout is that of the group; see [`PointToPoint`].
     pub fn point_to_point(&self) -> PointToPoint {
         self.messages.0.clone().with_timeout(self.options.timeout)
     }
 
-    /// Returns the time limit of an operation.
+    /// Returns the timeout for operations.
     pub fn timeout(&self) -> Duration {
         self.options.timeout
     }
 
-    /// Sets the time limit of later operations.
+    /// Sets the timeout for later operations.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.options.timeout = timeout;
     }

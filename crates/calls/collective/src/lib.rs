@@ -1,9 +1,9 @@
-//! Process groups of CPU ranks.
+//! Process groups of ranks that exchange data in CPU memory.
 //!
 //! | from → to | operations |
 //! |---|---|
-//! | nothing | [`barrier`](ProcessGroup::barrier), [`monitored_barrier`](ProcessGroup::monitored_barrier) (names missing ranks) |
-//! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive); without waiting: [`PointToPoint`] |
+//! | none | [`barrier`](ProcessGroup::barrier), [`monitored_barrier`](ProcessGroup::monitored_barrier) (names missing ranks) |
+//! | one → one | [`send`](ProcessGroup::send), [`receive`](ProcessGroup::receive); asynchronous: [`PointToPoint`] |
 //! | one → all | [`broadcast`](ProcessGroup::broadcast), [`scatter`](ProcessGroup::scatter), [`broadcast_object`](ProcessGroup::broadcast_object) |
 //! | all → one | [`gather`](ProcessGroup::gather), [`reduce`](ProcessGroup::reduce) |
 //! | all → all | [`all_gather`](ProcessGroup::all_gather), [`all_gather_unequal`](ProcessGroup::all_gather_unequal), [`all_gather_objects`](ProcessGroup::all_gather_objects), [`all_reduce`](ProcessGroup::all_reduce), [`reduce_scatter`](ProcessGroup::reduce_scatter), [`all_to_all`](ProcessGroup::all_to_all), [`all_to_all_unequal`](ProcessGroup::all_to_all_unequal) |
@@ -21,30 +21,33 @@
 //!
 //! The layers, from the inside out:
 //!
-//! - `schedule` decides for each algorithm what a rank sends and receives in each step, and with
-//!   which peer. It consists of pure functions. A new collective is mostly a new schedule.
+//! - `schedule` determines for each algorithm the messages of a rank in each step, and the peer of
+//!   each message. It consists of pure functions. A new collective operation is mostly a new
+//!   schedule.
 //! - `exchange` runs a schedule on a buffer, in pieces of bounded size. If all ranks are on one
 //!   host and can read each other's memory, `shared_reduction` reduces large buffers without a
 //!   schedule.
-//! - `mesh` owns the connections of one rank, and contains the only code that waits (`polling`). A
-//!   group without a queue and without messages has no threads, and uses no CPU outside of calls.
+//! - `mesh` owns the connections of one rank, and contains the only code that blocks (`polling`). A
+//!   group without a queue and without messages has no threads, and uses no CPU time outside of
+//!   calls.
 //! - `acceptor` admits peers and refuses other connections.
-//! - `socket`, `outbound`, `inbound` and `wire` are the sockets (Unix sockets on one host, TCP
-//!   otherwise) and the bytes on them. `shared` is the memory that replaces sockets for data on one
-//!   host. `bootstrap` connects the ranks through a store.
+//! - `socket`, `outbound`, `inbound` and `wire` implement the sockets (Unix sockets on one host,
+//!   TCP otherwise) and the bytes on them. `shared` is the memory that carries data in place of
+//!   sockets on one host. `bootstrap` connects the ranks through a store.
 //! - `messages` sends messages between two ranks, on separate connections and a separate thread.
 //!   `matching` assigns each message to a receive, and is pure.
-//! - `queue` runs operations asynchronously, on a separate thread. `work` is the handle of an
-//!   asynchronous operation. `interrupt` lets another thread end an operation.
+//! - `queue` runs operations asynchronously, on a separate thread. `work` is the handle to an
+//!   asynchronous operation. `interrupt` lets another thread abort an operation.
 //!
-//! Guarantees of every collective operation ([`PointToPoint`] lists those of messages):
+//! Guarantees for every collective operation ([`PointToPoint`] lists those for messages):
 //!
-//! - All ranks call the same operations in the same order with the same sizes. A rank that calls
-//!   something else gets an error that names both calls.
-//! - The result of a reduction is the same to the last bit on all ranks.
-//! - A failure (a dead peer, a timeout, a mismatch) ends the operation with an error that names the
-//!   rank at fault. The rank that fails passes the error on to the other ranks. The failure is
-//!   final: the group is broken, and the ranks make the next group with [`ProcessGroup::rebuild`].
+//! - All ranks must call the same operations in the same order with the same sizes. A rank that
+//!   makes a different call gets an error that names both calls.
+//! - The result of a reduction is bitwise identical on all ranks.
+//! - A failure (a dead peer, a timeout, a mismatch) aborts the operation with an error that names
+//!   the rank at fault. The rank that detects the failure passes the error on to the other ranks.
+//!   The failure is final: the group is broken, and the ranks form the next group with
+//!   [`ProcessGroup::rebuild`].
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

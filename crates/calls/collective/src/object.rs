@@ -1,6 +1,6 @@
-//! Objects of any type that serde supports, in the compact form of `postcard`.
+//! Objects of any serde type, in the compact `postcard` encoding.
 //!
-//! All ranks must be built from the same types, because the form does not describe its content.
+//! All ranks must be built from the same types, because the encoding does not describe its content.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -9,12 +9,12 @@ use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 
 impl ProcessGroup {
-    /// Brings one object of each rank to all ranks, in the order of the ranks.
+    /// Copies one object from each rank to all ranks, in rank order.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::Argument`] if the own object cannot be serialised;
-    /// [`CollectiveError::Object`] if the object of another rank cannot be read because it has
+    /// [`CollectiveError::Argument`] if this rank's object cannot be serialised;
+    /// [`CollectiveError::Object`] if the object from another rank cannot be decoded because it has
     /// another type.
     pub fn all_gather_objects<S: Serialize + DeserializeOwned>(
         &mut self,
@@ -27,11 +27,11 @@ impl ProcessGroup {
             .collect()
     }
 
-    /// Copies the object of the rank `root` to all ranks. Only the root uses `own`.
+    /// Copies an object from rank `root` to all ranks. Only the root uses `own`.
     ///
     /// # Errors
     ///
-    /// The errors of [`all_gather_objects`](Self::all_gather_objects).
+    /// Returns the errors of [`all_gather_objects`](Self::all_gather_objects).
     pub fn broadcast_object<S: Serialize + DeserializeOwned>(
         &mut self,
         own: &S,
@@ -51,7 +51,7 @@ impl ProcessGroup {
         decode("broadcast_object", root, &bytes)
     }
 
-    /// Reserves memory for this many announced bytes of a rank.
+    /// Reserves memory for a number of bytes that a rank announces.
     ///
     /// # Errors
     ///

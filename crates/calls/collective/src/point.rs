@@ -1,4 +1,4 @@
-//! `send`, `receive`: one message between two ranks, with a wait for its end.
+//! `send`, `receive`: blocking transfer of one message between two ranks.
 
 use zerocopy::IntoBytes;
 
@@ -9,14 +9,14 @@ use crate::group::ProcessGroup;
 impl ProcessGroup {
     /// Sends values to a rank.
     ///
-    /// That rank must call [`receive`](Self::receive) for the same number of values, of the same
-    /// type, with the same tag.
+    /// The receiving rank must call [`receive`](Self::receive) for the same number of values, with
+    /// the same type and tag.
     ///
-    /// Returns when the values are in flight to a connected rank. Values of more than 64 KiB wait
-    /// until that rank receives them. The rules are those of [`PointToPoint`](crate::PointToPoint),
-    /// which does the same without waiting, and without a copy of the values. Two ranks that both
-    /// send much before they receive wait for each other. Let one of them receive first, or use
-    /// [`all_to_all`](Self::all_to_all).
+    /// This returns once the values are in flight to a connected rank. For values of more than 64
+    /// KiB, this waits until that rank receives them. The rules are those of
+    /// [`PointToPoint`](crate::PointToPoint), which does the same without blocking and without
+    /// copying the values. Two ranks that both send large data before they receive wait for each
+    /// other. Let one of them receive first, or use [`all_to_all`](Self::all_to_all).
     pub fn send<T: Element>(&self, values: &[T], to: u32, tag: u32) -> Result<()> {
         let messages = self.point_to_point();
         messages.send(values.to_vec(), to, tag)?.wait().map(drop)
@@ -24,10 +24,10 @@ impl ProcessGroup {
 
     /// Receives values from a rank, or from any rank; returns the sender.
     ///
-    /// `from` is `None` for any rank.
+    /// If `from` is `None`, the sender can be any rank.
     ///
-    /// The sender must call [`send`](Self::send) for the same number of values, of the same type,
-    /// with the same tag.
+    /// The sender must call [`send`](Self::send) for the same number of values, with the same type
+    /// and tag.
     pub fn receive<T: Element>(
         &self,
         values: &mut [T],

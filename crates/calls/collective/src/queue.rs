@@ -1,4 +1,4 @@
-//! Asynchronous operations: a thread runs the calls of one group in order.
+//! Asynchronous operations: a thread runs the calls on one group in order.
 //!
 //! The group itself moves between the caller and the thread, so synchronous calls need no lock.
 //! They run on the caller's thread, once the queue is empty.
@@ -21,9 +21,9 @@ use crate::work::{Work, panicked, work};
 /// Step with the thread's group: it puts the group there, uses it or takes it.
 type Order = Box<dyn FnOnce(&mut Option<Box<ProcessGroup>>) + Send>;
 
-/// Process group with asynchronous operations, run in the order of the calls.
+/// Process group whose asynchronous operations run in the order of the calls.
 ///
-/// A drop interrupts operations that have not ended, and leaves the group.
+/// Dropping it interrupts pending operations, and leaves the group.
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,9 +81,9 @@ struct QueueThread {
 }
 
 impl GroupQueue {
-    /// Makes a queue for a group.
+    /// Creates a queue for a group.
     ///
-    /// Its thread starts with the first asynchronous operation.
+    /// The thread of the queue starts with the first asynchronous operation.
     pub fn new(group: ProcessGroup) -> Self {
         Self {
             breaker: group.breaker(),
@@ -94,12 +94,12 @@ impl GroupQueue {
         }
     }
 
-    /// `true` if the queue is empty: [`group`](Self::group) returns immediately.
+    /// `true` if the queue is empty, so that [`group`](Self::group) does not block.
     pub fn is_empty(&self) -> bool {
         self.idle.is_some() || *self.queued.count.lock() == 0
     }
 
-    /// Waits for up to `timeout` until the queue is empty; `true` if it is.
+    /// Waits up to `timeout` for the queue to become empty; `true` if it is empty.
     pub fn wait_empty(&self, timeout: Duration) -> bool {
         if self.idle.is_some() {
             return true;
@@ -110,14 +110,14 @@ impl GroupQueue {
         *count == 0
     }
 
-    /// Queues one or several related operations, and returns immediately.
+    /// Queues an operation or a sequence of operations, and returns immediately.
     ///
     /// The operation fails with [`CollectiveError::Broken`] if an earlier one broke the group.
     ///
     /// # Errors
     ///
-    /// [`CollectiveError::System`] if the system starts no thread; [`CollectiveError::Broken`] if
-    /// an operation in the queue panicked.
+    /// [`CollectiveError::System`] if the system cannot start a thread; [`CollectiveError::Broken`]
+    /// if an operation in the queue panicked.
     pub fn submit<R: Send + 'static>(
         &mut self,
         operation: impl FnOnce(&mut ProcessGroup) -> Result<R> + Send + 'static,
@@ -151,11 +151,11 @@ impl GroupQueue {
 
     /// Queues [`ProcessGroup::all_reduce`].
     ///
-    /// The result of the work is the reduced values.
+    /// The work returns the reduced values.
     ///
     /// # Errors
     ///
-    /// The errors of [`submit`](Self::submit).
+    /// Returns the errors of [`submit`](Self::submit).
     pub fn all_reduce_async<T: Element>(
         &mut self,
         mut values: Vec<T>,
@@ -164,7 +164,7 @@ impl GroupQueue {
         self.submit(move |group| group.all_reduce(&mut values, op).map(|()| values))
     }
 
-    /// Returns the group for synchronous calls, once the queue is empty.
+    /// Waits until the queue is empty; returns the group for blocking calls.
     ///
     /// # Errors
     ///
@@ -189,11 +189,11 @@ impl GroupQueue {
         Ok(self.idle.insert(group))
     }
 
-    /// Ends the thread once the queue is empty, and returns the group.
+    /// Stops the thread once the queue is empty, and returns the group.
     ///
     /// # Errors
     ///
-    /// The errors of [`group`](Self::group).
+    /// Returns the errors of [`group`](Self::group).
     pub fn into_group(mut self) -> Result<ProcessGroup> {
         self.group()?;
         // The thread ends before the group is taken out, because dropping the queue interrupts a
@@ -204,16 +204,16 @@ impl GroupQueue {
         self.idle.take().map(|group| *group).ok_or_else(panicked)
     }
 
-    /// Returns [`ProcessGroup::point_to_point`].
+    /// Returns a handle for messages; see [`ProcessGroup::point_to_point`].
     ///
     /// Messages do not wait for the queue.
     pub fn point_to_point(&self) -> PointToPoint {
         self.point_to_point.clone()
     }
 
-    /// Returns [`ProcessGroup::breaker`].
+    /// Returns the function of [`ProcessGroup::breaker`].
     ///
-    /// It also ends all operations in the queue.
+    /// It also interrupts all operations in the queue.
     pub fn breaker(&self) -> Breaker {
         Breaker::clone(&self.breaker)
     }

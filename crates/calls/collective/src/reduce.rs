@@ -1,4 +1,4 @@
-//! `all_reduce`, `reduce_scatter`, `reduce`: combination of all ranks' values.
+//! `all_reduce`, `reduce_scatter`, `reduce`: combine the values on all ranks.
 
 use std::ops::Range;
 
@@ -10,19 +10,19 @@ use crate::reduce_op::ReduceOp;
 use crate::schedule::{self, Parts, Schedule};
 use crate::shared_reduction::Reduction;
 
-/// Maximum number of bytes for the algorithm with few steps.
+/// Maximum size in bytes for the algorithm that minimises steps.
 ///
-/// Larger data uses an algorithm with few bytes.
+/// Larger data uses an algorithm that minimises bytes.
 const SMALL: usize = 16 * 1024;
 
 impl ProcessGroup {
-    /// Combines the values of all ranks element-wise; all ranks get the result.
+    /// Combines the values on all ranks element-wise; all ranks get the result.
     ///
-    /// Up to 16 KiB use recursive doubling (few steps). Above that each rank combines one part. Up
-    /// to 16 ranks of one host read from each other's memory. Other ranks pass the parts around a
-    /// ring (few bytes). The order of combination depends only on ranks, sizes and hosts. So the
-    /// result is the same to the last bit on all ranks and in every run. After an error the values
-    /// are unspecified.
+    /// Up to 16 KiB, the ranks use recursive doubling (few steps). For larger data, each rank
+    /// combines one part. Up to 16 ranks on one host read from each other's memory. Other ranks
+    /// pass the parts around a ring (few bytes). The order of combination depends only on ranks,
+    /// sizes and hosts. The result is therefore bitwise identical on all ranks and in every run.
+    /// After an error, the values are unspecified.
     pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
         let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
@@ -39,13 +39,12 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Combines the values of all ranks; each rank gets one part of the result.
+    /// Combines the values on all ranks; each rank gets one part of the result.
     ///
-    /// The part is in `values`.
-    ///
-    /// Returns the range of that part. Rank `n` has the `n`-th of `world size` parts. If the length
-    /// is not divisible, the first parts are one element longer. The other elements are unspecified
-    /// afterwards, and after an error all elements are.
+    /// The result replaces that part of `values`, and its range is returned. Rank `n` gets the
+    /// `n`-th of `world size` parts. If the length is not divisible, the first parts are one
+    /// element longer. The other elements are unspecified on return, and all elements are
+    /// unspecified after an error.
     pub fn reduce_scatter<T: Element>(
         &mut self,
         values: &mut [T],
@@ -61,9 +60,9 @@ impl ProcessGroup {
         Ok(own)
     }
 
-    /// Combines the values of all ranks; the rank `root` gets the result.
+    /// Combines the values on all ranks; the rank `root` gets the result.
     ///
-    /// Afterwards the values are unspecified on the other ranks. After an error they are
+    /// On the other ranks, the values are unspecified on return. After an error, they are
     /// unspecified on all ranks.
     pub fn reduce<T: Element>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Operators of reductions.
+//! Operators for reductions.
 
 use std::fmt;
 
@@ -29,17 +29,17 @@ pub enum ReduceOp {
     Average,
     /// Product of both values. Integers wrap around.
     Product,
-    /// Smaller value; not-a-number if either is.
+    /// Smaller value; NaN if either value is NaN.
     Min,
-    /// Greater value; not-a-number if either is.
+    /// Greater value; NaN if either value is NaN.
     Max,
-    /// Bits that both values have. Integers and `Bool` only.
+    /// Bitwise AND. Integers and `Bool` only.
     BitAnd,
-    /// Bits that at least one value has. Integers and `Bool` only.
+    /// Bitwise OR. Integers and `Bool` only.
     BitOr,
-    /// Bits that exactly one value has. Integers and `Bool` only.
+    /// Bitwise XOR. Integers and `Bool` only.
     BitXor,
-    /// Sum of each rank's values times that rank's factor. Floats only.
+    /// Sum of each rank's values multiplied by that rank's factor. Floats only.
     ///
     /// Ranks may pass different factors. Other ranks see the operator as `Sum`.
     PremulSum(f64),
@@ -58,7 +58,7 @@ impl ReduceOp {
         Self::BitXor,
     ];
 
-    /// `true` if only floats have this operator.
+    /// `true` if the operator supports only floating-point values.
     pub fn is_for_floats(self) -> bool {
         matches!(self, Self::PremulSum(_))
     }

@@ -96,25 +96,25 @@ impl Hello {
     }
 }
 
-/// Reason why a rank made another rank fail. Reads after "rank 3 …".
+/// Reason why a rank caused another rank to fail. Reads after "rank 3 …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Cause {
-    /// The rank ended or left the group.
+    /// The rank exited or left the group.
     #[error("ended or left the group")]
     Lost,
-    /// The rank was late.
+    /// The rank did not do its part in time.
     #[error("did not do its part in time")]
     TimedOut,
-    /// The rank made another call.
+    /// The rank called a different operation.
     #[error("made a different call")]
     Mismatch,
-    /// The rank refused the one that failed.
+    /// The rank refused the rank that failed.
     #[error("refused to talk to it")]
     Refused,
-    /// A thread of the rank ended the operation.
+    /// A thread in the rank interrupted the operation.
     #[error("was interrupted")]
     Interrupted,
-    /// Another reason.
+    /// Any other reason.
     #[error("failed; see its own error")]
     Other,
 }
@@ -134,31 +134,31 @@ impl Cause {
 /// Reason why a rank refuses another rank. Reads after "refused this rank: …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// The bytes were no hello of a rank.
+    /// The bytes are not a valid hello.
     #[error("it sent no hello of a rank")]
     NotAHello,
-    /// Another version of the protocol.
+    /// The ranks use different versions of the protocol.
     #[error("it speaks version {expected} of the protocol; use the same rdzv everywhere")]
     Version {
-        /// Version of the rank that refuses.
+        /// Version that the refusing rank speaks.
         expected: u16,
     },
-    /// Another group, perhaps one of an earlier run.
+    /// The ranks belong to different groups, perhaps from different runs.
     #[error("it belongs to another group; is the address from an earlier run?")]
     Group,
-    /// Another world size.
+    /// The groups have different world sizes.
     #[error("its group has {expected} ranks")]
     WorldSize {
         /// World size of the refusing rank.
         expected: u32,
     },
-    /// The refuser is not the rank that was dialled.
+    /// The refusing rank is not the intended rank.
     #[error("it is rank {expected}; is its address reachable from here?")]
     Rank {
-        /// Rank that refuses.
+        /// Number of the refusing rank.
         expected: u32,
     },
-    /// Another connection from that rank exists.
+    /// Another connection from the same rank exists.
     #[error("it has a connection from a process with this rank already")]
     Duplicate,
 }

@@ -1,4 +1,4 @@
-//! Handles of asynchronous operations, and the completing ends.
+//! Handles to asynchronous operations, and their completing side.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::error::{CollectiveError, Result};
 
 type OnDone = Box<dyn FnOnce() + Send>;
 
-/// Result of an asynchronous operation.
+/// Handle to an asynchronous operation, which returns its result.
 ///
-/// The operation is a collective one of a [`GroupQueue`](crate::GroupQueue), or a message
-/// ([`PointToPoint`](crate::PointToPoint)). A drop of the handle does not end the operation.
+/// The operation is a collective operation in a [`GroupQueue`](crate::GroupQueue), or a message
+/// ([`PointToPoint`](crate::PointToPoint)). Dropping the handle does not cancel the operation.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,9 +31,9 @@ type OnDone = Box<dyn FnOnce() + Send>;
 #[must_use = "the operation may fail, which only its work says"]
 pub struct Work<R>(Arc<Shared<R>>);
 
-/// Completing end of the work, used once.
+/// Completing side of the work, used once.
 ///
-/// A drop completes the work without a result.
+/// Dropping it completes the work without a result.
 pub(crate) struct Completer<R>(Option<Arc<Shared<R>>>);
 
 struct Shared<R> {
@@ -48,7 +48,7 @@ struct State<R> {
     on_done: Vec<OnDone>,
 }
 
-/// Makes work and its completing end.
+/// Creates work and its completing side.
 pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
@@ -62,11 +62,11 @@ pub(crate) fn work<R>() -> (Completer<R>, Work<R>) {
 }
 
 impl<R> Work<R> {
-    /// Waits for the operation, up to the time limit of the group.
+    /// Waits for the operation to finish, within the timeout of the group.
     ///
     /// # Errors
     ///
-    /// The error of the operation. [`CollectiveError::Argument`] if the result was
+    /// Returns the error of the operation, or [`CollectiveError::Argument`] if the result was
     /// [taken](Self::take) earlier.
     pub fn wait(self) -> Result<R> {
         let mut state = self.0.state.lock();
@@ -77,9 +77,9 @@ impl<R> Work<R> {
         state.outcome.take().ok_or_else(taken)?
     }
 
-    /// Waits for the operation for up to `timeout`.
+    /// Waits up to `timeout` for the operation to finish.
     ///
-    /// `true` if the operation has ended, successfully or not. Otherwise the operation continues.
+    /// Returns `true` if the operation has finished, successfully or not. Otherwise it continues.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let state = self.0.state.lock();
         let ended = &self.0.ended;
@@ -87,22 +87,22 @@ impl<R> Work<R> {
         state.ended
     }
 
-    /// `true` if the operation has ended, successfully or not.
+    /// `true` if the operation has finished, successfully or not.
     pub fn is_done(&self) -> bool {
         self.0.state.lock().ended
     }
 
-    /// Returns the result once after the end of the operation; `None` otherwise.
+    /// Takes the result once the operation has finished; `None` in all other cases.
     pub fn take(&self) -> Option<Result<R>> {
         self.0.state.lock().outcome.take()
     }
 
-    /// Registers a function to call once when the operation has ended.
+    /// Registers a function to call once the operation has finished.
     ///
-    /// The function is called after success and after failure, without a lock held. If the
-    /// operation has already ended, it is called immediately. Otherwise the thread that runs the
-    /// operations of the group calls it, so it must not wait for one of them. Several functions are
-    /// called in the order of their registration.
+    /// The function is called after success and after failure, and no lock is held. If the
+    /// operation has already finished, it is called immediately. Otherwise the thread that runs the
+    /// operations of the group calls it, so the function must not wait for such an operation.
+    /// Several functions are called in the order of their registration.
     pub fn on_done(&self, call: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if !state.ended {

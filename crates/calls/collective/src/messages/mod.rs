@@ -41,10 +41,10 @@ use crate::socket::Setup;
 use crate::wire::Frame;
 use crate::work::{Work, work};
 
-/// Handle that sends and receives messages in a group.
+/// Handle for sending and receiving messages in a group.
 ///
-/// The handle can be cloned and used by any thread, even while the group is in a collective
-/// operation. Each handle has a separate time limit, which is initially that of the group.
+/// The handle can be cloned and used on any thread, even while the group runs a collective
+/// operation. Each handle has its own timeout, initially that of the group.
 ///
 /// ```
 /// use std::thread;
@@ -70,22 +70,21 @@ use crate::work::{Work, work};
 /// # Ok::<(), CollectiveError>(())
 /// ```
 ///
-/// The rules:
+/// Rules:
 ///
 /// - A receive takes a message with its tag. Messages between the same ranks with the same tag are
-///   received in the order of the sends. Receives take messages in the order in which they were
-///   posted, whether they name a rank or not.
-/// - A send has ended when its values are on their way to a connected rank and the buffer is free.
-///   That does not mean that the message was received. A message of more than 64 KiB waits for its
-///   receive first. A shorter message also waits while 256 KiB of this rank are pending at the
-///   other rank. A rank keeps no more than this for each other rank, and 1024 messages without
-///   values.
-/// - A failure is final for the group, as for collective operations. Failures are the loss of a
-///   rank that an operation waits for, a message of another length or type, and the end of the time
-///   limit. All operations end then, here and at the other ranks.
-/// - A rank that leaves the group ends the operations that wait for it with
-///   [`CollectiveError::Lost`]. A receive from any rank ends when a rank is lost without leaving in
-///   order, or when all ranks have left.
+///   received in the order in which they were sent. Receives take messages in the order in which
+///   they were posted, whether or not they specify a rank.
+/// - A send finishes when its values are in flight to a connected rank and the buffer is free. The
+///   message may not have been received by then. A message of more than 64 KiB first waits for its
+///   receive. A shorter message also waits while 256 KiB from this rank are pending at the other
+///   rank. A rank buffers no more than this for each other rank, plus 1024 messages without values.
+/// - A failure is final for the group, as for collective operations. The failures are: an operation
+///   waits for a rank that is lost, a message has another length or type, a timeout expires. All
+///   operations then fail, here and on the other ranks.
+/// - If a rank leaves the group, operations that wait for it fail with [`CollectiveError::Lost`]. A
+///   receive from any rank fails if a rank is lost without leaving the group, or once all ranks
+///   have left.
 #[derive(Clone)]
 pub struct PointToPoint {
     inner: Arc<Inner>,
@@ -143,20 +142,21 @@ impl PointToPoint {
         Self { inner, timeout }
     }
 
-    /// Returns this handle with another time limit for later operations.
+    /// Returns this handle with another timeout for later operations.
     ///
-    /// The limit counts from the call of each operation.
+    /// The timeout starts when the operation is called.
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Starts to send a buffer to a rank, with a tag; the result is the buffer.
+    /// Starts to send a buffer to a rank with a tag; the work returns the buffer.
     ///
     /// # Errors
     ///
     /// [`CollectiveError::Argument`] if the rank does not exist or is this one,
-    /// [`CollectiveError::Broken`] or [`CollectiveError::Interrupted`] if the group has ended,
-    /// [`CollectiveError::System`] if the system starts no thread. The work reports other errors.
+    /// [`CollectiveError::Broken`] or [`CollectiveError::Interrupted`] if the group is broken,
+    /// [`CollectiveError::System`] if the system cannot start a thread. The work reports other
+    /// errors.
     pub fn send<B: SendBuffer>(&self, buffer: B, to: u32, tag: u32) -> Result<Work<B>> {
         self.check_other("send to", to)?;
         let (element, length) = (buffer.element(), buffer.bytes().len());
@@ -169,12 +169,12 @@ impl PointToPoint {
 
     /// Starts to receive a message with a tag into a buffer of the same length.
     ///
-    /// The sender is the rank `from`; `None` for any rank. The result of the work has the buffer
-    /// and the sender.
+    /// The sender is the rank `from`, or any rank if it is `None`. The work returns the buffer and
+    /// the sender.
     ///
     /// # Errors
     ///
-    /// The errors of [`send`](Self::send).
+    /// Returns the errors of [`send`](Self::send).
     pub fn receive<B: ReceiveBuffer>(
         &self,
         mut buffer: B,

@@ -1,4 +1,4 @@
-//! Buffers of messages, and the operations that own them.
+//! Buffers of messages, and the operations that own these buffers.
 
 use std::time::Instant;
 
@@ -9,20 +9,20 @@ use crate::error::Result;
 use crate::running::Running;
 use crate::work::Completer;
 
-/// Values of a message: a `Vec` of elements, or memory of another owner.
+/// Values to send: a `Vec` of elements, or memory that another type owns.
 ///
-/// The operation owns the buffer until it has ended, and then returns it.
+/// The operation owns the buffer until it has finished, and then returns the buffer.
 pub trait SendBuffer: Send + 'static {
     /// Returns the type of the values.
     fn element(&self) -> ElementType;
 
-    /// Returns the values in their form in memory.
+    /// Returns the values in their in-memory representation.
     ///
     /// The length is a multiple of [`ElementType::size`]. Every call returns the same bytes.
     fn bytes(&self) -> &[u8];
 }
 
-/// Buffer to receive values: a `Vec` of elements, or memory of another owner.
+/// Buffer for received values: a `Vec` of elements, or memory of another type.
 pub trait ReceiveBuffer: Send + 'static {
     /// Returns the type of the values.
     fn element(&self) -> ElementType;
@@ -30,7 +30,7 @@ pub trait ReceiveBuffer: Send + 'static {
     /// Returns the memory for the values.
     ///
     /// The length is a multiple of [`ElementType::size`]. Every call returns the same memory. A
-    /// receive that fails may have changed a part of it.
+    /// failed receive may have changed part of it.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -54,10 +54,10 @@ impl<T: Element> ReceiveBuffer for Vec<T> {
     }
 }
 
-/// Result of a receive.
+/// Result of a completed receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received<B> {
-    /// Buffer with the received values.
+    /// Buffer that contains the received values.
     pub buffer: B,
     /// Rank that sent the message.
     pub from: u32,
