@@ -13,12 +13,8 @@
 //!    builds assert this through [`Outbox`].
 //! 3. `handle` never fails. An invalid input produces an output that reports it. It causes no
 //!    panic, and the error is never lost.
-<<<<<<< HEAD
 //! 4. Outputs are commands and facts, not closures. They implement `Debug`, so a run can be
 //!    printed.
-=======
-//! 4. Outputs are commands and facts, not closures. They derive `Debug`, so a run can be printed.
->>>>>>> d-8
 //! 5. A machine has one owner; other threads send it messages. The exception is the machine for
 //!    remote references, which all threads of a process enter through typed calls. One lock
 //!    protects it. Each call takes the lock, calls the machine, drains its outputs and releases the
