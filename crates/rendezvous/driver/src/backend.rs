@@ -1,4 +1,4 @@
-//! Interface of a rendezvous backend to its agent.
+//! Interface between an agent and a rendezvous backend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,94 +11,96 @@ use rdzv_store::{Pinger, Store, TcpStoreServer};
 use crate::RendezvousError;
 use crate::event::Recorder;
 
-/// Rendezvous backend, as an agent uses it.
+/// Rendezvous backend that an agent uses.
 ///
-/// One thread uses a backend, except for the closure that [`RendezvousBackend::interrupter`]
-/// returns. To add a backend, implement this trait and register a constructor in a
+/// A backend is used from a single thread. The closure that [`RendezvousBackend::interrupter`]
+/// returns is the exception. To add a backend, implement this trait and register a constructor in a
 /// [`BackendRegistry`](crate::BackendRegistry).
 pub trait RendezvousBackend: Send {
     /// Returns the name under which the backend is registered.
     fn name(&self) -> &str;
 
-    /// Returns the run of this rendezvous.
+    /// Returns the id of the run that this rendezvous belongs to.
     fn run_id(&self) -> &RunId;
 
-    /// Joins the next round and returns when the round is complete.
+    /// Joins the next round, and returns when the round is complete.
     ///
-    /// A node that is in a round leaves that round first.
+    /// A node that is already in a round first leaves that round.
     ///
     /// # Errors
     ///
-    /// The reason why this node could not join, or [`RendezvousError::Interrupted`] soon after an
-    /// interruption. After an error, this node no longer participates.
+    /// Returns an error if this node could not join, or [`RendezvousError::Interrupted`] soon after
+    /// an interruption. After an error, this node no longer participates.
     fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError>;
 
-    /// Returns a closure that ends a running [`RendezvousBackend::join`].
+    /// Returns a closure that aborts a running [`RendezvousBackend::join`].
     ///
-    /// The closure also ends all later joins, and may run in another thread. `None` if this backend
-    /// cannot interrupt a join.
+    /// The closure also aborts all later joins, and can be called from any thread. Returns `None`
+    /// if this backend cannot interrupt a join.
     fn interrupter(&self) -> Option<Interrupter> {
         None
     }
 
-    /// Sets the receiver of all later changes to rounds.
+    /// Sets the observer, which receives all later changes to rounds.
     ///
-    /// The agent calls this once, before its first [`RendezvousBackend::join`]. The backend calls
-    /// the observer from any thread. A backend whose membership never changes does not call it.
+    /// The agent calls this method once, before its first [`RendezvousBackend::join`]. The backend
+    /// calls the observer from any thread. A backend whose membership never changes never calls it.
     fn set_observer(&mut self, observer: Observer) {
         let _ = observer;
     }
 
-    /// Sets the recorder of events that only this backend knows.
+    /// Sets the recorder for events that only this backend knows about.
     ///
-    /// An example of such an event: this process hosts the store. The agent calls this once, before
-    /// its first join. All other events come from
-    /// [`BackendRegistry::create_recorded`](crate::BackendRegistry::create_recorded).
+    /// For example, only the backend knows that this process hosts the store. The agent calls this
+    /// method once, before its first join.
+    /// [`BackendRegistry::create_recorded`](crate::BackendRegistry::create_recorded) records all
+    /// other events.
     fn set_recorder(&mut self, recorder: Recorder) {
         let _ = recorder;
     }
 
-    /// Longest time until the other nodes are notified of a lost node.
+    /// Returns the maximum time until the other nodes are notified of a lost node.
     ///
-    /// This matters if it is longer than the time to notice a broken connection. A worker that
+    /// This time matters if it is longer than the time to detect a broken connection. A worker that
     /// fails within this time may have failed because of the lost node.
     fn losses_known_within(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// Returns the name of each thread of this rendezvous, with a liveness check.
+    /// Returns each thread of this rendezvous by name, with a liveness check.
     ///
-    /// The agent calls this after each [`RendezvousBackend::join`].
+    /// The agent calls this method after each [`RendezvousBackend::join`].
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         Vec::new()
     }
 
-    /// Returns the exit barrier of the last round, if this backend implements one.
+    /// Returns the exit barrier for the last round, if this backend implements one.
     ///
-    /// The round is the one that the last [`RendezvousBackend::join`] returned. All nodes of a
-    /// round have the same kind of barrier: with `None`, agents use the store of the round.
+    /// The last round is the one that the most recent [`RendezvousBackend::join`] returned. All
+    /// nodes in a round use the same kind of barrier. If this method returns `None`, the agents use
+    /// a barrier in the round's store.
     fn exit_barrier(&self) -> Option<ExitBarrier> {
         None
     }
 
-    /// `true` if the workers use the same store as the agents.
+    /// Returns `true` if the workers use the same store as the agents.
     fn shares_store_with_workers(&self) -> bool {
         false
     }
 
-    /// `true` if the run is closed, so that no node can join.
+    /// Returns `true` if the run is closed, so that no node can join.
     fn is_closed(&self) -> Result<bool, RendezvousError>;
 
     /// Closes the run for all nodes.
     fn set_closed(&mut self) -> Result<(), RendezvousError>;
 
-    /// Returns the number of nodes that wait for the next round.
+    /// Returns the number of nodes that are waiting for the next round.
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError>;
 
     /// Reports the final failure of this node, so that all nodes stop immediately.
     ///
-    /// They receive `reason`, which is one line, with [`Change::PeerFailed`]. A backend that cannot
-    /// notify other nodes does nothing.
+    /// The other nodes receive `reason`, a single line, in [`Change::PeerFailed`]. A backend that
+    /// cannot notify other nodes does nothing.
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         let _ = reason;
         Ok(())
@@ -113,120 +115,122 @@ pub trait RendezvousBackend: Send {
 
     /// Leaves the run because a parent process of this agent was killed.
     ///
-    /// No process on this node restarts the agent then. Everything that this node hosts for other
-    /// nodes ends with the agent, as if the agent had been killed. The other nodes then wait for a
-    /// successor at its address.
+    /// After that, no process on this node restarts the agent. Everything that this node hosts for
+    /// other nodes stops with the agent, as if the agent had been killed. The other nodes then wait
+    /// for a successor at its address.
     fn leave_to_successor(&mut self) -> Result<(), RendezvousError> {
         self.leave()
     }
 
-    /// Closes the run for all nodes and frees the resources of this backend.
+    /// Closes the run for all nodes and releases the resources of this backend.
     ///
-    /// Returns `true` on success. The stores that this backend has returned become unusable. A node
-    /// that hosts the store waits for a short time for the other nodes.
+    /// Returns `true` on success. Stores that this backend has returned can no longer be used. A
+    /// node that hosts the store waits briefly for the other nodes.
     fn shutdown(&mut self) -> bool;
 }
 
-/// Closure that ends a join from another thread.
+/// Closure that aborts a join from another thread.
 ///
 /// It can be called several times.
 pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
 
-/// Barrier at the end of a round, for the workers of all its nodes.
+/// Barrier at the end of a round for the workers on all nodes.
 ///
-/// A call reports that all workers of this node have succeeded. The call then waits, at most for
-/// the given time, until the workers of all nodes have succeeded. The agent calls it on a separate
+/// A call reports that all workers on this node have succeeded. It then waits, for at most the
+/// specified time, until the workers on all nodes have succeeded. The agent calls it on a separate
 /// thread.
 pub type ExitBarrier = Arc<dyn Fn(Duration) -> Result<(), RendezvousError> + Send + Sync>;
 
-/// Receiver of [`Change`]s.
+/// Function that receives [`Change`]s.
 pub type Observer = Box<dyn Fn(Change) + Send + Sync>;
 
 /// Properties of an agent that joins a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Role of the workers of this agent.
+    /// Role of this agent's workers.
     pub role: String,
     /// Number of workers that this agent starts.
     ///
-    /// 0: the number is not known here, and the agents exchange their ranks in the round's store.
+    /// 0 means that the number is not known yet. The agents then exchange their ranks through the
+    /// round's store.
     pub local_world_size: u32,
-    /// `true` if an agent hosts the store of the workers.
+    /// `true` if an agent hosts the workers' store.
     ///
-    /// `false`: the worker with rank 0 hosts it, at a port that is free when the round completes.
+    /// If `false`, the worker with rank 0 hosts the store, on a port that is free when the round
+    /// completes.
     pub share_store: bool,
-    /// Port of the workers' store if this node has rank 0; `None`: a free port.
+    /// Port of the workers' store if this node has rank 0; `None` for any port.
     pub master_port: Option<u16>,
 }
 
-/// Change to a round after its completion.
+/// Change to a round that is already complete.
 ///
-/// Each text is one sentence for the user.
+/// Each text is one sentence for users.
 #[derive(Debug)]
 pub enum Change {
-    /// Nodes wait for the next round, or members are lost.
+    /// Nodes are waiting for the next round, or members were lost.
     ///
     /// Every node that wants to continue must join again.
     Membership {
-        /// Round that has ended ([`RendezvousInfo::round`]).
+        /// Round that is over ([`RendezvousInfo::round`]).
         ///
-        /// This change can arrive before the join of that round has returned, or after a later join
-        /// has begun.
+        /// This change can arrive before the join for that round has returned, or after a later
+        /// join has begun.
         round: u64,
-        /// Nodes that caused the change, and how the backend noticed it.
+        /// Nodes that caused the change, and how the backend detected it.
         reason: String,
     },
     /// A member has failed permanently.
     PeerFailed {
-        /// Failed node.
+        /// Node that failed.
         node: String,
         /// Reason that the node reported.
         reason: String,
     },
     /// A node has closed the run.
     Closed,
-    /// New lease of the workers of a round.
+    /// Lease for the workers of a round was renewed.
     ///
-    /// The agent suspends the workers at the end of the lease, until the next such change
-    /// ([`fence`](crate::fence)). The first lease arrives before the join returns. Leases come only
-    /// to an agent that accepts a fence.
+    /// The agent suspends the workers when the lease expires, until it receives the next lease
+    /// ([`fence`](crate::fence)). The first lease arrives before the join returns. Only an agent
+    /// that supports a fence receives leases.
     Lease {
-        /// Round of the lease.
+        /// Round that the lease applies to.
         round: u64,
-        /// End of the lease, on the clock of [`fence::now`](crate::fence::now).
+        /// Expiry time of the lease on the clock of [`fence::now`](crate::fence::now).
         ///
-        /// `None` if the round has no fence, or no longer has one.
+        /// `None` if the round does not have a fence, or no longer has one.
         ends: Option<Mono>,
     },
-    /// The store of the rendezvous is lost, so no further round can form.
+    /// The rendezvous store was lost, so no further round can form.
     Lost(RendezvousError),
 }
 
 /// Result of a join.
 #[derive(Debug, Clone)]
 pub struct RendezvousInfo {
-    /// Number of the round, from 0.
+    /// Round number; the first round is 0.
     pub round: u64,
-    /// Store that the agents of this round share.
+    /// Store that the agents in this round share.
     ///
-    /// Keys of different runs and rounds are separate.
+    /// Keys of different runs and rounds are kept separate.
     pub store: Arc<dyn Store>,
     /// Rank of this agent.
     pub rank: GroupRank,
-    /// Number of agents.
+    /// Number of agents in the round.
     pub world_size: u32,
-    /// Ranks of the workers of this agent, if the rendezvous knows them.
+    /// Ranks of this agent's workers, if the rendezvous assigned them.
     ///
-    /// `None`: the agents exchange the ranks through the store.
+    /// If `None`, the agents exchange the ranks through the store.
     pub assignment: Option<Assignment>,
     /// Host of the store that the workers use.
     pub master_addr: String,
     /// Port of the store that the workers use.
     pub master_port: u16,
-    /// Server of that store, still empty, if this agent hosts it.
+    /// Server of the workers' store, still empty, if this agent hosts it.
     ///
-    /// The server ends when its last holder drops it.
+    /// The server stops when its last owner drops it.
     pub server: Option<Arc<TcpStoreServer>>,
-    /// Reservation of the port until the worker that hosts the store starts.
+    /// Socket that reserves the port until the worker that hosts the store starts.
     pub reserved_port: Option<Arc<std::net::TcpListener>>,
 }

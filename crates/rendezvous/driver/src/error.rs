@@ -1,30 +1,30 @@
-//! Errors of a rendezvous.
+//! Rendezvous errors.
 //!
-//! If PyTorch has a text for an error, the text is the same.
+//! If PyTorch has an error text for the same situation, rdzv uses that text.
 
 use std::time::Duration;
 
 use rdzv_store::StoreError;
 use thiserror::Error;
 
-/// Reason why a rendezvous failed.
+/// Error that a rendezvous returns.
 #[derive(Debug, Error)]
 pub enum RendezvousError {
-    /// A URL, option or parameter is unusable; the text names it and the reason.
+    /// A URL, option or parameter is invalid; the text names it and the reason.
     #[error("{0}")]
     Argument(String),
-    /// The store's address is taken, often by another agent with the same rank.
+    /// The store's address is in use, often by another agent with the same rank.
     #[error(
         "[Errno 98] Address already in use: node {rank} has to host the store at {address} \
          ({source}). Is another agent running with --node-rank {rank}, or is the port taken by \
          something else? Give each node its own --node-rank, or choose another --master-port"
     )]
     AddressInUse {
-        /// Address on which the store should listen.
+        /// Address on which the store was to listen.
         address: String,
         /// Rank of this node.
         rank: u32,
-        /// Error of the system.
+        /// Error from the system.
         #[source]
         source: Box<StoreError>,
     },
@@ -41,9 +41,9 @@ pub enum RendezvousError {
         address: String,
         /// Number of nodes that have joined, including node 0.
         joined: i64,
-        /// Number of nodes that must join.
+        /// Number of nodes that are required.
         expected: i64,
-        /// Time for which node 0 waited.
+        /// Time that node 0 waited.
         elapsed: Duration,
     },
     /// The connection to node 0 failed.
@@ -56,30 +56,30 @@ pub enum RendezvousError {
         rank: u32,
         /// Number of nodes.
         nodes: u32,
-        /// Host on which node 0 should run.
+        /// Host on which node 0 is expected to run.
         host: String,
-        /// Error of the connection.
+        /// Connection error.
         #[source]
         source: Box<StoreError>,
     },
-    /// The run has ended: a node has closed it.
+    /// A node has closed the run.
     #[error(
         "the rendezvous of run '{run_id}' at {place} is closed: the job has ended. To start a new \
          one, use another --rdzv-id or a new store"
     )]
     Closed {
-        /// Closed run.
+        /// Id of the closed run.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
         place: String,
     },
-    /// The run ended while this node waited as a surplus node. This is no fault.
+    /// The run ended while this node waited as a spare. This is not a failure.
     #[error("the job of run '{run_id}' has ended without needing this node")]
     NotNeeded {
-        /// Run that has ended.
+        /// Id of the run that ended.
         run_id: String,
     },
-    /// The run ended without a node that its job needs.
+    /// The run ended without a node that its job requires.
     ///
     /// The run therefore belongs to another job with the same run id.
     #[error(
@@ -87,10 +87,10 @@ pub enum RendezvousError {
          run id. Give each job its own --rdzv-id"
     )]
     OtherJob {
-        /// Run that has ended.
+        /// Id of the run that ended.
         run_id: String,
     },
-    /// Too few nodes joined in time.
+    /// Too few nodes joined before the timeout.
     #[error(
         "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {place} \
          (joined: {}). Check that the other agents run with the same --rdzv-id and --rdzv-endpoint \
@@ -100,18 +100,18 @@ pub enum RendezvousError {
         if .joined.is_empty() { "none".to_owned() } else { .joined.join(", ") }
     )]
     JoinTimeout {
-        /// Run that this node tried to join.
+        /// Id of the run that this node tried to join.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
         place: String,
         /// Nodes that had joined.
         joined: Vec<String>,
-        /// Number of nodes that a round needs.
+        /// Minimum number of nodes in a round.
         min_nodes: u32,
-        /// Time for which this node waited.
+        /// Time that this node waited.
         elapsed: Duration,
     },
-    /// A round is complete, but rank 0 has not sent the endpoint of the workers.
+    /// A round is complete, but rank 0 did not send the endpoint of the store.
     #[error(
         "round {round} of run '{run_id}' at {place} is complete, but the agent with rank 0 \
          ({leader}) did not say within {:.1} s where the workers meet: see what happened to that \
@@ -119,49 +119,49 @@ pub enum RendezvousError {
         .elapsed.as_secs_f64()
     )]
     SilentLeader {
-        /// Run of the round.
+        /// Id of the run that the round belongs to.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
         place: String,
-        /// Completed round.
+        /// Number of the completed round.
         round: u64,
         /// Node with rank 0.
         leader: String,
-        /// Time for which this node waited.
+        /// Time that this node waited.
         elapsed: Duration,
     },
     /// Another node has failed permanently, and no node can replace it.
     #[error("node {node} has failed for good: {reason}")]
     PeerFailed {
-        /// Failed node.
+        /// Node that failed.
         node: String,
         /// Evidence of the failure.
         reason: String,
     },
-    /// The caller interrupted the join; this node does not participate.
+    /// The caller interrupted the join. This node does not participate.
     #[error("the rendezvous was interrupted")]
     Interrupted,
     /// The rendezvous endpoint is unreachable, or speaks another protocol.
     #[error("{what} at {place}{}: {remedy}", after(.elapsed))]
     Unreachable {
-        /// Finding at the endpoint.
+        /// Description of the problem at the endpoint.
         what: String,
         /// Kind and numeric address of the endpoint.
         place: String,
-        /// Time for which this node tried to reach the endpoint.
+        /// Time that this node spent trying to reach the endpoint.
         elapsed: Option<Duration>,
         /// Advice for the user.
         remedy: &'static str,
     },
-    /// The shared state is invalid, because another program has written to its key.
+    /// The shared state is invalid, because another program wrote to its key.
     #[error("{what} at {place}: use another --rdzv-id, or a new store")]
     Corrupt {
-        /// State that is invalid, and the reason.
+        /// Description of the invalid state.
         what: String,
         /// Kind and numeric address of the store.
         place: String,
     },
-    /// The store of the rendezvous failed.
+    /// The rendezvous store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -173,12 +173,12 @@ fn after(elapsed: &Option<Duration>) -> String {
 }
 
 impl RendezvousError {
-    /// Returns the error for an unusable URL, option or parameter.
+    /// Creates the error for an invalid URL, option or parameter.
     pub(crate) fn argument(what: impl Into<String>) -> Self {
         Self::Argument(what.into())
     }
 
-    /// Returns the name of torchelastic's exception for this error.
+    /// Returns the name of the corresponding torchelastic exception.
     pub fn class(&self) -> &'static str {
         match self {
             Self::Argument(_) => "ValueError",
@@ -196,7 +196,7 @@ impl RendezvousError {
         }
     }
 
-    /// Converts an error of the c10d store at `place` into an error with advice.
+    /// Converts an error from the c10d store at `place` into one with advice.
     pub(crate) fn of_c10d_store(error: StoreError, place: &str) -> Self {
         let place = place.to_owned();
         match error {

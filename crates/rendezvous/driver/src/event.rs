@@ -1,4 +1,4 @@
-//! Events of a rendezvous, as torchelastic records them.
+//! Rendezvous events, as torchelastic records them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::RendezvousError;
 /// State of a node in its rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
-    /// The node tries to join a round, or hosts the rendezvous endpoint.
+    /// The node is trying to join a round, or hosts the rendezvous endpoint.
     Init,
-    /// The node participates in a round.
+    /// The node is a member of a round.
     Running,
-    /// The node has left the run in order.
+    /// The node left the run in an orderly way.
     Succeeded,
-    /// The node could not participate, or has lost the rendezvous endpoint.
+    /// The node could not join, or lost its connection to the rendezvous endpoint.
     Failed,
 }
 
@@ -32,7 +32,7 @@ impl NodeState {
     }
 }
 
-/// Event about this node or about another one.
+/// Rendezvous event about this node or another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousEvent {
     /// State of this node.
@@ -41,16 +41,16 @@ pub struct RendezvousEvent {
     pub message: String,
     /// Rank of this node, if it has one.
     pub rank: Option<GroupRank>,
-    /// Text of the error, if the event reports one.
+    /// Error text, if the event reports an error.
     pub error: Option<String>,
-    /// Machine-readable form, if the event is a [`GroupEvent`].
+    /// Machine-readable form of the event, if it is a [`GroupEvent`].
     pub group: Option<GroupEvent>,
 }
 
-/// Event about the coordinator, its voters or the fence of this node.
+/// Event about the coordinator, the voters or the fence of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// This agent has changed its coordinator.
+    /// This agent has switched to another coordinator.
     CoordinatorChanged {
         /// Endpoint of the new coordinator.
         coordinator: String,
@@ -59,7 +59,7 @@ pub enum GroupEvent {
         /// Epoch of the new coordinator.
         epoch: u32,
     },
-    /// The set of voters has changed; this process is a member of the group.
+    /// The set of voters has changed. Sent only if this process is in the group.
     VotersChanged {
         /// Endpoints of the current voters.
         voters: Vec<String>,
@@ -68,21 +68,21 @@ pub enum GroupEvent {
     Reattached {
         /// Endpoint of the coordinator.
         coordinator: String,
-        /// Time without a connection.
+        /// Time that this agent had no connection.
         took: Duration,
     },
     /// The coordinator in this process has recovered the members of the last round.
     Recovered {
-        /// Run of the round.
+        /// Id of the run.
         run: String,
         /// Number of the last round.
         round: u64,
         /// Number of nodes of the round.
         nodes: u32,
-        /// Time since the start of the coordinator.
+        /// Time since the coordinator started.
         took: Duration,
     },
-    /// The fence of this node is on or off from now on.
+    /// The fence of this node was turned on or off.
     Fence {
         /// `true` if the fence is on.
         acts: bool,
@@ -91,7 +91,7 @@ pub enum GroupEvent {
     Fenced,
     /// The workers of this node are no longer suspended.
     Unfenced {
-        /// Time for which the workers were suspended.
+        /// Time that the workers were suspended.
         stood: Duration,
         /// `true` if the fence killed the workers instead of resuming them.
         killed: bool,
@@ -115,7 +115,7 @@ impl GroupEvent {
 }
 
 impl RendezvousEvent {
-    /// Returns an event without a rank and without an error.
+    /// Creates an event without a rank and without an error.
     pub fn new(state: NodeState, message: impl Into<String>) -> Self {
         Self {
             state,
@@ -126,7 +126,7 @@ impl RendezvousEvent {
         }
     }
 
-    /// Adds the machine-readable form to an event.
+    /// Adds the machine-readable form to the event.
     pub fn about(self, group: GroupEvent) -> Self {
         Self {
             group: Some(group),
@@ -134,7 +134,7 @@ impl RendezvousEvent {
         }
     }
 
-    /// Returns the event of a failure, with torchelastic's name for the error.
+    /// Creates the event for a failure, with torchelastic's name for the error.
     pub fn failed(error: &RendezvousError) -> Self {
         let text = error.to_string();
         Self {
@@ -144,5 +144,5 @@ impl RendezvousEvent {
     }
 }
 
-/// Receiver of events, from any thread.
+/// Function that receives events, from any thread.
 pub type Recorder = Arc<dyn Fn(RendezvousEvent) + Send + Sync>;

@@ -1,12 +1,13 @@
-//! Rendezvous: an agreement on the members of a job and on their ranks.
+//! Rendezvous: how the members of a job find each other and agree on ranks.
 //!
-//! There are two entry points.
+//! There are two entry points:
 //!
-//! **Workers** pass an init-method URL and get a store, a rank and a
-//! world size ([`url`]). **Agents** pass the parameters of a backend and get a [`RendezvousInfo`]
-//! for each round ([`RendezvousBackend`]). A [`BackendRegistry`] holds the backends:
-//! [`StaticRendezvous`], which uses fixed ranks, and those of [`dynamic`] and [`etcd`], which allow
-//! nodes to join and leave.
+//! * **Workers** pass an init-method URL, and receive a store, a rank and a world size ([`url`]).
+//! * **Agents** pass the parameters of a backend, and receive a [`RendezvousInfo`] for each round
+//!   ([`RendezvousBackend`]).
+//!
+//! A [`BackendRegistry`] contains the backends. [`StaticRendezvous`] uses fixed ranks. The backends
+//! in [`dynamic`] and [`etcd`] allow nodes to join and leave.
 
 mod backend;
 mod bind;

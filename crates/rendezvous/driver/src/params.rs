@@ -1,61 +1,61 @@
-//! Configuration of a rendezvous backend.
+//! Parameters of a rendezvous backend.
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store::{Credentials, StorePolicy, TorchClients};
 
 use crate::{GroupStatus, Kept, Program, RendezvousConfig, RendezvousError};
 
-/// Backend, endpoint, run, number of nodes, and options of the backend.
+/// Backend name, endpoint, run id, number of nodes, and backend options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RendezvousParameters {
     /// Name of the backend (`--rdzv-backend`).
     pub backend: String,
-    /// Endpoint `host:port` as typed (`--rdzv-endpoint`).
+    /// Endpoint `host:port` as the user typed it (`--rdzv-endpoint`).
     pub endpoint: String,
-    /// Name of the run (`--rdzv-id`).
+    /// Id of the run (`--rdzv-id`).
     pub run_id: String,
     /// Minimum number of nodes.
     pub min_nodes: u32,
     /// Maximum number of nodes.
     pub max_nodes: u32,
-    /// Address of this node for other nodes; `None` detects it.
+    /// Address at which other nodes reach this node; `None` detects it.
     pub local_addr: Option<String>,
-    /// Program of the workers, to keep agents of other programs out.
+    /// Program that the workers run, which keeps agents of other programs out.
     ///
-    /// Only `c10d` with a store server of rdzv checks it.
+    /// Only `c10d` with an rdzv store server checks it.
     pub program: Option<Program>,
-    /// Credentials that this node presents, and demands from other nodes.
+    /// Credentials that this node presents, and requires from other nodes.
     ///
-    /// Default: none.
+    /// The default is none.
     pub credentials: Credentials,
     /// Clients of the workers' store that need no credentials.
     ///
-    /// Default [`TorchClients::Job`].
+    /// The default is [`TorchClients::Job`].
     pub torch_clients: TorchClients,
-    /// Other voters to ask for the coordinator of the job (`c10d`).
+    /// Other voters that this node can ask for the job's coordinator (`c10d`).
     ///
     /// This node asks them if the endpoint is on another machine, because the job may have
-    /// continued without that machine. Default: none.
+    /// continued without that machine. The default is none.
     pub known_voters: Vec<Endpoint>,
-    /// Sockets and notes for the agent that replaces this one (`c10d`).
+    /// Sockets and notes that outlive this agent, for its replacement (`c10d`).
     ///
-    /// Default: none.
+    /// The default is none.
     pub kept: Option<Kept>,
-    /// Storage for the status of the group (`c10d`), if anything reports it.
+    /// Shared status of the group (`c10d`), if anything reports it.
     ///
-    /// Default: none.
+    /// The default is none.
     pub group: Option<GroupStatus>,
-    /// `true` if the kernel kills this node's workers when the agent ends (`c10d`).
+    /// `true` if the kernel kills the workers when the agent exits (`c10d`).
     ///
-    /// The end of the agent's connection then proves to the coordinator that both have ended.
-    /// Default: `false`.
+    /// A closed connection then proves to the coordinator that both the agent and its workers have
+    /// exited. The default is `false`.
     pub ends_workers: bool,
-    /// Options of the backend (`--rdzv-conf`).
+    /// Backend options (`--rdzv-conf`).
     pub config: RendezvousConfig,
 }
 
 impl RendezvousParameters {
-    /// Checks the name of the backend and the numbers of nodes.
+    /// Creates parameters after checking the backend name and the numbers of nodes.
     pub fn new(
         backend: impl Into<String>,
         endpoint: impl Into<String>,
@@ -99,7 +99,7 @@ impl RendezvousParameters {
         })
     }
 
-    /// Returns the policy of the stores that this node hosts or connects to.
+    /// Returns the policy for the stores that this node hosts or connects to.
     pub fn store_policy(&self) -> Result<StorePolicy, RendezvousError> {
         Ok(StorePolicy {
             limits: self.config.store_limits()?,

@@ -1,4 +1,4 @@
-//! Names of the backends.
+//! Registry that maps backend names to their constructors.
 //!
 //! To add a backend, write a file with its constructor and add a line to
 //! [`BackendRegistry::with_defaults`].
@@ -16,14 +16,14 @@ use crate::{
     StaticRendezvous,
 };
 
-/// Constructor that makes a backend from its parameters.
+/// Function that creates a backend from its parameters.
 pub type BackendConstructor = Arc<
     dyn Fn(&RendezvousParameters) -> Result<Box<dyn RendezvousBackend>, RendezvousError>
         + Send
         + Sync,
 >;
 
-/// Backends by name.
+/// Rendezvous backends by name.
 #[derive(Default, Clone)]
 pub struct BackendRegistry {
     constructors: BTreeMap<String, BackendConstructor>,
@@ -37,7 +37,9 @@ impl fmt::Debug for BackendRegistry {
 }
 
 impl BackendRegistry {
-    /// Returns the built-in backends: `static`, `c10d`, `etcd` and `etcd-v2`.
+    /// Returns a registry with the built-in backends.
+    ///
+    /// They are `static`, `c10d`, `etcd` and `etcd-v2`.
     pub fn with_defaults() -> Self {
         let new_static: BackendConstructor =
             Arc::new(|parameters| Ok(Box::new(StaticRendezvous::from_parameters(parameters)?)));
@@ -56,10 +58,10 @@ impl BackendRegistry {
         }
     }
 
-    /// Adds a backend.
+    /// Registers a backend.
     ///
-    /// The same constructor can be added twice. A second constructor under the same name is an
-    /// error.
+    /// The same constructor can be registered twice. A different constructor under an existing name
+    /// is an error.
     pub fn register(
         &mut self,
         name: &str,
@@ -83,14 +85,14 @@ impl BackendRegistry {
         }
     }
 
-    /// `true` if a backend of that name exists.
+    /// Returns `true` if a backend with that name is registered.
     pub fn contains(&self, name: &str) -> bool {
         self.constructors.contains_key(name)
     }
 
     /// Returns the `--rdzv-conf` options of a built-in backend and of launchers.
     ///
-    /// `None` for a backend that the user registered, because its options are not known here.
+    /// Returns `None` for a backend that the user registered, because its options are unknown.
     pub fn options(&self, name: &str) -> Option<Vec<&'static str>> {
         let dynamic = |own: &[&'static str]| [&NAMES, &OF_LAUNCHER[..], own].concat();
         match name {
@@ -101,7 +103,7 @@ impl BackendRegistry {
         }
     }
 
-    /// Makes the backend that the parameters name.
+    /// Creates the backend that the parameters specify.
     pub fn create(
         &self,
         parameters: &RendezvousParameters,
@@ -123,9 +125,9 @@ impl BackendRegistry {
         Ok(backend)
     }
 
-    /// Makes a backend that records its events as torchelastic does.
+    /// Creates a backend that records its events in the same way as torchelastic.
     ///
-    /// The recorder also receives the error if the backend cannot be made.
+    /// If the backend cannot be created, the recorder receives that error too.
     pub fn create_recorded(
         &self,
         parameters: &RendezvousParameters,

@@ -1,6 +1,7 @@
 //! Failures of this node's workers, of other nodes and of the agent.
 //!
-//! At the end of a run they lead to a verdict: the first failure, its cause, and its consequences.
+//! At the end of a run, this module derives a verdict from them. The verdict contains the first
+//! failure, its cause, and its consequences.
 //!
 //! ```text
 //!   exits and evidence of workers ──► Failure × n ─┐
@@ -29,32 +30,32 @@ use crate::worker::WorkerIdentity;
 use crate::{AgentConfig, AgentError, Outcome, Verdict, host};
 use lost_node::LostNode;
 
-/// Number of SIGKILL, the same on all architectures.
+/// Signal number of SIGKILL, which is the same on all architectures.
 const KILL: i32 = 9;
 
-/// Maximum size, in bytes, of a failure that this node sends to other nodes.
+/// Maximum size, in bytes, of a failure report to other nodes.
 const MOST_ANNOUNCED: usize = 3_500;
 
 /// Failure on another node.
 #[derive(Debug)]
 struct PeerFailure {
     failure: Failure,
-    /// Time of the failure, by the clock of this node.
+    /// Time of the failure on the clock of this node.
     at: Wall,
 }
 
-/// Collection of all known failures, from which the verdict follows.
+/// All known failures, from which the verdict is derived.
 #[derive(Debug)]
 pub(crate) struct FailureAnalysis {
     role: String,
     group_rank: GroupRank,
     /// Worker that could not be started.
     not_started: Option<WorkerIdentity>,
-    /// Failure with which another node ended the run.
+    /// Failure that another node reported when it stopped the run.
     peer_failure: Option<PeerFailure>,
     /// Node that was lost; no round has been formed since.
     lost_node: Option<LostNode>,
-    /// Workers of the attempt that ended without a signal of the agent, in order.
+    /// Workers that exited in this attempt without the agent's signal, in order.
     exits: Vec<WorkerExit>,
     /// Workers of the attempt that were found to hang.
     unhealthy: Vec<LocalRank>,
@@ -197,8 +198,8 @@ impl FailureAnalysis {
         Some(failure)
     }
 
-    /// Returns the text that other nodes receive about a failure here.
-    /// It consists of a sentence and the record.
+    /// Returns the text about a failure on this node, for the other nodes.
+    /// It consists of a sentence and the record of the failure.
     pub(crate) fn announcement(
         &self,
         now: Wall,
@@ -211,7 +212,7 @@ impl FailureAnalysis {
         })
     }
 
-    /// Returns the same for workers that hang and will be stopped.
+    /// Returns the same text for workers that hang and will be stopped.
     pub(crate) fn hang_announcement(
         &self,
         now: Wall,
@@ -229,8 +230,9 @@ impl FailureAnalysis {
         }
     }
 
-    /// Returns the text that other nodes receive when the run ends here.
-    /// It consists of `text`, or a sentence about the worker that failed first, and the record.
+    /// Returns the text that other nodes receive when this node ends the run.
+    /// The text is `text`, or a sentence about the worker that failed first. If the first failure
+    /// of the job was on this node, the record of that failure is included.
     pub(crate) fn final_announcement(
         now: Wall,
         outcome: &Outcome,
@@ -275,7 +277,7 @@ fn root_cause(outcome: &Outcome) -> Option<&Failure> {
     }
 }
 
-/// Returns one sentence about workers that hang.
+/// Returns a sentence that names the workers that hang.
 pub(crate) fn hang_sentence(hanging: &[LocalRank], workers: &impl Supervisor) -> String {
     let sentences: Vec<String> = hanging
         .iter()

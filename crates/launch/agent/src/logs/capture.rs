@@ -1,7 +1,7 @@
-//! Capture of stderr.
+//! Capture of workers' stderr.
 //!
-//! It copies the output of workers to the agent's own stderr and retains the end of the output for
-//! the report of a failure.
+//! This module copies stderr to the agent's own stderr, and retains the end of it for the failure
+//! report.
 //!
 //! A worker whose stderr is neither redirected nor teed shares the agent's stderr. If that is a
 //! terminal, the worker inherits it or gets a separate pseudo-terminal, because workers check for a
@@ -84,17 +84,17 @@ impl Tails {
     }
 }
 
-/// Command of the agent to the thread.
+/// Command that the agent sends to the copying thread.
 enum Command {
     Add(LocalRank, Arc<OwnedFd>),
-    /// Dropped once all output until now has been copied.
+    /// Dropped once all output received before this command has been copied.
     Drain(Box<dyn Send>),
 }
 
-/// Interface of the agent.
+/// Handle to the copying thread, for the agent.
 #[derive(Debug, Default)]
 pub(crate) struct StderrCapture {
-    /// Sender to the thread, which ends when this is dropped.
+    /// Sender for commands. Dropping it makes the thread exit.
     thread: Option<Sender<Command>>,
     tails: Tails,
     /// Terminals among the workers' streams.

@@ -1,4 +1,4 @@
-//! Stdout and stderr of this process, for all its writers.
+//! Standard output and standard error of this process, for all its writers.
 //!
 //! Writers write whole lines, and never into the middle of another writer's line. Only this module
 //! knows whether the cursor is in a line that a worker has not finished. Other processes may write
@@ -19,17 +19,17 @@ use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
 use super::line_assembler::Piece;
 
-/// One of the two standard streams.
+/// Output stream of this process: standard output or standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
-    /// The agent's stdout.
+    /// Standard output of the agent.
     Stdout,
-    /// The agent's stderr.
+    /// Standard error of the agent.
     Stderr,
 }
 
 impl Target {
-    /// Returns the name of the stream in messages.
+    /// Returns the name of the stream for use in messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -104,7 +104,7 @@ impl Batch {
     }
 }
 
-/// The two streams of this process.
+/// The two output streams of this process.
 #[derive(Debug)]
 pub(super) struct Console {
     stdout: Mutex<Cursor>,
@@ -310,10 +310,10 @@ pub(super) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errn
 }
 
 /// Writes whole lines of this program to stderr, between the workers' lines.
-/// Such lines are log lines, events and the failure report. They wait for the reader of stderr as
-/// any write does.
+/// The lines are log lines, events and the failure report. The call blocks if the reader of stderr
+/// is slow, as for any write.
 pub fn write_own_lines(lines: &[u8]) {
-    // Output of the program itself on stdout comes first.
+    // Lines that the program has printed to stdout come first.
     let _ = io::stdout().flush();
     Console::get().write_own(Target::Stderr, lines);
 }

@@ -1,4 +1,4 @@
-//! Reader of one log file that is copied to the console.
+//! Reader for one log file that is copied to the console.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,37 +9,37 @@ use super::filter::Filter;
 use super::line_assembler::LineAssembler;
 use super::output::{LogStream, Output};
 
-/// Time that the beginning of a line is buffered.
+/// Time for which an incomplete line is buffered.
 const HOLD: Duration = Duration::from_millis(150);
 
-/// Limit on how long other streams wait for the end of a long line.
-/// Such a line is too long to be buffered.
+/// Maximum time that other streams wait for the end of a long line.
+/// A long line is one that does not fit in the buffer.
 const LONG_LINE: Duration = Duration::from_millis(500);
 
-/// Log file that is copied.
+/// Log file that is being copied to the console.
 #[derive(Debug)]
 pub(super) struct LogReader {
-    /// Path, for the watch on the file.
+    /// Path of the file, for the file-system watch.
     pub(super) path: PathBuf,
-    /// File that was opened for reading at its beginning.
+    /// The log file, open for reading from its beginning.
     pub(super) file: File,
     offset: u64,
     pub(super) stream: LogStream,
     lines: LineAssembler,
     filter: Filter,
-    /// Time at which the buffered beginning of a line is flushed.
+    /// Time at which the buffered part of an incomplete line is flushed.
     pub(super) flush_at: Option<Instant>,
     /// Time at which a line that was too long to be buffered began on the console.
     long_since: Option<Instant>,
     last_read: Instant,
-    /// `true` if all writers have ended, so the end of the file is final.
+    /// `true` if all writers have exited, so that the end of the file is final.
     pub(super) last_round: bool,
     /// `true` if there may be something to read.
     pub(super) ready: bool,
 }
 
 impl LogReader {
-    /// Opens the file at this path; copies nothing yet.
+    /// Opens the file at this path. Nothing is copied yet.
     pub(super) fn open(path: &Path, stream: LogStream, filter: Filter) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Output of all workers of a run, as the agent sees it.
+//! Output of all workers in a run, as the agent sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -42,7 +42,7 @@ enum Destination {
     Retained,
 }
 
-/// Output of all workers of a run.
+/// Output of all workers in a run.
 #[derive(Debug)]
 pub(crate) struct Logs {
     plan: LogPlan,
@@ -228,13 +228,13 @@ impl Logs {
         Ok(self.thread.as_mut().expect("it was started just now"))
     }
 
-    /// Records a worker that failed without a signal of the agent.
+    /// Records a worker that failed without a signal from the agent.
     /// Its retained output will be copied to the console.
     pub(crate) fn worker_failed(&mut self, local_rank: LocalRank) {
         self.failed.insert(local_rank);
     }
 
-    /// Handles the end of all writers of this attempt's files.
+    /// Finishes this attempt's files after every process has closed them.
     pub(crate) fn writers_are_gone(&mut self) {
         if self.thread.is_none() {
             return;

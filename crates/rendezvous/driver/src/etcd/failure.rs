@@ -1,4 +1,4 @@
-//! Failures of requests to etcd, with texts for users, and limits of retries.
+//! Failures of requests to etcd, with error texts, and limits on retries.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::RendezvousError;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Failure of a request, after its last attempt.
+/// Failure of a request after the last attempt.
 #[derive(Debug, Error)]
 #[error("{operation} key '{key}': {cause} at {place} after {:.1} s", .elapsed.as_secs_f64())]
 pub(crate) struct Failure {
@@ -29,10 +29,10 @@ pub(crate) struct Failure {
     pub(crate) cause: Cause,
 }
 
-/// Maximum number of bytes of a server text in a message.
+/// Maximum number of bytes of a server's text that a message shows.
 const SHOWN: usize = 512;
 
-/// Shortens and escapes a text of the server for a message.
+/// Shortens and escapes a text from the server for use in a message.
 pub(crate) fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN);
     let start = escape(&text[..end]);
@@ -43,37 +43,37 @@ pub(crate) fn shown(text: &str) -> String {
     }
 }
 
-/// Cause of one failed attempt.
+/// Cause of a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Cause {
-    /// No server answers, or the server cannot serve requests now.
+    /// No server answered, or the server cannot serve requests at the moment.
     ///
-    /// A retry may help.
+    /// A retry may succeed.
     #[error("no answer ({reason})")]
     Away {
         /// Error of the last attempt.
         reason: String,
-        /// `true` if the server may nevertheless have executed the request.
+        /// `true` if the server may have executed the request anyway.
         maybe_done: bool,
     },
-    /// The endpoint belongs to another kind of server.
+    /// The endpoint belongs to a different kind of server.
     #[error("what answers is not an etcd server ({0})")]
     NotEtcd(String),
-    /// The answer exceeds the size limit.
+    /// The answer exceeds the maximum size.
     #[error("the answer is longer than {0}, the most that is accepted")]
     TooLong(String),
-    /// The server rejected a valid request.
+    /// The server processed the request but rejected it.
     #[error("etcd refuses: {message}")]
     Refused {
         /// gRPC status code.
         code: i64,
-        /// Message of the server.
+        /// Error message from the server.
         message: String,
     },
 }
 
 impl Cause {
-    /// Returns a cause that a retry may remove.
+    /// Creates a cause after which a retry may succeed.
     ///
     /// `maybe_done` is `true` if the server may have executed the request.
     pub(crate) fn away(reason: impl Into<String>, maybe_done: bool) -> Self {
@@ -81,7 +81,7 @@ impl Cause {
         Self::Away { reason, maybe_done }
     }
 
-    /// `true` if the same request may succeed later.
+    /// Returns `true` if the same request may succeed later.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, Self::Away { .. })
     }
@@ -142,7 +142,7 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// Timer for the retries of a request: time limit and pauses.
+/// Timer for the retries of one request: its time limit and its backoff.
 #[derive(Debug)]
 pub(crate) struct Retry {
     started: Instant,
@@ -151,7 +151,7 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// Starts a timer with the given limit.
+    /// Starts a timer with this time limit.
     pub(crate) fn within(limit: Duration) -> Self {
         Self {
             started: Instant::now(),
@@ -170,7 +170,7 @@ impl Retry {
         self.limit.saturating_sub(self.elapsed())
     }
 
-    /// Returns the pause before the next attempt; `None` after the time limit.
+    /// Returns the backoff before the next attempt, or `None` after the time limit.
     pub(crate) fn pause(&mut self) -> Option<Duration> {
         let pause = backoff(self.attempt, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         self.attempt = self.attempt.saturating_add(1);

@@ -1,9 +1,9 @@
-//! HTTP client for one etcd server, with complete answers and endless ones.
+//! HTTP client for one etcd server, with support for streamed answers.
 //!
-//! [`Client::repeat`] repeats a request while the server is away. The clones of a [`Client`] keep
-//! and share its connections. An endless answer has a separate connection. The client ignores the
-//! proxies that the environment names, because etcd is inside the cluster. The calls of the API are
-//! in `v3.rs`.
+//! [`Client::repeat`] retries a request while the server is unavailable. The clones of a [`Client`]
+//! share its connections and keep them alive. A streamed answer uses a separate connection. The
+//! client ignores the proxies in the environment, because etcd is inside the cluster. `v3.rs`
+//! contains the API calls.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -25,53 +25,53 @@ use super::failure::{Cause, Failure, Retry};
 use super::options::{EtcdOptions, TlsFiles};
 use crate::RendezvousError;
 
-/// Maximum number of bytes of one answer, or of one line of an endless one.
+/// Maximum size of an answer, or of one line of a streamed answer, in bytes.
 const LONGEST_ANSWER: u64 = MAX_REPLY_BYTES as u64;
 
-/// Maximum number of objects, lists and their parts in one answer.
+/// Maximum number of objects, lists and their elements in one answer.
 ///
-/// In JSON, each may have only two characters. In memory, each is much larger.
+/// In JSON, each may take only two characters. In memory, each takes much more.
 const MOST_PARTS: usize = 1 << 20;
 
-/// Time limit to open a connection.
+/// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit of one attempt.
+/// Timeout for one attempt.
 ///
-/// etcd itself stops after 7 s when it has no leader.
+/// etcd itself fails a request after 7 s if it has no leader.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
-/// Time without data after which a connection counts as dead and is replaced.
+/// Time without data after which a connection is considered dead and replaced.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
-/// Number of disconnections without an answer that prove a foreign protocol.
+/// Number of disconnections without an answer that indicate another protocol.
 const HANG_UPS: u32 = 5;
 
-/// Client of one server.
+/// HTTP client for one server.
 ///
-/// Clones share connections, and [`Client::close`] ends all.
+/// Clones share their connections, and [`Client::close`] closes all of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     agent: Agent,
     /// Scheme, host and port.
     base: String,
     place: String,
-    /// Time for which requests are retried while the server is away.
+    /// Time for which requests are retried while the server is unavailable.
     limit: Duration,
     addresses: Vec<SocketAddr>,
     closed: Arc<Closed>,
     met: Arc<Met>,
 }
 
-/// Answers and disconnections of the server until now.
+/// Answers and disconnections that the client has received from the server.
 #[derive(Debug, Default)]
 struct Met {
     answered: AtomicBool,
-    /// Number of times that the server has disconnected without an answer.
+    /// Number of times that the server closed the connection without an answer.
     hung_up: AtomicU32,
 }
 
-/// Flag for a closed client, with the signal for waiting threads.
+/// Flag that the client is closed, and a condition variable for waiters.
 #[derive(Debug, Default)]
 struct Closed {
     closed: Mutex<bool>,
@@ -81,7 +81,7 @@ struct Closed {
 impl Client {
     /// Creates a client without connecting.
     ///
-    /// Resolves the host's name, for messages only.
+    /// Resolves the host name, but only for use in messages.
     pub(crate) fn new(options: &EtcdOptions) -> Result<Self, RendezvousError> {
         let mut config = Agent::config_builder()
             .proxy(None)
@@ -114,7 +114,7 @@ impl Client {
         })
     }
 
-    /// Returns a client of the same server with separate connections and end.
+    /// Returns a client for the same server that is closed separately.
     pub(crate) fn separate(&self) -> Self {
         Self {
             agent: self.agent.config().clone().into(),
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Returns a separate client that stops retrying after `limit`.
+    /// Returns a separate client that retries for at most `limit`.
     pub(crate) fn with_limit(&self, limit: Duration) -> Self {
         Self {
             limit,
@@ -136,12 +136,12 @@ impl Client {
         self.limit
     }
 
-    /// Returns the server's name for errors, with its numeric address if known.
+    /// Returns the server's name for use in errors, with its address if known.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
-    /// Returns the local address of a connection to the server.
+    /// Returns the local address of the connection to the server.
     pub(crate) fn local_address(&self) -> Option<IpAddr> {
         let addresses = self.addresses.iter();
         addresses
@@ -149,7 +149,7 @@ impl Client {
             .find_map(|address| local_address(address).ok())
     }
 
-    /// Repeats `attempt` until it returns an answer, or the time limit has passed.
+    /// Calls `attempt` until it returns an answer, or the time limit has passed.
     ///
     /// The `bool` is `true` if the server may have executed an earlier attempt whose answer was
     /// lost.
@@ -162,7 +162,7 @@ impl Client {
         let mut retry = Retry::within(self.limit);
         let mut repeated = false;
         loop {
-            // The first attempt happens even if almost no time is left.
+            // The first attempt is made even if almost no time is left.
             let limit = retry.left().clamp(Duration::from_millis(100), ATTEMPT);
             let cause = match attempt(limit) {
                 Ok(answer) => return Ok((answer, repeated)),
@@ -179,10 +179,10 @@ impl Client {
         }
     }
 
-    /// Sends a request and reads the complete answer, all within `limit`.
+    /// Sends a request and reads the complete answer within `limit`.
     ///
-    /// `path` includes the escaped query. A request with a `body`, which is JSON, is a POST. A
-    /// request without a body is a GET.
+    /// `path` includes the escaped query. The request is a POST if it has a `body` in JSON, and a
+    /// GET otherwise.
     pub(crate) fn send(
         &self,
         path: &str,
@@ -212,9 +212,9 @@ impl Client {
         Ok(response.map(|_| body))
     }
 
-    /// Sends a JSON body and returns the lines of the answer as they arrive.
+    /// Sends a JSON body, and returns the lines of the answer as they arrive.
     ///
-    /// A read fails after [`SILENCE`] without data. The whole exchange lasts at most `limit`.
+    /// A read fails after [`SILENCE`] without data. The whole exchange takes at most `limit`.
     pub(crate) fn stream(
         &self,
         path: &str,
@@ -234,17 +234,19 @@ impl Client {
         Ok(Lines { status, reader })
     }
 
-    /// Ends all running requests of this client and its clones, and later ones.
+    /// Aborts all running and later requests of this client and its clones.
     ///
-    /// The requests may run in any thread. A connection attempt is not interrupted, but it has a
-    /// time limit.
+    /// The requests may run on any thread. A connection attempt is not aborted, but it has a
+    /// timeout.
     pub(crate) fn close(&self) {
         *self.closed.closed.lock() = true;
         self.closed.changed.notify_all();
         self.agent.clone().shutdown();
     }
 
-    /// Sleeps before the next attempt; `true` immediately on a closed client.
+    /// Waits before the next attempt, unless the client is or becomes closed.
+    ///
+    /// Returns `true` if the client is closed.
     pub(crate) fn pause(&self, pause: Duration) -> bool {
         let closed = self.closed.closed.lock();
         let changed = &self.closed.changed;
@@ -294,7 +296,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Reads the next line, without its end; `None` at the end of the answer.
+    /// Returns the next line without its terminator, or `None` at the end.
     pub(crate) fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut line = Vec::new();
         let read = self
@@ -311,7 +313,7 @@ impl Lines {
     }
 }
 
-/// Parses JSON; on failure, the error is the reason.
+/// Parses JSON. The error describes why the input is invalid.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Cause> {
     let parts = body
         .iter()
@@ -322,12 +324,12 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Cause> {
     serde_json::from_slice(body).map_err(|error| Cause::NotEtcd(error.to_string()))
 }
 
-/// Returns the cause of an answer that exceeds [`LONGEST_ANSWER`].
+/// Returns the cause for an answer that exceeds [`LONGEST_ANSWER`].
 pub(super) fn too_long() -> Cause {
     Cause::TooLong(format!("{LONGEST_ANSWER} bytes"))
 }
 
-/// `true` if a read of [`Lines`] failed only because no data arrived in time.
+/// Returns `true` if a read of [`Lines`] failed only because it timed out.
 pub(crate) fn is_silence(error: &io::Error) -> bool {
     match error
         .get_ref()
@@ -338,7 +340,7 @@ pub(crate) fn is_silence(error: &io::Error) -> bool {
     }
 }
 
-/// Converts an error of the HTTP client into a cause.
+/// Converts an error from the HTTP client into a cause.
 fn cause(error: &Error) -> Cause {
     let away = |maybe_done| Cause::away(error.to_string(), maybe_done);
     match error {

@@ -1,17 +1,17 @@
 //! Rendezvous over etcd: the state outlives every agent, and no agent hosts it.
 //!
-//! The backend `etcd` speaks the v3 API through the JSON gateway of an etcd server. The gateway is
-//! beside the gRPC port (etcd 3.4 and later, on by default). etcd has three advantages over a store
-//! that an agent hosts:
+//! The backend `etcd` uses the v3 API through the JSON gateway of an etcd server. The gateway uses
+//! the same port as gRPC (etcd 3.4 and later, enabled by default). etcd has three advantages over a
+//! store that an agent hosts:
 //!
-//! * A lease per node: the server's clock alone decides when a node has ended.
-//! * A watch, so that no node polls.
-//! * A state that survives the loss of any agent, and a restart of the server during a round.
+//! * Each node has a lease: the server's clock alone decides when a node is lost.
+//! * Nodes use a watch, so no node polls.
+//! * The state survives the loss of any agent, and a restart of the server during a round.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `backend` | the two backends: they combine the modules below for one node |
-//! | `options` | options about the server in `--rdzv-endpoint` and `--rdzv-conf` |
+//! | `options` | options for the server in `--rdzv-endpoint` and `--rdzv-conf` |
 //! | `layout` | the keys of a run, and when etcd deletes them |
 //! | `state`, `leases` | the state of a run, and its live nodes |
 //! | `watch` | the thread that follows the changes of a run |
@@ -19,7 +19,7 @@
 //! | `v3`, `wire` | the v3 API: requests with retries, and their JSON |
 //! | `torchrun` | the refusal of a run that agents of torchrun use through the v2 API |
 //! | `failure` | the causes of a failed request, and the limits of retries |
-//! | `http` | one request with one answer, or with an endless answer |
+//! | `http` | one request with a complete or a streamed answer |
 
 mod backend;
 pub(crate) mod failure;

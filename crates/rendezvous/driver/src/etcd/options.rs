@@ -1,4 +1,4 @@
-//! Options of an etcd server in `--rdzv-endpoint` and `--rdzv-conf`.
+//! Options for an etcd server in `--rdzv-endpoint` and `--rdzv-conf`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,62 +10,62 @@ use crate::{RendezvousConfig, RendezvousError, RendezvousParameters};
 /// Default client port of etcd.
 const DEFAULT_PORT: u16 = 2379;
 
-/// Default time for which the server may be away.
+/// Default time for which requests are retried while the server is unavailable.
 const DEFAULT_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Default prefix of the keys of all runs.
+/// Default prefix for the keys of all runs.
 ///
 /// torchelastic uses the same prefix, but its keys are in the key space of the v2 API.
 const DEFAULT_PREFIX: &str = "/torchelastic/p2p";
 
 /// Default time to live of a node's lease.
 ///
-/// It is short, so that the others continue soon after a node was killed. It is long enough for a
-/// node that is only busy, or whose machine stalls for a moment.
+/// It is short, so that the other nodes continue soon after a node was killed. It is long enough
+/// for a node that is merely busy, or whose machine stalls briefly.
 const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(5);
 
 /// Minimum time to live that etcd grants.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 
-/// Endpoint of an etcd server and properties of the connection.
+/// Endpoint of an etcd server, and how to connect to it.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
 /// | `protocol` | `http` | `http` or `https` |
 /// | `cert`, `key` (`ssl_cert`, `ssl_cert_key`) | none | PEM files that identify this client |
 /// | `cacert` (`ca_cert`) | the usual authorities | PEM file to verify the server |
-/// | `read_timeout` | 60 s | time for which the server may be away before an operation fails |
+/// | `read_timeout` | 60 s | time that the server may be unavailable before an operation fails |
 /// | `etcd_prefix` | `/torchelastic/p2p` | prefix of the keys of all runs |
 /// | `lease_ttl` | 5 s, or the heartbeat limit if shorter | time without a renewal until a node is lost; at least 2 s |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdOptions {
     /// Host and port.
     pub endpoint: Endpoint,
-    /// Certificates of a TLS connection; `None` uses plain HTTP.
+    /// Certificates for a TLS connection; `None` uses plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Time for which the server may be away before an operation fails.
+    /// Time that the server may be unavailable before an operation fails.
     pub read_timeout: Duration,
     /// Prefix of the keys of all runs.
     pub prefix: String,
-    /// Time after its last renewal after which a node counts as lost.
+    /// Time without a renewal of its lease after which a node counts as lost.
     ///
-    /// The node renews its lease four times as often, from a separate thread. etcd checks for
-    /// expired leases twice a second, and grants at least 2 s. While etcd is away, no lease
-    /// expires.
+    /// The node renews its lease four times within this time, from a separate thread. etcd checks
+    /// for expired leases twice a second, and grants at least 2 s. No lease expires while etcd is
+    /// unavailable.
     pub lease_time_to_live: Duration,
 }
 
-/// PEM files of a TLS connection.
+/// PEM files for a TLS connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsFiles {
-    /// Certificate of this client and its private key, if the server requires them.
+    /// Certificate and private key of this client, if the server requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Authority of the server's certificate; `None` accepts the usual ones.
+    /// Authority that signed the server's certificate; `None` uses the usual ones.
     pub authority: Option<PathBuf>,
 }
 
 impl EtcdOptions {
-    /// Returns the options of a server without TLS, with default times.
+    /// Creates options for a server without TLS, with the default times.
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
@@ -76,7 +76,7 @@ impl EtcdOptions {
         }
     }
 
-    /// Reads the endpoint and the options of either torchelastic backend.
+    /// Reads the endpoint and the options of either etcd backend of torchelastic.
     pub fn from_parameters(parameters: &RendezvousParameters) -> Result<Self, RendezvousError> {
         let endpoint = Endpoint::parse(&parameters.endpoint, DEFAULT_PORT)
             .map_err(|error: EndpointError| RendezvousError::Argument(error.to_string()))?;
@@ -98,7 +98,7 @@ impl EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Limits the time to live to `most`, but at least to what etcd grants.
+    /// Limits the time to live to `most`, but not below the minimum of etcd.
     pub(crate) fn shorten_lease(&mut self, most: Duration) {
         let life = self.lease_time_to_live.min(most);
         self.lease_time_to_live = life.max(SHORTEST_LEASE);

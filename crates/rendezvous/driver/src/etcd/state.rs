@@ -1,4 +1,4 @@
-//! State of a run in etcd.
+//! State of a run, stored in etcd.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use crate::dynamic::shared::{SharedState, Token, Written};
 
 /// State of one run, shared through etcd's v3 API.
 ///
-/// A drop ends its watch and its leases. The agents' stores that it has returned live on.
+/// Dropping it stops its watch and its leases. The agents' stores that it has returned remain
+/// usable.
 #[derive(Debug)]
 pub struct EtcdState {
     client: Client,
     layout: Layout,
-    /// Watch of the run.
+    /// Watch on the run.
     ///
-    /// It is the first field to be dropped, because it uses the leases.
+    /// This field is dropped first, because the watch uses the leases.
     watch: Option<Watch>,
     leases: Arc<Leases>,
     /// Time to live of a node's lease.
     life: Duration,
-    /// Random identifier of this node, written to notify the others.
+    /// Random identifier of this node, which it writes to notify the others.
     writer: String,
     /// Name of the backend.
     name: &'static str,
-    /// Run whose use by torchrun agents is still unchecked (`etcd-v2` only).
+    /// Run that was not checked yet for use by torchrun agents (`etcd-v2` only).
     unchecked: Option<RunId>,
 }
 
@@ -46,12 +47,12 @@ impl EtcdState {
     /// Name of the backend.
     pub const NAME: &'static str = "etcd";
 
-    /// Name of torchrun's backend for the v2 API; here it uses the v3 API, too.
+    /// Name of torchrun's v2 API backend. rdzv uses the v3 API for it too.
     pub const V2_NAME: &'static str = "etcd-v2";
 
     /// Opens the state of a run on a server.
     ///
-    /// This resolves the name of the server. The first request follows with the first call.
+    /// This function resolves the server's name. The first method call sends the first request.
     pub fn open(options: &EtcdOptions, run_id: &RunId) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let layout = Layout::new(&options.prefix, run_id);
@@ -68,7 +69,7 @@ impl EtcdState {
         })
     }
 
-    /// Turns this into the state of `etcd-v2`: the node refuses a run of torchrun.
+    /// Turns this state into one for `etcd-v2`, which rejects a run of torchrun.
     pub(super) fn in_place_of_v2(mut self, run_id: &RunId) -> Self {
         self.name = Self::V2_NAME;
         self.unchecked = Some(run_id.clone());

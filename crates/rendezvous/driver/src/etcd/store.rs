@@ -1,11 +1,11 @@
-//! Store in etcd: a folder of keys, with unchanged keys and values.
+//! Store in etcd: a folder of keys. Keys and values are stored unchanged.
 //!
 //! An operation that computes a value from the old one (`add`, `append`, `compare_set`) reads the
-//! value, and writes if no other client has written in between. The same transaction records the
-//! number of the operation. An operation that is repeated because its answer was lost therefore
-//! counts once.
+//! value, and writes only if no other client has written since. The same transaction records the
+//! number of the operation. An operation that is retried because its answer was lost therefore
+//! takes effect only once.
 //!
-//! etcd accepts 1.5 MiB in one request by default. Queues are not supported.
+//! By default, etcd accepts requests of up to 1.5 MiB. Queues are not supported.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,17 +28,17 @@ use crate::RendezvousError;
 /// Number of operations in one transaction, below etcd's limit of 128.
 const OPERATIONS: usize = 100;
 
-/// Default timeout of operations that wait.
+/// Default timeout for operations that wait.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Maximum number of bytes of a value in an error.
+/// Maximum number of bytes of a value that an error shows.
 const SHOWN: usize = 32;
 
-/// Folder of keys with leases on an etcd server.
+/// Store that keeps its keys in one folder of an etcd server, with leases.
 pub struct EtcdStore {
     client: Client,
     leases: Arc<Leases>,
-    /// Name of the folder, with a slash at the end.
+    /// Name of the folder, with a trailing slash.
     folder: String,
     /// Key that records the last operation of this handle.
     applied: String,
@@ -50,9 +50,9 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Opens the store in `folder` on a server, which need not run yet.
+    /// Opens the store in `folder` on a server, which need not be running yet.
     ///
-    /// A slash joins the prefix of the options and `folder`.
+    /// The full name is the prefix from the options, a slash, and `folder`.
     pub fn open(options: &EtcdOptions, folder: &str) -> Result<Self, RendezvousError> {
         let client = Client::new(options)?;
         let leases = Leases::new(client.clone(), options.lease_time_to_live)?;
@@ -61,7 +61,7 @@ impl EtcdStore {
         Ok(Self::new(&client, Arc::new(leases), &folder))
     }
 
-    /// Opens the store in `folder`, which ends with a slash.
+    /// Opens the store in `folder`, which must have a trailing slash.
     ///
     /// The store uses separate connections.
     pub(super) fn new(client: &Client, leases: Arc<Leases>, folder: &str) -> Self {

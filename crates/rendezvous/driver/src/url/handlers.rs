@@ -1,8 +1,8 @@
-//! Handlers of the URLs `tcp://`, `env://` and `file://`.
+//! Handlers for the URLs `tcp://`, `env://` and `file://`.
 //!
-//! Their forms are `tcp://host:port?rank=R&world_size=N`, `env://` and
-//! `file:///path?rank=R&world_size=N`. `env://` takes all values from the environment, as a
-//! launcher sets it.
+//! Their formats are `tcp://host:port?rank=R&world_size=N`, `env://` and
+//! `file:///path?rank=R&world_size=N`. `env://` reads all values from environment variables that a
+//! launcher sets.
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
@@ -14,18 +14,19 @@ use super::{Joined, Opened, Url, UrlOptions, wrong};
 use crate::bind::loopback;
 use crate::{Environment, RendezvousError};
 
-/// Handler of the URLs of one scheme.
+/// Handler for the URLs with one scheme.
 ///
-/// Every closure `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` is a handler.
+/// Every closure `Fn(&Url, &UrlOptions) -> Result<Joined, RendezvousError>` implements this trait.
 pub trait UrlHandler: Send + Sync {
-    /// Joins the job, and returns its store, the rank and the world size.
+    /// Joins the job, and returns its store with this worker's rank and world size.
     fn join(&self, url: &Url, options: &UrlOptions) -> Result<Joined, RendezvousError>;
 
     /// Opens the store without waiting for other workers.
     ///
-    /// This is for groups that find their members themselves.
+    /// This method is for groups that find their members themselves.
     ///
-    /// The query needs `rank`. `world_size` is optional, and names the final number of workers.
+    /// The query must contain `rank`. `world_size` is optional, and specifies the final number of
+    /// workers.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "the rendezvous handler for {}:// cannot open a store without waiting for all workers; \
@@ -36,7 +37,7 @@ pub trait UrlHandler: Send + Sync {
 
     /// Joins the next round of the same rendezvous.
     ///
-    /// The built-in handlers refuse this, because they cannot distinguish rounds.
+    /// The built-in handlers return an error, because they cannot distinguish rounds.
     fn join_again(&self, url: &Url, _options: &UrlOptions) -> Result<Joined, RendezvousError> {
         Err(RendezvousError::Argument(format!(
             "Unable to perform re-rendezvous using {}:// method",
@@ -54,7 +55,7 @@ where
     }
 }
 
-/// Handler of `tcp://`.
+/// Handler for `tcp://`.
 #[derive(Debug, Clone, Copy)]
 pub struct TcpHandler;
 
@@ -89,7 +90,7 @@ fn rank(url: &Url) -> Result<Rank, RendezvousError> {
         .ok_or_else(|| wrong(&url.scheme, "rank parameter missing"))
 }
 
-/// Reads both numbers, after checking that both are present.
+/// Reads both numbers, after checking that the URL contains both.
 fn rank_and_world_size(url: &Url) -> Result<(Rank, u32), RendezvousError> {
     let missing = |what: &str| wrong(&url.scheme, &format!("{what} parameter missing"));
     if !url.query.contains_key("rank") {
@@ -108,7 +109,7 @@ fn host(url: &Url) -> Result<String, RendezvousError> {
     host.ok_or_else(|| RendezvousError::argument("hostname cannot be None"))
 }
 
-/// Handler of `env://`. Values in the query override the environment.
+/// Handler for `env://`. Values in the query override environment variables.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvHandler;
 
@@ -165,7 +166,7 @@ fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
     Ok(Endpoint { host, port })
 }
 
-/// Handler of `file://`. It ignores a host in the URL and uses only the path.
+/// Handler for `file://`. It uses only the path and ignores a host in the URL.
 #[derive(Debug, Clone, Copy)]
 pub struct FileHandler;
 
@@ -205,11 +206,11 @@ fn path(url: &Url) -> Result<&str, RendezvousError> {
     }
 }
 
-/// Connects a worker to the store at `endpoint`, and hosts it if necessary.
+/// Connects a worker to the store at `endpoint`, hosting it if necessary.
 ///
-/// If the agent hosts a store at exactly this endpoint, all workers are its clients. Otherwise rank
-/// 0 hosts the store. With a `world_size`, rank 0 also waits until all workers have joined. Several
-/// masters in one process share one server.
+/// If the agent hosts a store at exactly this endpoint, all workers are its clients. Otherwise the
+/// worker with rank 0 hosts the store. With a `world_size`, rank 0 also waits until all workers
+/// have joined. Several masters in one process share one server.
 fn connect(
     endpoint: &Endpoint,
     rank: Rank,

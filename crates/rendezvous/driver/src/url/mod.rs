@@ -1,11 +1,11 @@
-//! Init-method URLs: each gives a store, a rank and a world size.
+//! Init-method URLs, which provide a store, a rank and a world size.
 //!
-//! | URL | store | rank and world size |
+//! | URL | store | source of rank and world size |
 //! |---|---|---|
 //! | `env://` | TCP, at `MASTER_ADDR`:`MASTER_PORT` | query, or `RANK` and `WORLD_SIZE` |
 //! | `tcp://host:port?rank=R&world_size=N` | TCP, at `host:port` | query |
 //! | `file:///path?rank=R&world_size=N` | the file | query |
-//! | `rdzv://host:port/job?world_size=N` | TCP, at a worker | `rank=R`, or from the rendezvous |
+//! | `rdzv://host:port/job?world_size=N` | TCP, hosted by a worker | `rank=R`, or the rendezvous |
 //!
 //! `handlers` decides which process hosts a TCP store.
 //!
@@ -34,23 +34,23 @@ use crate::{Environment, RendezvousError};
 /// Key prefix of the default process group of a job.
 const DEFAULT_GROUP: &str = "default_pg";
 
-/// Options of a rendezvous in addition to the URL.
+/// Options for a rendezvous that are not part of the URL.
 #[derive(Debug, Clone)]
 pub struct UrlOptions {
-    /// Time limit of the rendezvous and timeout of the store (except `file`).
+    /// Timeout for the rendezvous and for the store (except `file`).
     ///
-    /// Default 30 minutes, as for a process group.
+    /// The default is 30 minutes, as for a process group.
     pub timeout: Duration,
-    /// Source of the variables. Default: the environment of the process.
+    /// Source of environment variables; default: the environment of the process.
     pub environment: Environment,
-    /// Credentials that this worker presents to its peer, and demands from it.
+    /// Credentials that this worker presents to its peer, and requires from it.
     ///
-    /// The peer is a TCP store or a rendezvous. Default: those of the environment
-    /// ([`Environment::credentials`]).
+    /// The peer is a TCP store or a rendezvous server. The default is the credentials in the
+    /// environment ([`Environment::credentials`]).
     pub credentials: Option<Credentials>,
     /// Keyword arguments for user-defined handlers, as in PyTorch's `rendezvous()`.
     ///
-    /// The built-in handlers ignore them.
+    /// The built-in handlers ignore these arguments.
     pub keywords: BTreeMap<String, String>,
 }
 
@@ -77,7 +77,7 @@ impl UrlOptions {
 /// Result of a rendezvous.
 #[derive(Debug)]
 pub struct Joined {
-    /// Store of the job, which all members share.
+    /// Store that all members of the job share.
     pub store: Box<dyn Store>,
     /// Rank of this worker.
     pub rank: Rank,
@@ -95,15 +95,15 @@ pub struct Opened {
 }
 
 impl Joined {
-    /// Returns the part of the store for the default process group (`default_pg/`).
+    /// Returns a view of the store for the default process group (`default_pg/`).
     ///
-    /// PyTorch processes of the job read the same keys.
+    /// PyTorch processes in the same job use the same keys.
     pub fn into_group_store(self) -> PrefixStore {
         PrefixStore::new(DEFAULT_GROUP, Arc::from(self.store))
     }
 }
 
-/// Returns an error about a URL, with PyTorch's prefix.
+/// Returns an error for a URL, with the same prefix as in PyTorch.
 fn wrong(scheme: &str, what: &str) -> RendezvousError {
     RendezvousError::Argument(format!(
         "Error initializing torch.distributed using {scheme}:// rendezvous: {what}"

@@ -1,12 +1,12 @@
 //! Handler of `rdzv://host:port/job?world_size=N`.
 //!
-//! The workers form a group as agents do. Workers need not run on the host of the URL, nor know
-//! their ranks.
+//! The workers form a group in the same way as agents do. They need not run on the host in the URL,
+//! and need not know their ranks.
 //!
-//! A store server of rdzv at the endpoint runs the rendezvous. If there is none, a worker on that
-//! host hosts it ([`C10dRendezvous`]). A worker that ends before all have joined leaves no gap in
-//! the ranks. Each round has a new store, so workers of an earlier start of the job cannot disturb
-//! it.
+//! An rdzv store server at the endpoint runs the rendezvous. If no server is there, a worker on
+//! that host starts one ([`C10dRendezvous`]). A worker that exits before all workers have joined
+//! leaves no gap in the ranks. Each round has a new store, so workers from an earlier start of the
+//! job cannot interfere.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,10 @@ use crate::dynamic::C10dRendezvous;
 use crate::runtime::beside;
 use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
 
-/// Longest wait for the other workers after a conflict of ranks.
+/// Maximum time to wait for the other workers after a conflict of ranks.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Value of `rank` that leaves the choice to the rendezvous.
+/// Value of `rank` with which the rendezvous assigns the rank.
 const AUTO: &str = "auto";
 
 /// Handler of `rdzv://`.
@@ -32,9 +32,10 @@ const AUTO: &str = "auto";
 /// | part of the URL | meaning |
 /// |---|---|
 /// | `host:port` | endpoint of the rendezvous; the default port is 29400 |
-/// | `/job` | run, the same for all workers; default `default` |
+/// | `/job` | name of the run, the same for all workers; the default is `default` |
 /// | `world_size` | number of workers, required |
-/// | `rank` | `auto` (default) orders workers by address and process id; or a unique number |
+/// | `rank` | `auto` (default), which orders workers by address and process id, or a unique number
+/// |
 #[derive(Debug, Clone, Copy)]
 pub struct NativeHandler;
 
@@ -50,23 +51,23 @@ impl UrlHandler for NativeHandler {
         })?;
         let rank = wanted.claim(&store, &info, options.timeout)?;
         Ok(Joined {
-            // Other workers may still be in the rendezvous, and use this server.
+            // Other workers may still be in the rendezvous and use this server.
             store: Box::new(store.holding(Arc::new(Mutex::new((backend, info))))),
             rank,
             world_size: wanted.world_size,
         })
     }
 
-    /// Joins and waits for all workers. The rendezvous completes with the last one.
+    /// Joins and waits for all workers, until the last of them has joined.
     fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let Joined { store, rank, .. } = self.join(url, options)?;
         Ok(Opened { store, rank })
     }
 }
 
-/// Joins on a separate thread, so that a user's interrupt can stop the wait.
+/// Joins on a separate thread, so that the user can interrupt the wait.
 ///
-/// The check of [`rdzv_store::interruptible`] reports the interrupt.
+/// The check function of [`rdzv_store::interruptible`] reports the interrupt.
 fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo), RendezvousError> {
     let interrupter = backend.interrupter();
     let (sender, joined) = mpsc::sync_channel(1);
@@ -97,9 +98,9 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
     }
 }
 
-/// Parameters of the job in the URL.
+/// Parameters of the job from the URL.
 struct Wanted {
-    /// Rank in the URL; `None` leaves the choice to the rendezvous.
+    /// Rank in the URL; `None` lets the rendezvous assign it.
     rank: Option<u32>,
     world_size: u32,
 }

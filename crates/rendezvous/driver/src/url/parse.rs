@@ -1,4 +1,4 @@
-//! Parts of an init-method URL, split as in PyTorch.
+//! Parser for init-method URLs, which it splits in the same way as PyTorch.
 //!
 //! PyTorch uses Python's `urlparse`: the scheme and the host become lower case, user names are
 //! dropped, and nothing is percent-decoded.
@@ -10,7 +10,7 @@ use rdzv_core::endpoint::Endpoint;
 
 use crate::RendezvousError;
 
-/// Init-method URL in parts: `scheme://host:port/path?name=value&...`.
+/// Parsed init-method URL: `scheme://host:port/path?name=value&...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     /// Scheme in lower case; empty if the URL has none.
@@ -19,9 +19,9 @@ pub struct Url {
     pub host: Option<String>,
     /// Port as text; [`Url::port`] returns it as a number.
     port: Option<String>,
-    /// Path with its leading slash; may be empty.
+    /// Path with its leading slash; can be empty.
     pub path: String,
-    /// Names and values after the question mark.
+    /// Names and values of the query.
     pub query: BTreeMap<String, String>,
 }
 
@@ -48,7 +48,7 @@ impl Url {
         })
     }
 
-    /// Returns the port, if there is one.
+    /// Returns the port, or `None` if the URL has none.
     pub fn port(&self) -> Result<Option<u16>, RendezvousError> {
         let Some(text) = &self.port else {
             return Ok(None);
@@ -63,7 +63,7 @@ impl Url {
             .map_err(|_| RendezvousError::argument("Port out of range 0-65535"))
     }
 
-    /// Returns a number in the query.
+    /// Returns the number under `name` in the query, or `None` if it is absent.
     pub fn number(&self, name: &str) -> Result<Option<u32>, RendezvousError> {
         self.query
             .get(name)

@@ -1,4 +1,4 @@
-//! Registry of the handlers by URL scheme.
+//! Registry that maps URL schemes to their handlers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::native::NativeHandler;
 use super::{Joined, Opened, Url, UrlOptions};
 use crate::RendezvousError;
 
-/// Handlers by scheme.
+/// Map from URL schemes to handlers.
 #[derive(Default, Clone)]
 pub struct Registry {
     handlers: BTreeMap<String, Arc<dyn UrlHandler>>,
@@ -24,7 +24,7 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Returns the built-in handlers: `env`, `file`, `rdzv`, `tcp`.
+    /// Returns a registry with the built-in handlers: `env`, `file`, `rdzv`, `tcp`.
     pub fn with_defaults() -> Self {
         let mut handlers: BTreeMap<String, Arc<dyn UrlHandler>> = BTreeMap::new();
         handlers.insert("env".to_owned(), Arc::new(EnvHandler));
@@ -34,7 +34,7 @@ impl Registry {
         Self { handlers }
     }
 
-    /// Adds a handler; an error if the scheme already has one.
+    /// Registers a handler. Returns an error if the scheme already has one.
     pub fn register(
         &mut self,
         scheme: &str,
@@ -48,10 +48,10 @@ impl Registry {
         Ok(())
     }
 
-    /// Finds the handler of a URL, for [`UrlRendezvous::join`].
+    /// Returns the rendezvous for a URL; [`UrlRendezvous::join`] then performs it.
     ///
-    /// `rank` and `world_size`, if specified, become part of the URL. The URL must then contain
-    /// neither.
+    /// `rank` and `world_size`, if specified, are added to the query. In that case the URL must
+    /// contain neither of them.
     pub fn rendezvous(
         &self,
         url: &str,
@@ -68,10 +68,10 @@ impl Registry {
         })
     }
 
-    /// Opens the store of a URL without waiting for other workers.
+    /// Opens the store for a URL without waiting for other workers.
     ///
-    /// `rank` and `world_size` are as in [`Self::rendezvous`]. Without a world size, the number of
-    /// workers is unknown.
+    /// `rank` and `world_size` have the same meaning as in [`Self::rendezvous`]. Without a world
+    /// size, the number of workers is unknown.
     pub fn open(
         &self,
         url: &str,
@@ -115,7 +115,7 @@ impl Registry {
     }
 }
 
-/// Rendezvous of a URL, with one round unless its handler supports more.
+/// Rendezvous for a URL. It has one round, unless its handler supports more.
 pub struct UrlRendezvous {
     handler: Arc<dyn UrlHandler>,
     url: Url,
@@ -133,7 +133,7 @@ impl UrlRendezvous {
     /// Joins the job.
     ///
     /// A second call joins the next round ([`UrlHandler::join_again`]). The built-in handlers
-    /// refuse a second call with PyTorch's text.
+    /// reject a second call with the same error text as PyTorch.
     pub fn join(&mut self) -> Result<Joined, RendezvousError> {
         if self.joined {
             return self.handler.join_again(&self.url, &self.options);
@@ -144,11 +144,11 @@ impl UrlRendezvous {
     }
 }
 
-/// Registry of this process.
+/// Registry that the whole process shares.
 static OF_PROCESS: LazyLock<Mutex<Registry>> =
     LazyLock::new(|| Mutex::new(Registry::with_defaults()));
 
-/// Adds a handler to the registry of this process.
+/// Registers a handler in the registry of this process.
 pub fn register_handler(
     scheme: &str,
     handler: impl UrlHandler + 'static,
@@ -173,7 +173,7 @@ pub fn open(
     world_size: Option<u32>,
     options: &UrlOptions,
 ) -> Result<Opened, RendezvousError> {
-    // Opening may take long, so it happens without the lock.
+    // Opening a store may take long, so the lock is released first.
     let registry = OF_PROCESS.lock().clone();
     registry.open(url, rank, world_size, options)
 }

@@ -51,20 +51,20 @@ const END_TIMEOUT: Duration = Duration::from_millis(200);
 /// The first part of the awaited event gets the rest.
 const TIMES: usize = 16;
 
-/// Appearance of a view.
+/// Options that control how the live view looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// `true` shows rows below the lines; `false` shows lines only.
+    /// `true` shows status rows below the lines; `false` shows only lines.
     pub rows: bool,
     /// `true` if workers write to terminals; `false` if they write to pipes.
     pub terminals: bool,
     /// `true` if labels are coloured.
     pub colours: bool,
-    /// Number of workers of this node.
+    /// Number of workers on this node.
     pub workers: u32,
 }
 
-/// View of one run; clones are the same view.
+/// Live view of one run. Clones refer to the same view.
 #[derive(Clone)]
 pub struct LiveView {
     options: ViewOptions,
@@ -108,7 +108,7 @@ impl LiveView {
     ///
     /// # Errors
     ///
-    /// Returns the system's error if no thread can be started.
+    /// Returns the system's error if a thread cannot be started.
     pub(crate) fn start(options: ViewOptions, relay: Relay) -> io::Result<Self> {
         let (thread, commands) = mailbox()?;
         let readers = Arc::new(Readers {
@@ -141,13 +141,13 @@ impl LiveView {
         Mono::from_origin(self.origin.elapsed())
     }
 
-    /// Shows this status below everything else; `None` removes it.
+    /// Shows `status` below all output; `None` removes the status.
     pub fn set_status(&self, status: Option<Status>) {
         self.thread.send(Command::Status(status.map(Box::new)));
     }
 
-    /// Shows the event that the current phase waits for, and the time left.
-    /// Returns `false` if there is no row in which its first part (up to a `; `) is visible.
+    /// Shows the event that the current phase waits for, and the remaining time.
+    /// Returns `false` if no row can show the first part of `text` (up to a `; `).
     pub fn set_awaited(&self, text: &str, left: Option<Duration>) -> bool {
         let awaited = Awaited {
             text: text.to_owned(),
@@ -159,7 +159,7 @@ impl LiveView {
         self.options.rows && Row::plain(first).columns() <= room
     }
 
-    /// Removes the rows; lines that are written from now on are the last.
+    /// Removes the status rows. Later output appears as plain lines.
     pub fn end(&self) {
         let (done, ended) = channel::<()>();
         self.thread.send(Command::End(Box::new(done)));

@@ -75,15 +75,15 @@ pub(super) enum NotJoined {
     CannotLead(RendezvousError),
 }
 
-/// Knowledge of this agent about the voters. Its methods can block.
+/// Voter-related state of this agent: search and candidacy. Methods can block.
 pub(super) struct OfVoters {
-    /// Search among the other endpoints of the coordinator, if there are any.
+    /// Search for the coordinator at its other endpoints, if there are any.
     pub(super) search: Option<Search>,
-    /// Candidacy of this agent in a group that it may join.
+    /// Candidacy of this agent for a voter group that it may join.
     pub(super) candidate: Option<Candidate>,
 }
 
-/// Result of a call about the voters.
+/// Result of a call that concerns the voters.
 enum Done {
     Dialed(Result<Dialed, String>),
     /// `true` if another voter coordinates now.

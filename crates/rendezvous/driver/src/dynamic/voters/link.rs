@@ -97,7 +97,7 @@ impl Shared {
 }
 
 impl VoterLink {
-    /// Starts the link to the voter at that endpoint.
+    /// Starts a link to the voter at the endpoint `peer`.
     pub(super) fn start(peer: &str, credentials: &Credentials) -> io::Result<Self> {
         let peer = Endpoint::parse(peer, 0);
         let peer = peer.map_err(|error| io::Error::other(error.to_string()))?;

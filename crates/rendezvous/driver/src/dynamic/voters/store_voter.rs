@@ -57,18 +57,18 @@ impl StoreVoter {
     ///
     /// # Errors
     ///
-    /// The text is no such time; the error is one sentence.
+    /// Returns an error of one sentence if the text is not a valid timeout.
     pub fn node_timeout(text: Option<&str>) -> Result<Duration, RendezvousError> {
         node_timeout(text)
     }
 
-    /// Binds the first free endpoint on this machine.
+    /// Listens on the first endpoint in `places` that is local and not in use.
     ///
-    /// `None` if other processes have all of them.
+    /// Returns `None` if other processes use all local endpoints.
     ///
     /// # Errors
     ///
-    /// No endpoint is on this machine; the error is one sentence.
+    /// Returns an error of one sentence if no endpoint is on this machine.
     pub fn listen(places: Vec<Endpoint>) -> Result<Option<Self>, RendezvousError> {
         let mut hosts = places.iter().map(|place| &place.host);
         if !hosts.any(|host| is_this_machine(host, RESOLVE_WITHIN)) {
