@@ -22,7 +22,7 @@ use crate::service::cancellation::Cancellation;
 use crate::service::functions::{MethodBody, Running};
 use crate::wire::link::Endpoint as _;
 
-/// A blocking function without its argument, which is in [`Runs`](super::Runs).
+/// A blocking function without its argument, which is in [`Runs`].
 pub(super) struct Blocking {
     header: Header,
     line: Option<u64>,
