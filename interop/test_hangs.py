@@ -72,7 +72,7 @@ def test_a_sleep_in_front_of_a_collective_is_reported_with_where_everybody_is(tm
     assert time.time() - began < limit + 10
     first = json.loads(report.read_text())["first_failure"]
     assert (first["rank"], first["cause"]["kind"]) == (1, "hang"), finished.all
-    assert "it stood in elsewhere (stuck.py:" in first["cause"]["text"]
+    assert "it was in elsewhere (stuck.py:" in first["cause"]["text"]
     assert "rank 1 is not where the others are: it is in elsewhere" in finished.stderr, finished.all
     for rank in range(ranks):
         place = r"elsewhere \(stuck\.py:" if rank == 1 else r"all_reduce \(distributed_c10d\.py:"

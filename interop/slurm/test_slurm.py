@@ -219,7 +219,7 @@ def test_one_node_says_what_failed_and_the_others_name_it(cluster):
     job = batch(cluster, "srun rdzv run --nproc-per-node 2 train.py\n", "-N4", env={"FAIL": "3"})
     lines = job.ended("FAILED").splitlines()
     assert [line for line in lines if "raised in" in line] == [
-        f"rdzv n2: raised in {job.folder}/train.py, line 54, in <module>"
+        f"rdzv n2: raised in {job.folder}/train.py, line 55, in <module>"
     ]
     for node in ("n1", "n3", "n4"):
         own = [line for line in lines if line.startswith(f"rdzv {node}: ")]
@@ -351,7 +351,7 @@ Rendezvous
   backend                          c10d                                      SLURM_STEP_ID
   endpoint                         n1:PORT                                  SLURM_STEP_NODELIST
   run id                           slurm-JOB.0.0                              SLURM_JOB_ID
-  this node's rank                 not known yet                             decided by the rendezvous, in every round anew
+  this node's rank                 not known yet                             decided by the rendezvous, for each round
   settings                         coordinator_timeout=5, is_host=0, last_call_timeout=2            SLURMD_NODENAME last_call_timeout=2,coordinator_timeout=5,is_host=0
   coordinator                      the agent or store at n1:PORT                    --rdzv-conf is_host says that it is not this node
 """
@@ -388,7 +388,7 @@ def test_explain_names_the_variable_of_each_value(cluster):
     job.completed()
     text = (job.folder / "explained-1").read_text()
     # KillWait of this cluster is 4 s.
-    assert re.search(r"grace before SIGKILL +3 s .*before Slurm kills the agent", text), text
+    assert re.search(r"time before SIGKILL +3 s .*before Slurm kills the agent", text), text
     text = text[text.index("Scheduler") : text.index("  MASTER_ADDR")]
     text = re.sub(r"n1:[23]\d{4}\b", "n1:PORT", text)
     # The job id differs in each run, and `squeezed` ignores the width of the columns.
