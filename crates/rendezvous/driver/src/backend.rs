@@ -151,7 +151,7 @@ pub struct Member {
     pub role: String,
     /// Number of workers that this agent starts.
     ///
-    /// 0 means that the number is not known yet. The agents then exchange their ranks through the
+    /// 0 means that the number is not known here. The agents then exchange their ranks through the
     /// round's store.
     pub local_world_size: u32,
     /// `true` if an agent hosts the workers' store.
@@ -189,7 +189,7 @@ pub enum Change {
     },
     /// A node has closed the run.
     Closed,
-    /// Lease for the workers of a round was renewed.
+    /// The lease for the workers of a round was granted or renewed.
     ///
     /// The agent suspends the workers when the lease expires, until it receives the next lease
     /// ([`fence`](crate::fence)). The first lease arrives before the join returns. Only an agent

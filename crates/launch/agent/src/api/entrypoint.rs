@@ -51,7 +51,7 @@ pub enum WorkerEntrypoint {
 }
 
 impl WorkerEntrypoint {
-    /// Returns a program without arguments.
+    /// Creates an entry point that runs a program without arguments.
     pub fn command(program: impl Into<OsString>) -> Self {
         Self::Command {
             program: program.into(),
@@ -59,10 +59,10 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// Returns a Python script without arguments.
+    /// Creates an entry point that runs a Python script without arguments.
     ///
-    /// The interpreter is `PYTHON_EXEC`, the Python of `VIRTUAL_ENV`, or `python3` or `python` in
-    /// `PATH`, in this order.
+    /// The interpreter is `PYTHON_EXEC` if that variable is set. Otherwise, it is the Python in
+    /// `VIRTUAL_ENV`. If neither exists, it is `python3` or `python` in `PATH`.
     pub fn script(path: impl Into<PathBuf>) -> Self {
         Self::Script {
             path: path.into(),
@@ -70,8 +70,8 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// Returns a Python module without arguments.
-    /// The interpreter is found as for a script.
+    /// Creates an entry point that runs a Python module without arguments.
+    /// The interpreter is selected in the same way as for [`WorkerEntrypoint::script`].
     pub fn module(name: impl Into<String>) -> Self {
         Self::Module {
             name: name.into(),
