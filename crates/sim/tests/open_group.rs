@@ -1,7 +1,6 @@
 //! Rules of a group that agents may join, broken on purpose.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
-#![expect(clippy::disallowed_methods, reason = "expected panics print nothing")]
 
 use std::cell::Cell;
 use std::panic;

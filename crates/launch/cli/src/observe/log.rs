@@ -6,8 +6,6 @@
 //! └ level                 └ process id          repeated on every line of a message
 //! ```
 
-#![expect(clippy::disallowed_methods, reason = "a program installs its logger")]
-
 use std::fmt::{self, Write};
 use std::time::Duration;
 
