@@ -298,7 +298,9 @@ fn report_as_torchrun(ended: &Ended, report: &Report) {
             if more_than_this || !verdict.here {
                 print_verdict();
             }
-            complain(&format!("{}: {error}", error.class()));
+            // Job scripts search the last line for the class.
+            let line = error.to_string().replace("\nhelp: ", "; ");
+            complain(&format!("{}: {line}", error.class()));
         }
     }
 }

@@ -107,7 +107,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "run 'job' had 1 of at least 2 nodes after 5",
         who: "(joined: 127.0.0.1_",
-        remedy: "Check that the other agents run",
+        remedy: "check that the other agents run",
     },
     Scene {
         name: "wrong endpoint",

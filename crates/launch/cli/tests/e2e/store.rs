@@ -37,12 +37,19 @@ fn an_interrupt_ends_it_cleanly_with_clients_connected() {
 }
 
 #[test]
-fn a_port_in_use_is_one_sentence() {
+fn a_port_in_use_is_one_sentence_and_advice() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let ended = rdzv(["store", "--host", "127.0.0.1", "--port", &port]).expect(1);
-    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    ended.assert_last_error("rdzv store: ", &[&port]);
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    assert!(
+        lines[0].starts_with("rdzv store: cannot listen on "),
+        "{lines:?}"
+    );
+    assert!(
+        lines[0].contains(&port) && lines[1].starts_with("help: "),
+        "{lines:?}"
+    );
 }
 
 /// Returns a full pipe.
