@@ -3,7 +3,7 @@
 use anstyle::{AnsiColor, Style};
 use textwrap::{Options, WordSplitter};
 
-/// Beginning of each line that rdzv prints.
+/// Label in front of each message that rdzv prints.
 pub const LABEL: &str = "rdzv: ";
 
 /// The meaning of a part of a line.
@@ -84,7 +84,7 @@ impl Line {
     }
 }
 
-/// Wraps a text after the label of rdzv.
+/// Wraps a text after rdzv's label.
 /// The label has the role, and further lines are indented by its width. If `width` is `None`, the
 /// text is one line.
 pub fn said(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {

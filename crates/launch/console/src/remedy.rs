@@ -21,7 +21,7 @@ const ADVICE: &[(&[&str], &str)] = &[
         "a smaller batch or gradient checkpointing; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against \
          fragmentation; nvidia-smi shows other users of the device",
     ),
-    // Comes after the row for the device, because torch.OutOfMemoryError is the device's.
+    // This row follows the row for the device, because torch.OutOfMemoryError is the device's.
     (
         &["memoryerror", "cannot allocate memory", "bad_alloc"],
         MORE_MEMORY,
