@@ -7,7 +7,7 @@
 //! | run closed | stop, end | end with own failure | end with own failure | end within 5 s |
 //! | rendezvous lost | stop, end | end with the loss | end with own failure | ignored |
 //!
-//! The group determines the finality of its own failure before it records that the others have
+//! The group determines whether its own failure is final before it records that the others have
 //! ended, because that record makes every failure final. A peer's reason that arrives after the run
 //! was closed counts as if it had arrived first.
 //!
