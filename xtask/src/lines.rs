@@ -10,17 +10,15 @@ use std::path::Path;
 use crate::command::root;
 use crate::tidy::cycles;
 use crate::tidy::source::{Source, packages};
-use crate::tidy::tokens::{Token, Tokens, lines, restricted};
+use crate::tidy::tokens::{Token, Tokens, lines};
 
 #[derive(Debug, Default)]
 struct Size {
-    /// Number of lines of each shipped file.
-    files: Vec<usize>,
+    files: usize,
+    /// Number of lines of the largest shipped file.
+    largest: usize,
     code: usize,
     tests: usize,
-    modules: usize,
-    cycles: usize,
-    restricted: usize,
 }
 
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
@@ -31,10 +29,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     };
     let sources = Source::all(&root)?;
     let packages = packages(&root)?;
-    println!(
-        "| crate | files | code | tests | median file | largest file | modules | cycles | `pub(crate)` |"
-    );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("| crate | files | code | tests | largest file |\n|---|---:|---:|---:|---:|");
     let mut total = Size::default();
     for (folder, name) in &packages {
         let nearest = |path: &str| {
@@ -46,9 +41,9 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         let inside = sources
             .iter()
             .filter(|source| source.is_rust() && nearest(&source.path) == Some(folder));
-        let mut size = Size::of(&sources, folder, inside)?;
+        let size = Size::of(&sources, folder, inside)?;
         println!("{}", size.row(name));
-        total.add(size);
+        total.add(&size);
     }
     println!("{}", total.row("total"));
     Ok(())
@@ -73,16 +68,9 @@ impl Size {
         inside: impl Iterator<Item = &'a Source>,
     ) -> anyhow::Result<Self> {
         let mut size = Self::default();
-        let trees = if is_for_tests(folder) {
-            Vec::new()
-        } else {
-            cycles::trees(all, folder)
-        };
-        let shipped: BTreeSet<&str> = trees.iter().flat_map(|tree| tree.files()).collect();
-        size.modules = trees.iter().map(|tree| tree.modules.len()).sum();
-        if !trees.is_empty() {
-            size.cycles = cycles::of_crate(all, folder).len();
-        }
+        let trees = cycles::trees(all, folder);
+        let trees = trees.iter().filter(|_| !is_for_tests(folder));
+        let shipped: BTreeSet<&str> = trees.flat_map(|tree| tree.files()).collect();
         for source in inside {
             let tokens = Tokens::of(source).map_err(|finding| anyhow::anyhow!("{finding}"))?;
             let text: Vec<&str> = source.text.lines().collect();
@@ -95,8 +83,8 @@ impl Size {
                 let code = count(&tokens.shipped);
                 size.code += code;
                 size.tests += all - code;
-                size.files.push(text.len() - tokens.test_lines);
-                size.restricted += restricted(&tokens.shipped);
+                size.files += 1;
+                size.largest = size.largest.max(text.len() - tokens.test_lines);
             } else {
                 size.tests += all;
             }
@@ -104,30 +92,20 @@ impl Size {
         Ok(size)
     }
 
-    fn add(&mut self, other: Self) {
-        self.files.extend(other.files);
+    fn add(&mut self, other: &Self) {
+        self.files += other.files;
+        self.largest = self.largest.max(other.largest);
         self.code += other.code;
         self.tests += other.tests;
-        self.modules += other.modules;
-        self.cycles += other.cycles;
-        self.restricted += other.restricted;
     }
 
-    /// Formats the row of the table. Sorts the files by size.
-    fn row(&mut self, name: &str) -> String {
-        self.files.sort_unstable();
-        let (median, largest) = match &self.files[..] {
-            [] => (0, 0),
-            [.., largest] => (self.files[self.files.len() / 2], *largest),
-        };
-        format!(
-            "| {name} | {} | {} | {} | {median} | {largest} | {} | {} | {} |",
-            self.files.len(),
-            self.code,
-            self.tests,
-            self.modules,
-            self.cycles,
-            self.restricted,
-        )
+    fn row(&self, name: &str) -> String {
+        let Self {
+            files,
+            largest,
+            code,
+            tests,
+        } = self;
+        format!("| {name} | {files} | {code} | {tests} | {largest} |")
     }
 }

@@ -5,7 +5,6 @@ mod budget;
 mod ci;
 mod command;
 mod etcd;
-mod fuzz;
 mod install;
 mod lines;
 mod python;
@@ -33,7 +32,7 @@ usage: cargo xtask <task>
   docs                   build the site from documents, docstrings and rustdoc
   tidy                   check the house rules that a compiler cannot check (--lower: lower the limits of style)
   tidy --cycles FOLDER   list the module cycles of one crate (--words FOLDER: its matches of the style table)
-  lines [CHECKOUT]       print size, modules and cycles of each crate
+  lines [CHECKOUT]       print the size of each crate
   bench agent [...]      measure recovery, idle cost and console output, against torchrun
   bench collective [...] measure operations of process groups, against gloo
   bench launch [...]     measure start, restart and log throughput, against torchrun
@@ -41,7 +40,6 @@ usage: cargo xtask <task>
   bench rpc [...]        measure calls between workers, against torch.distributed.rpc
   bench store [...]      measure the TCP store server, against PyTorch's
   flags                  write python/rdzv/_flags.py with the flags of `rdzv run`, for Python's `launch`
-  fuzz [SECONDS]         run each fuzz target for this time (default 60)
   python [...]           build the Python package and run only its tests; arguments are passed to pytest
   wheel [...]            build the Python package: --zig (for glibc 2.17 or newer), --target TRIPLE (with --zig),
                          --out FOLDER (default target/wheel)
@@ -77,7 +75,6 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         "lines" => lines::run(rest),
         "bench" => bench::run(rest),
         "flags" => python::flags(),
-        "fuzz" => fuzz::run(rest),
         "python" => python::run(rest),
         "wheel" => wheel::run(rest),
         "help" | "-h" | "--help" => {

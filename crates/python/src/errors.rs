@@ -38,7 +38,7 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
     let (class, text) = match error {
         StoreError::Argument(text) => return PyValueError::new_err(text.clone()),
         StoreError::NotANumber { .. } => {
-            return PyValueError::new_err(format!("failed to {error}"));
+            return PyValueError::new_err(error.to_string());
         }
         StoreError::WaitTimeout {
             store,
@@ -70,14 +70,14 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
                 elapsed.as_secs_f64()
             ),
         ),
-        StoreError::NoAnswer { .. } => ("StoreTimeout", format!("failed to {error}")),
+        StoreError::NoAnswer { .. } => ("StoreTimeout", error.to_string()),
         StoreError::QueueEmpty { key } => ("QueueEmpty", format!("queue {key:?} is empty")),
         StoreError::Unsupported { .. } => ("StoreError", error.to_string()),
         StoreError::Listen { .. } => (
             "StoreError",
-            format!("failed to {error}; port=0 lets the system choose one"),
+            format!("{error}; port=0 lets the system choose one"),
         ),
-        _ => ("StoreError", format!("failed to {error}")),
+        _ => ("StoreError", error.to_string()),
     };
     exception(py, class, text, None)
 }

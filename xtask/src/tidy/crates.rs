@@ -8,7 +8,6 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::source::Source;
-use super::tokens::{Tokens, words};
 use super::{Finding, cycles};
 use crate::command::{Dependency, Metadata, Package};
 
@@ -41,18 +40,6 @@ const TESTS_ONLY: [&str; 2] = ["rdzv-sim", "rdzv-testing"];
 
 /// Lints that keep the pure crates pure; each of these crates has a link to it.
 const FENCE: &str = "crates/base/core/clippy.toml";
-
-/// Folders of `crates/`, one per purpose, each with a README.
-const SLICES: [&str; 5] = ["base", "store", "rendezvous", "launch", "calls"];
-
-/// Maximum length of the README of a slice, in lines.
-const LONGEST_README: usize = 40;
-
-/// Slice that no code of `crates/launch/` uses, except the demo.
-const CALLS: &str = "crates/calls/";
-
-/// The demo, which may use that slice.
-const DEMO: &str = "crates/launch/cli/src/demo/";
 
 /// Pure modules of crates that are not pure: folder of the crate, and module.
 const PURE_MODULES: [(&str, &str); 2] = [
@@ -106,20 +93,8 @@ fn package_name(short: &str) -> String {
     }
 }
 
-pub(crate) fn check(
-    metadata: &Metadata,
-    layers: &Layers,
-    sources: &[Source],
-    documents: &[Source],
-) -> Vec<Finding> {
+pub(crate) fn check(metadata: &Metadata, layers: &Layers, sources: &[Source]) -> Vec<Finding> {
     let mut findings = order(layers);
-    findings.extend(pages(documents));
-    let called = metadata.packages.iter();
-    let called = called.filter(|package| folder(metadata, package).starts_with(CALLS));
-    let called: Vec<_> = called
-        .map(|package| package.name.replace('-', "_"))
-        .collect();
-    findings.extend(calls_from_launch(sources, &called));
     findings.extend(superfluous(layers, &metadata.packages));
     for package in &metadata.packages {
         let name = &package.name;
@@ -133,9 +108,6 @@ pub(crate) fn check(
             let in_tests = kind.as_deref() == Some("dev");
             let ours = layers.iter().any(|(known, _)| known == used);
             if let Some(rule) = breach(name, allowed, used, ours, in_tests) {
-                findings.push(Finding::new(name, rule));
-            } else if ours && !in_tests && !names(sources, &folder, &used.replace('-', "_")) {
-                let rule = format!("depends on {used}, which no code uses");
                 findings.push(Finding::new(name, rule));
             }
         }
@@ -210,18 +182,6 @@ fn breach(
     None
 }
 
-/// `true` if the code of the package in `folder` contains the word `library`.
-fn names(sources: &[Source], folder: &str, library: &str) -> bool {
-    let inside = format!("{folder}/src/");
-    let mut files = sources
-        .iter()
-        .filter(|source| source.path.starts_with(&inside));
-    files.any(|source| {
-        let uses = |tokens: Tokens| words(&tokens.shipped).any(|word| word.text == library);
-        Tokens::of(source).is_ok_and(uses)
-    })
-}
-
 /// `true` if the crate must be pure, with the lints of [`FENCE`].
 fn is_pure(name: &str) -> bool {
     [
@@ -240,38 +200,6 @@ fn fence(name: &str, folder: &str, root: &Path) -> Option<Finding> {
     let own = lints(&root.join(folder).join("clippy.toml"));
     let rule = format!("the clippy.toml of a pure crate is a link to {FENCE}");
     (own.is_none() || own != lints(&root.join(FENCE))).then(|| Finding::new(name, rule))
-}
-
-/// Finds slices without a README, or with a README that is too long.
-fn pages(documents: &[Source]) -> Vec<Finding> {
-    let page = |slice: &str| {
-        let path = format!("crates/{slice}/README.md");
-        let page = documents.iter().find(|document| document.path == path);
-        let lines = page.map_or(0, |page| page.text.lines().count());
-        let rule = format!("{lines} lines: the page of a slice has 1 to {LONGEST_README}");
-        (!(1..=LONGEST_README).contains(&lines)).then(|| Finding::new(path, rule))
-    };
-    SLICES.into_iter().filter_map(page).collect()
-}
-
-/// Finds uses of the crates `called` in code of `launch`, except the demo.
-fn calls_from_launch(sources: &[Source], called: &[String]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let inside = |source: &&Source| {
-        let path = &source.path;
-        path.starts_with("crates/launch/") && source.is_shipped() && !path.starts_with(DEMO)
-    };
-    for source in sources.iter().filter(inside) {
-        let Ok(tokens) = Tokens::of(source) else {
-            continue;
-        };
-        let used = words(&tokens.shipped).filter(|word| called.contains(&word.text));
-        findings.extend(used.map(|word| {
-            let rule = format!("only {DEMO} uses {}, of {CALLS}", word.text);
-            Finding::new(source.place(word.line), rule)
-        }));
-    }
-    findings
 }
 
 /// Finds impure code of the crate in `folder`, below one of its modules.
@@ -328,7 +256,7 @@ mod tests {
 
     fn rules(metadata: &Metadata) -> Vec<String> {
         let source = example("crates/base/core/src/lib.rs", "use rdzv_core::a;");
-        check(metadata, &layers(TABLE).unwrap(), &[source], &[])
+        check(metadata, &layers(TABLE).unwrap(), &[source])
             .into_iter()
             .filter(|finding| !finding.place.ends_with(".md"))
             .map(|finding| finding.rule)
@@ -344,15 +272,6 @@ mod tests {
         assert_eq!(
             found,
             ["must not depend on rdzv-agent: edges go down the layers only"]
-        );
-    }
-
-    #[test]
-    fn an_edge_that_no_code_uses_is_found() {
-        let edges = [("rdzv-core", None), ("rdzv-store", None)];
-        assert_eq!(
-            rules(&package("rdzv-agent", &edges)),
-            ["depends on rdzv-store, which no code uses"]
         );
     }
 
@@ -402,27 +321,6 @@ mod tests {
     fn a_pure_crate_outside_the_fence_is_found() {
         assert!(fence("rdzv-core", "crates/base/core", &root()).is_none());
         assert!(fence("rdzv-a-proto", "crates/sim", &root()).is_some());
-    }
-
-    #[test]
-    fn a_slice_needs_a_short_page() {
-        let page = |lines: usize| example("crates/base/README.md", &"a\n".repeat(lines));
-        for (lines, count) in [(0, 5), (1, 4), (40, 4), (41, 5)] {
-            assert_eq!(pages(&[page(lines)]).len(), count, "{lines} lines");
-        }
-    }
-
-    #[test]
-    fn a_launcher_that_calls_is_found() {
-        let called = ["rdzv_rpc".to_owned()];
-        for (path, count) in [
-            ("agent/src/a.rs", 1),
-            ("cli/src/demo/a.rs", 0),
-            ("cli/tests/a.rs", 0),
-        ] {
-            let source = example(&format!("crates/launch/{path}"), "use rdzv_rpc::Agent;");
-            assert_eq!(calls_from_launch(&[source], &called).len(), count, "{path}");
-        }
     }
 
     #[test]

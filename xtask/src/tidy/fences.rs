@@ -1,10 +1,10 @@
-//! Restricted code: `unsafe`, names of environment variables, and globals.
+//! Restricted code: `unsafe` and names of environment variables.
 
 use anyhow::Context;
 
 use super::Finding;
 use super::source::Source;
-use super::tokens::{Token, Tokens, texts, words};
+use super::tokens::{Tokens, texts, words};
 
 /// Files that may contain `unsafe`; a path that ends with a slash is a folder.
 ///
@@ -24,30 +24,6 @@ const ENVIRONMENT: &str = "crates/base/core/src/env.rs";
 
 /// Folder whose flags have defaults in `PET_` variables, and may name them.
 const FLAG_DEFAULTS: &str = "crates/launch/cli/src/args/";
-
-/// Functions and crates that set global state: for programs, not for libraries.
-const GLOBALS: [&str; 4] = [
-    "set_global_default",
-    "set_logger",
-    "set_hook",
-    "tracing_subscriber",
-];
-
-/// Crate that uses `raft`, whose messages also have a protobuf encoding.
-const CONSENSUS: &str = "crates/rendezvous/consensus/";
-
-/// Functions of protobuf that parse bytes. Messages of peers must not use them.
-const PROTOBUF_READS: [&str; 6] = [
-    "merge_from",
-    "merge_from_bytes",
-    "merge_from_reader",
-    "parse_from",
-    "parse_from_bytes",
-    "parse_from_reader",
-];
-
-/// Crates that are programs.
-const PROGRAMS: [&str; 2] = ["launch/cli", "sim"];
 
 /// Returns the variables that [`ENVIRONMENT`] declares.
 pub(crate) fn declared_variables(sources: &[Source]) -> anyhow::Result<Vec<String>> {
@@ -74,34 +50,10 @@ pub(crate) fn check(source: &Source, tokens: &Tokens, variables: &[String]) -> V
     };
     if !MAY_BE_UNSAFE.iter().any(may_be) {
         let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
-        let rule = |_: &str| rule.clone();
-        findings.extend(forbidden(source, &tokens.all, &["unsafe"], rule));
-    }
-    let library = source
-        .crate_folder()
-        .is_some_and(|folder| !PROGRAMS.contains(&folder));
-    if library && source.is_shipped() {
-        let rule = |word: &str| format!("a library installs no global: {word}");
-        findings.extend(forbidden(source, &tokens.shipped, &GLOBALS, rule));
-    }
-    if source.path.starts_with(CONSENSUS) {
-        let rule = |word: &str| format!("bytes of peers are not read by protobuf: {word}");
-        findings.extend(forbidden(source, &tokens.all, &PROTOBUF_READS, rule));
+        let found = words(&tokens.all).filter(|word| word.text == "unsafe");
+        findings.extend(found.map(|word| Finding::new(source.place(word.line), rule.clone())));
     }
     findings
-}
-
-/// Finds each use of one of these words.
-fn forbidden(
-    source: &Source,
-    tokens: &[Token],
-    names: &[&str],
-    rule: impl Fn(&str) -> String,
-) -> Vec<Finding> {
-    words(tokens)
-        .filter(|word| names.contains(&word.text.as_str()))
-        .map(|word| Finding::new(source.place(word.line), rule(&word.text)))
-        .collect()
 }
 
 fn is_variable(name: &str) -> bool {
@@ -151,15 +103,6 @@ mod tests {
         let source = example(path, text);
         let findings = check(&source, &Tokens::of(&source).unwrap(), &variables);
         findings.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn protobuf_that_reads_is_found_in_the_consensus_crate() {
-        let text = "fn f(b: &[u8]) { Message::parse_from_bytes(b); }\n";
-        let path = "crates/rendezvous/consensus/src/a.rs";
-        let rule = "bytes of peers are not read by protobuf: parse_from_bytes";
-        assert_eq!(found(path, text), [format!("{path}:1: {rule}")]);
-        assert!(found("crates/store/driver/src/a.rs", text).is_empty());
     }
 
     #[test]
@@ -239,12 +182,5 @@ mod tests {
         let text = "const A: &str = \"PET_NNODES\";\n";
         assert_eq!(found("crates/launch/cli/src/args/run.rs", text).len(), 0);
         assert_eq!(found("crates/launch/agent/src/lib.rs", text).len(), 1);
-    }
-
-    #[test]
-    fn a_library_that_installs_a_global_is_found() {
-        let text = "fn f() { tracing::subscriber::set_global_default(s); }\n";
-        assert_eq!(found("crates/launch/agent/src/lib.rs", text).len(), 1);
-        assert_eq!(found("crates/launch/cli/src/main.rs", text).len(), 0);
     }
 }

@@ -2,10 +2,9 @@
 //!
 //! | rule | module |
 //! |---|---|
-//! | crates depend only downwards; pure crates are pure; slices have pages | [`crates`] |
-//! | `unsafe` and names of the environment in few files; no globals in libraries | [`fences`] |
+//! | crates depend only downwards; pure crates are pure | [`crates`] |
+//! | `unsafe` and names of environment variables in few files | [`fences`] |
 //! | no cycle among the modules of a folder, Rust or Python | [`cycles`], [`python`] |
-//! | whole words for names of files | [`files`] |
 //! | words, form of sentences, subjects of commits: limits that only fall | [`style`] |
 //! | cited tests and rules exist; each item of PyTorch has a verdict and a test | [`docs`] |
 //!
@@ -16,7 +15,6 @@ mod crates;
 pub(crate) mod cycles;
 mod docs;
 mod fences;
-mod files;
 pub(crate) mod modules;
 mod python;
 pub(crate) mod source;
@@ -30,6 +28,9 @@ use anyhow::bail;
 use crate::command::{metadata, root};
 use source::Source;
 use tokens::Tokens;
+
+/// Maximum lines of a file without its tests, before a warning.
+const LONG: usize = 600;
 
 /// Breach of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         _ => bail!("usage: cargo xtask tidy [--lower | --cycles FOLDER | --words FOLDER]"),
     }
     let layers = crates::layers(&fs::read_to_string(root().join("ARCHITECTURE.md"))?)?;
-    let mut findings = crates::check(&metadata()?, &layers, &sources, &documents);
+    let mut findings = crates::check(&metadata()?, &layers, &sources);
     findings.extend(cycles::check(&sources));
     let variables = fences::declared_variables(&sources)?;
     for source in &sources {
@@ -91,9 +92,11 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             Ok(None) => {}
             Err(finding) => findings.push(finding.clone()),
         }
-        findings.extend(files::check(source));
-        if let Some(warning) = files::warning(source, lines) {
-            println!("    warning: {warning}");
+        if lines > LONG {
+            println!(
+                "    warning: {}: {lines} lines: more than one idea?",
+                source.path
+            );
         }
     }
     let functions = docs::functions(&sources);
@@ -102,7 +105,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
         .filter(|document| document.path.starts_with("docs/"))
     {
         findings.extend(docs::check(&document.path, &document.text, &functions));
-        findings.extend(docs::verdicts(&document.path, &document.text, &documents));
+        findings.extend(docs::verdicts(&document.path, &document.text));
     }
     let text_of = |path: &str| {
         let page = documents.iter().find(|document| document.path == path);

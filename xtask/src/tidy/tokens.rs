@@ -175,13 +175,6 @@ fn end_of_test(tokens: &[Token], at: usize) -> usize {
     end
 }
 
-/// Returns the number of visibilities limited to the crate or a part of it.
-pub(crate) fn restricted(tokens: &[Token]) -> usize {
-    (0..tokens.len())
-        .filter(|at| is_restriction(tokens, *at))
-        .count()
-}
-
 /// `true` if `pub(crate)` begins at `at`.
 ///
 /// It is `false` for the fields of `struct A(pub (u8, u8))`.
@@ -359,12 +352,6 @@ mod tests {
         ] {
             assert_eq!(shipped(text), expected, "{text}");
         }
-    }
-
-    #[test]
-    fn a_limited_visibility_is_counted() {
-        let text = "pub(crate) struct A(pub (u8, u8), pub(super) u8); pub(in crate::a) mod b { pub(self) fn c() {} }";
-        assert_eq!(restricted(&all(text)), 3);
     }
 
     #[test]

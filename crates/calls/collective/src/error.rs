@@ -25,7 +25,7 @@ pub enum CollectiveError {
     #[error("{0}")]
     Argument(String),
     /// The store failed during the bootstrap.
-    #[error("find the ranks of process group {group}: {source}")]
+    #[error("cannot find the ranks of process group {group}: {source}")]
     Store {
         /// Name of the group.
         group: String,
@@ -35,8 +35,9 @@ pub enum CollectiveError {
     },
     /// Another process has already joined as this rank in this store.
     #[error(
-        "join process group {group} as rank {rank}: the store has rank {rank} at {found:?} already; \
-         give each group another name, and each restart, if it keeps the store, the next epoch"
+        "cannot join process group {group} as rank {rank}: the store already has rank {rank} at \
+         {found:?}\n\
+         help: give each group a different name, and each restart that keeps the store the next epoch"
     )]
     AlreadyJoined {
         /// Name of the group.
@@ -48,7 +49,7 @@ pub enum CollectiveError {
     },
     /// The ranks specify different world sizes.
     #[error(
-        "join process group {group} as rank {rank}: rank 0 specifies {found} ranks, \
+        "cannot join process group {group} as rank {rank}: rank 0 specifies {found} ranks, \
          this rank specifies {world_size}"
     )]
     WorldSize {
@@ -63,8 +64,8 @@ pub enum CollectiveError {
     },
     /// Some ranks did not join in time.
     #[error(
-        "join process group {group} as rank {rank}: after {:.1} s still without {} of \
-         {world_size}; check the processes of these ranks",
+        "cannot join process group {group} as rank {rank}: after {:.1} s, {} of {world_size} have not \
+         joined\nhelp: check the processes of these ranks",
         .elapsed.as_secs_f64(),
         ranks_of(.missing)
     )]
@@ -112,7 +113,7 @@ pub enum CollectiveError {
     /// The thread used [`ProcessGroup::breaker`](crate::ProcessGroup::breaker).
     #[error(
         "{call}: rank {rank} was interrupted by a thread after {:.1} s; this process group has \
-         ended, make the next one with rebuild",
+         ended\nhelp: create the next group with rebuild",
         .elapsed.as_secs_f64()
     )]
     Interrupted {
@@ -142,7 +143,9 @@ pub enum CollectiveError {
         elapsed: Duration,
     },
     /// Two ranks called different operations.
-    #[error("{ours}: rank {peer} at {address} called {theirs}; all ranks must make the same calls")]
+    #[error(
+        "{ours}: rank {peer} at {address} called {theirs}\nhelp: make the same calls on all ranks"
+    )]
     Mismatch {
         /// Operation that this rank called.
         ours: Call,
@@ -156,7 +159,7 @@ pub enum CollectiveError {
     /// A message and its receive differ in element type or length.
     #[error(
         "{call}: rank {rank} expects {} x {}, but rank {peer} at {address} sent {elements} x {element} with this \
-         tag; both must pass as many values of one type",
+         tag\nhelp: pass the same number of values of the same type on both ranks",
         .call.elements,
         .call.element
     )]
@@ -233,8 +236,8 @@ pub enum CollectiveError {
     },
     /// The values from all ranks exceed the memory that this rank may reserve.
     #[error(
-        "{what}: with the {length} x {element} that rank {rank} has, the ranks have more together \
-         than {largest} bytes; raise GroupOptions::largest if that is right"
+        "{what}: with the {length} x {element} of rank {rank}, the values of all ranks exceed \
+         {largest} bytes\nhelp: raise GroupOptions::largest if the length is right"
     )]
     TooLarge {
         /// Name of the operation.
@@ -250,8 +253,8 @@ pub enum CollectiveError {
     },
     /// A rank has a different number of elements for this rank than expected.
     #[error(
-        "all_to_all_split: rank {rank} has {length} x {element} for this rank, which has room for {room}; the lengths \
-         must be the same at both ends"
+        "all_to_all_split: rank {rank} has {length} x {element} for this rank, which has room for \
+         {room}\nhelp: pass the same length on both ranks"
     )]
     Part {
         /// Rank that has the elements.
@@ -267,8 +270,8 @@ pub enum CollectiveError {
     ///
     /// The group is still usable.
     #[error(
-        "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason}); build all \
-         ranks from the same types"
+        "{what}: the {bytes} bytes of rank {rank} are no object of this type ({reason})\n\
+         help: use the same types on all ranks"
     )]
     Object {
         /// Name of the operation.
@@ -281,7 +284,7 @@ pub enum CollectiveError {
         reason: String,
     },
     /// Another rank failed first.
-    #[error("{call}: rank {peer} at {address} gave up, because rank {suspect} {cause}")]
+    #[error("{call}: rank {peer} at {address} stopped, because rank {suspect} {cause}")]
     Aborted {
         /// Operation that this rank called.
         call: Call,

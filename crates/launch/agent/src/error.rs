@@ -33,7 +33,7 @@ pub enum AgentError {
         reason: String,
     },
     /// A worker could not be started.
-    #[error("start the worker with local rank {local_rank}, '{program}': {source}")]
+    #[error("cannot start the worker with local rank {local_rank}, '{program}': {source}")]
     Spawn {
         /// Local rank of the worker.
         local_rank: u32,
@@ -44,7 +44,7 @@ pub enum AgentError {
         source: io::Error,
     },
     /// The agent could not make a log file or directory.
-    #[error("make {path} for the workers' logs: {source}")]
+    #[error("cannot create {path} for the workers' logs: {source}")]
     Logs {
         /// Path that could not be made.
         path: String,
@@ -53,7 +53,7 @@ pub enum AgentError {
         source: io::Error,
     },
     /// The agent could not make the named pipe of the watchdog or of heartbeats.
-    #[error("make the named pipe {}: {source}", path.display())]
+    #[error("cannot create the named pipe {}: {source}", path.display())]
     Pipe {
         /// Path of the pipe.
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum AgentError {
         state: &'static str,
     },
     /// The operating system refused an operation that the agent needs.
-    #[error("{what}: {source}")]
+    #[error("cannot {what}: {source}")]
     System {
         /// Attempted action.
         what: &'static str,
@@ -97,8 +97,8 @@ pub enum AgentError {
     },
     /// Another node ended the run while this node was still working.
     #[error(
-        "another node has ended run '{run_id}' without saying why, so this node has stopped too: \
-         look at the logs of the others for the first failure"
+        "another node has ended run '{run_id}' without a reason, so this node has stopped too\n\
+         help: check the logs of the other nodes for the first failure"
     )]
     RunClosed {
         /// Id of the run.

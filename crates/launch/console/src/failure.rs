@@ -11,7 +11,7 @@
 //! rdzv: no restart: exceeded max_restarts=3
 //! rdzv: attempts before: 1: rank 2 on node-a: out of memory: ...
 //! rdzv: logs: /tmp/rdzv-x/attempt_1; report: report.json
-//! rdzv: try: ...
+//! rdzv: help: ...
 //! ```
 //!
 //! [`verdict`] is the part of the summary that is also printed above torchrun's report.
@@ -237,7 +237,7 @@ fn files(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 }
 
 fn advice(text: Option<&str>, width: Option<usize>) -> Vec<Line> {
-    let line = |text| said(Role::Advice, &format!("try: {text}"), width);
+    let line = |text| said(Role::Advice, &format!("help: {text}"), width);
     text.map_or_else(Vec::new, line)
 }
 

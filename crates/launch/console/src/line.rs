@@ -6,6 +6,9 @@ use textwrap::{Options, WordSplitter};
 /// Label in front of each message that rdzv prints.
 pub const LABEL: &str = "rdzv: ";
 
+/// Beginning of a line with advice.
+const HELP: &str = "help: ";
+
 /// The meaning of a part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
@@ -84,24 +87,31 @@ impl Line {
     }
 }
 
-/// Wraps a text after rdzv's label.
-/// The label has the role, and further lines are indented by its width. If `width` is `None`, the
-/// text is one line.
+/// Wraps each line of a text after rdzv's label, as [`headed`] does.
 pub fn said(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
     headed(role, LABEL, text, width)
 }
 
-/// Wraps a text after `head`, as [`said`] does after the label.
+/// Wraps each line of a text after `head`.
+/// The head has the role, or [`Role::Advice`] before advice. Wrapped lines are indented by the
+/// width of the head. If `width` is `None`, lines are not wrapped.
 pub fn headed(role: Role, head: &str, text: &str, width: Option<usize>) -> Vec<Line> {
     let indent = " ".repeat(textwrap::core::display_width(head));
-    wrap(text, width, indent.len())
-        .into_iter()
-        .enumerate()
-        .map(|(index, text)| match index {
-            0 => Line::new(role, head).and(Role::Plain, text),
-            _ => Line::new(Role::Plain, format!("{indent}{text}")),
-        })
-        .collect()
+    let mut lines = Vec::new();
+    for text in text.lines() {
+        let role = if text.starts_with(HELP) {
+            Role::Advice
+        } else {
+            role
+        };
+        for (index, text) in wrap(text, width, indent.len()).into_iter().enumerate() {
+            lines.push(match index {
+                0 => Line::new(role, head).and(Role::Plain, text),
+                _ => Line::new(Role::Plain, format!("{indent}{text}")),
+            });
+        }
+    }
+    lines
 }
 
 /// Returns one indented line of a foreign text.
@@ -177,6 +187,15 @@ mod tests {
             ["rdzv: waiting for nodes: 2 of", "      4 (node-a, node-c)"]
         );
         assert_eq!(said(Role::Warning, text, None).len(), 1);
+        let lines = said(Role::Error, "no\nhelp: yes", None);
+        let expected = [(Role::Error, "rdzv: no"), (Role::Advice, "rdzv: help: yes")];
+        assert_eq!(
+            lines
+                .iter()
+                .map(|line| (line.0[0].role, line.text()))
+                .collect::<Vec<_>>(),
+            expected.map(|(role, text)| (role, text.to_owned()))
+        );
     }
 
     #[test]

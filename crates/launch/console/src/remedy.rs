@@ -2,11 +2,11 @@
 
 use rdzv_agent_proto::group::{Exit, Failure};
 
-const MORE_MEMORY: &str = "a smaller batch, fewer workers (--nproc-per-node) or processes of the data loader, or a higher limit \
-     of the container or job";
+const MORE_MEMORY: &str = "use a smaller batch, fewer workers (--nproc-per-node) or fewer data loader \
+         processes, or raise the memory limit of the container or job";
 
-const MORE_ROOM: &str =
-    "room on that file system; --log-dir and TMPDIR put output and temporary files elsewhere";
+const MORE_ROOM: &str = "free space on that file system; --log-dir and TMPDIR put output and temporary \
+         files elsewhere";
 
 /// Words in the text of a failure, in lower case, with advice.
 /// The first matching row counts.
@@ -18,8 +18,9 @@ const ADVICE: &[(&[&str], &str)] = &[
             "outofmemoryerror",
             "cudnn_status_alloc_failed",
         ],
-        "a smaller batch or gradient checkpointing; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against \
-         fragmentation; nvidia-smi shows other users of the device",
+        "use a smaller batch or gradient checkpointing; \
+         PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True reduces fragmentation, and \
+         nvidia-smi lists other users of the device",
     ),
     // This row follows the row for the device, because torch.OutOfMemoryError is the device's.
     (
@@ -28,16 +29,16 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
     (
         &["eaddrinuse", "address already in use"],
-        "another process listens at that port (`ss -ltnp` names it): end it, or choose another port \
-         (--master-port, --rdzv-endpoint; port 0 takes a free one)",
+        "end the process that listens at that port (`ss -ltnp` names it), or choose \
+         another port (--master-port, --rdzv-endpoint; port 0 selects a free one)",
     ),
     (
         &[
             "watchdog caught collective operation timeout",
             "collective operation timeout",
         ],
-        "one rank did not come to a collective that the others wait in: --hang-timeout 300 names it and its location; \
-         TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the collectives",
+        "find the rank that did not reach the collective: --hang-timeout 300 names it and \
+         its location, and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the collectives",
     ),
     (
         &[
@@ -47,19 +48,21 @@ const ADVICE: &[(&[&str], &str)] = &[
             "ncclremoteerror",
             "ncclinternalerror",
         ],
-        "NCCL_DEBUG=INFO names the peer and the interface; NCCL_SOCKET_IFNAME chooses the interface",
+        "set NCCL_DEBUG=INFO to log the peer and the interface; NCCL_SOCKET_IFNAME selects \
+         the interface",
     ),
     (
         &["/dev/shm", "unable to open shared memory", "bus error"],
-        "more shared memory (docker: --shm-size or --ipc=host), or fewer workers of the data loader",
+        "increase the shared memory (docker: --shm-size or --ipc=host), or use fewer data \
+         loader workers",
     ),
     (
         &["too many open files"],
-        "a higher limit of open files (`ulimit -n`), or fewer workers of the data loader",
+        "raise the limit of open files (`ulimit -n`), or use fewer data loader workers",
     ),
     (
         &["invalid device ordinal"],
-        "no more workers than devices: --nproc-per-node gpu starts one for each",
+        "start at most one worker per device: --nproc-per-node gpu starts one for each",
     ),
     (
         &[
@@ -67,20 +70,22 @@ const ADVICE: &[(&[&str], &str)] = &[
             "cuda driver version is insufficient",
             "no cuda gpus are available",
         ],
-        "a host or container with a driver and devices (`nvidia-smi` must work in it), or the backend gloo on processors",
+        "use a host or container with a driver and devices (`nvidia-smi` must work in it), \
+         or the gloo backend on CPUs",
     ),
     (
         &["device-side assert"],
-        "CUDA_LAUNCH_BLOCKING=1, so that the traceback names the operation",
+        "set CUDA_LAUNCH_BLOCKING=1, so that the traceback names the operation",
     ),
     (&["no space left on device"], MORE_ROOM),
     (
         &["can't open file", "no such file or directory"],
-        "the path: relative paths start at the directory in which rdzv was started",
+        "check the path: relative paths start at the directory in which rdzv was started",
     ),
     (
         &["permission denied", "not executable"],
-        "the permissions of that file; a script that is not executable is run without --no-python",
+        "check the permissions of that file; without --no-python, a script need not be \
+         executable",
     ),
     (
         &[
@@ -88,11 +93,13 @@ const ADVICE: &[(&[&str], &str)] = &[
             "name or service not known",
             "temporary failure in name resolution",
         ],
-        "the name and port, and whether that process runs; a firewall between the hosts",
+        "check the host name and port, whether that process is running, and firewalls \
+         between the hosts",
     ),
     (
         &["exec format error"],
-        "a first line such as #!/bin/sh in the script, or a program for this processor",
+        "add a first line such as #!/bin/sh to the script, or use a program for this \
+         processor",
     ),
 ];
 
@@ -130,24 +137,30 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
         "disk_full" => MORE_ROOM,
         "signal" => match failure.evidence.exit.map(Exit::as_number) {
             Some(-9) => {
-                "`dmesg` and the scheduler's log: SIGKILL comes from the kernel for lack of memory, a scheduler, or a person"
+                "check `dmesg` and the scheduler's log: the kernel (out of memory), a scheduler or \
+         a user sent SIGKILL"
             }
             Some(-11 | -7 | -6 | -4 | -8) => {
-                "PYTHONFAULTHANDLER=1, which prints the Python stack of a crash; `ulimit -c unlimited` leaves a core file"
+                "set PYTHONFAULTHANDLER=1 to print the Python stack of a crash; `ulimit -c \
+         unlimited` keeps a core file"
             }
             _ => return None,
         },
         "exit_code" => {
-            "-r 3 --log-dir DIR, which keeps all output; its last lines, if it wrote any, are above (os._exit leaves none)"
+            "use -r 3 --log-dir DIR to keep all output; its last lines, if any, are above \
+         (os._exit discards them)"
         }
         "hang" | "heartbeat" | "watchdog" => {
-            "--report FILE, which has the stack of every rank; py-spy in the environment adds Python's frames"
+            "use --report FILE to record the stack of every rank; py-spy in the environment \
+         adds Python's frames"
         }
         "node_lost" => {
-            "the log of that node and its scheduler; --nnodes MIN:MAX lets the other nodes continue without it"
+            "check the log of that node and its scheduler; --nnodes MIN:MAX lets the other \
+         nodes continue without it"
         }
         "uninterruptible" => {
-            "the file system or driver that it waits for; only its return, or a reboot, ends such a process"
+            "check the file system or driver that it waits for: only its return, or a reboot, \
+         ends such a process"
         }
         _ => return None,
     })
@@ -208,7 +221,7 @@ mod tests {
                     evidence: "memory.events: oom_kill".to_owned(),
                 },
                 -9,
-                "higher limit",
+                "memory limit",
             ),
             (Cause::Signal { signal: 11 }, -11, "PYTHONFAULTHANDLER"),
             (
@@ -224,7 +237,7 @@ mod tests {
                     text: "OSError: [Errno 28]".to_owned(),
                 },
                 1,
-                "room on",
+                "space on",
             ),
             (
                 Cause::NodeLost {

@@ -50,8 +50,8 @@ use tokio::sync::oneshot;
 /// Error that the server could not be started.
 #[derive(Debug, Error)]
 #[error(
-    "cannot serve the worker's control plane at {place}: {source}; the path must not exist and may \
-     have at most 107 bytes"
+    "cannot serve the worker's control plane at {place}: {source}\n\
+     help: choose a path that does not exist and has at most 107 bytes"
 )]
 pub struct WorkerServerError {
     /// Path or address of the socket.

@@ -16,8 +16,7 @@ pub enum RendezvousError {
     /// The store's address is in use, often by another agent with the same rank.
     #[error(
         "[Errno 98] Address already in use: node {rank} has to host the store at {address} \
-         ({source}). Is another agent running with --node-rank {rank}, or is the port taken by \
-         something else? Give each node its own --node-rank, or choose another --master-port"
+         ({source})\nhelp: give each node a different --node-rank, or choose another --master-port"
     )]
     AddressInUse {
         /// Address on which the store was to listen.
@@ -31,8 +30,9 @@ pub enum RendezvousError {
     /// Some nodes did not join in time.
     #[error(
         "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined. Node 0 \
-         waits at {address} for {} more: check that they run with the same --nnodes and \
-         --master-addr/--master-port (or --rdzv-endpoint), and that they can reach this host",
+         waited at {address} for {} more\n\
+         help: check that the other nodes run with the same --nnodes and --master-addr/--master-port \
+         (or --rdzv-endpoint), and that they can reach this host",
         .elapsed.as_secs(),
         .expected - .joined
     )]
@@ -48,8 +48,10 @@ pub enum RendezvousError {
     },
     /// The connection to node 0 failed.
     #[error(
-        "node {rank} of {nodes} could not join node 0: failed to {source}. Start the agent with \
-         --node-rank 0 on {host}, and give all nodes the same address and port"
+        "node {rank} of {nodes} cannot join node 0: {}\n\
+         help: start the agent with --node-rank 0 on {host}, and give all nodes the same address and \
+         port",
+        without_help(.source)
     )]
     NoNodeZero {
         /// Rank of this node.
@@ -64,8 +66,8 @@ pub enum RendezvousError {
     },
     /// A node has closed the run.
     #[error(
-        "the rendezvous of run '{run_id}' at {place} is closed: the job has ended. To start a new \
-         one, use another --rdzv-id or a new store"
+        "the rendezvous of run '{run_id}' at {place} is closed: the job has ended\n\
+         help: to start a new job, use another --rdzv-id or a new store"
     )]
     Closed {
         /// Id of the closed run.
@@ -83,8 +85,8 @@ pub enum RendezvousError {
     ///
     /// The run therefore belongs to another job with the same run id.
     #[error(
-        "the job of run '{run_id}' has ended without this node, which its own job needs: another job has the same \
-         run id. Give each job its own --rdzv-id"
+        "the job of run '{run_id}' has ended without this node, which its own job needs: another job \
+         has the same run id\nhelp: give each job a different --rdzv-id"
     )]
     OtherJob {
         /// Id of the run that ended.
@@ -93,8 +95,9 @@ pub enum RendezvousError {
     /// Too few nodes joined before the timeout.
     #[error(
         "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {place} \
-         (joined: {}). Check that the other agents run with the same --rdzv-id and --rdzv-endpoint \
-         and can reach it, or wait longer with --rdzv-conf join_timeout=SECONDS",
+         (joined: {})\n\
+         help: check that the other agents run with the same --rdzv-id and --rdzv-endpoint and can \
+         reach it, or wait longer with --rdzv-conf join_timeout=SECONDS",
         .joined.len(),
         .elapsed.as_secs_f64(),
         if .joined.is_empty() { "none".to_owned() } else { .joined.join(", ") }
@@ -114,8 +117,8 @@ pub enum RendezvousError {
     /// A round is complete, but rank 0 did not send the endpoint of the store.
     #[error(
         "round {round} of run '{run_id}' at {place} is complete, but the agent with rank 0 \
-         ({leader}) did not say within {:.1} s where the workers meet: see what happened to that \
-         agent",
+         ({leader}) did not send the endpoint of the workers within {:.1} s\n\
+         help: check the log of that agent",
         .elapsed.as_secs_f64()
     )]
     SilentLeader {
@@ -142,7 +145,7 @@ pub enum RendezvousError {
     #[error("the rendezvous was interrupted")]
     Interrupted,
     /// The rendezvous endpoint is unreachable, or speaks another protocol.
-    #[error("{what} at {place}{}: {remedy}", after(.elapsed))]
+    #[error("{what} at {place}{}\nhelp: {remedy}", after(.elapsed))]
     Unreachable {
         /// Description of the problem at the endpoint.
         what: String,
@@ -154,7 +157,7 @@ pub enum RendezvousError {
         remedy: &'static str,
     },
     /// The shared state is invalid, because another program wrote to its key.
-    #[error("{what} at {place}: use another --rdzv-id, or a new store")]
+    #[error("{what} at {place}\nhelp: use another --rdzv-id, or a new store")]
     Corrupt {
         /// Description of the invalid state.
         what: String,
@@ -164,6 +167,12 @@ pub enum RendezvousError {
     /// The rendezvous store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Returns the text of an error without its advice.
+fn without_help(error: &StoreError) -> String {
+    let text = error.to_string();
+    text.split("\nhelp: ").next().unwrap_or(&text).to_owned()
 }
 
 fn after(elapsed: &Option<Duration>) -> String {
@@ -252,7 +261,7 @@ impl RendezvousError {
                 what: format!("the connection to the store was lost ({source})"),
                 place,
                 elapsed: Some(elapsed),
-                remedy: "the agent that hosts it has ended, or its host is down: see its log",
+                remedy: "check the log of the agent that hosts the store: it has exited, or its host is down",
             },
             StoreError::NoAnswer {
                 operation,

@@ -10,7 +10,8 @@ use rdzv_store_proto::number;
 use thiserror::Error;
 
 /// Error that a store operation returns.
-/// Each message is a fragment that completes "failed to …: ".
+///
+/// Each message is a sentence. Advice, if any, is on a second line after `help: `.
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The keys did not appear in time.
@@ -49,8 +50,8 @@ pub enum StoreError {
     },
     /// No connection attempt succeeded in time.
     #[error(
-        "connect to the store at {peer} within {}ms ({attempts} attempts, the last: {reason}); \
-         check that rank 0 is running and that the address and port are right",
+        "cannot connect to the store at {peer} within {}ms ({attempts} attempts, the last: {reason})\n\
+         help: check that rank 0 is running and that the address and port are right",
         .elapsed.as_millis()
     )]
     Connect {
@@ -64,7 +65,7 @@ pub enum StoreError {
         elapsed: Duration,
     },
     /// The peer exists but does not speak the store protocol.
-    #[error("talk to {peer}: it is not a store ({found}); check the address and port")]
+    #[error("{peer} does not speak the store protocol ({found})\nhelp: check the address and port")]
     NotAStore {
         /// Address of the peer.
         peer: String,
@@ -72,7 +73,7 @@ pub enum StoreError {
         found: String,
     },
     /// One side rejected the other side's proof of membership in the job.
-    #[error("talk to the store at {peer}: {why}")]
+    #[error("cannot use the store at {peer}: {why}")]
     Refused {
         /// Address of the peer.
         peer: String,
@@ -81,7 +82,7 @@ pub enum StoreError {
     },
     /// The connection broke. The client can no longer be used.
     #[error(
-        "{operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
+        "cannot {operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
         .elapsed.as_millis()
     )]
     Disconnected {
@@ -101,7 +102,7 @@ pub enum StoreError {
     },
     /// The store did not answer a request that requires no waiting.
     #[error(
-        "{operation} key {key}: the store at {peer} did not answer within {}ms",
+        "cannot {operation} key {key}: the store at {peer} did not answer within {}ms",
         .elapsed.as_millis()
     )]
     NoAnswer {
@@ -116,9 +117,10 @@ pub enum StoreError {
     },
     /// The reply exceeds the client's memory limit for one reply.
     #[error(
-        "{operation} key {key}: the reply of the store at {peer} is at least {size} bytes long, and \
-         at most {limit} are accepted; check that it is the store of this job, and set \
-         `TcpStoreOptions::max_reply_bytes` if the reply is meant to be that long"
+        "cannot {operation} key {key}: the reply of the store at {peer} is at least {size} bytes long, \
+         and at most {limit} are accepted\n\
+         help: check that it is the store of this job; for longer replies, raise \
+         `TcpStoreOptions::max_reply_bytes`"
     )]
     ReplyTooLong {
         /// Address of the peer.
@@ -134,8 +136,8 @@ pub enum StoreError {
     },
     /// The peer accepted the connection but did not answer in time.
     #[error(
-        "talk to {peer}: it is not a store, or one that is overloaded ({found} for {}ms); check the \
-         address and port",
+        "{peer} does not speak the store protocol, or is overloaded ({found} for {}ms)\n\
+         help: check the address and port",
         .elapsed.as_millis()
     )]
     Silent {
@@ -148,7 +150,8 @@ pub enum StoreError {
     },
     /// The server could not be started.
     #[error(
-        "listen on {address}: {source}; choose an address of this host and a port that is free"
+        "cannot listen on {address}: {source}\n\
+         help: choose an address of this host and a free port"
     )]
     Listen {
         /// Address that the caller requested.
@@ -177,7 +180,7 @@ pub enum StoreError {
         key: String,
     },
     /// The value under the key is not a number (`add`, `barrier`).
-    #[error("add to key {key}: its value {value:?} is not a number (stoll)")]
+    #[error("cannot add to key {key}: its value {value:?} is not a number (stoll)")]
     NotANumber {
         /// Key whose value is not a number.
         key: String,
@@ -196,7 +199,7 @@ pub enum StoreError {
     #[error("{0}")]
     Argument(String),
     /// The file of a file store could not be used.
-    #[error("{operation} the store file {path}: {source}")]
+    #[error("cannot {operation} the store file {path}: {source}")]
     File {
         /// Path of the file.
         path: String,
@@ -207,7 +210,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The service that stores the data failed or rejected the operation.
-    #[error("{operation} key {key}: {what} at {place} after {}ms; {remedy}", .elapsed.as_millis())]
+    #[error("cannot {operation} key {key}: {what} at {place} after {}ms\nhelp: {remedy}", .elapsed.as_millis())]
     Service {
         /// Operation that failed.
         operation: &'static str,
@@ -224,7 +227,7 @@ pub enum StoreError {
     },
     /// The calling thread interrupted the operation.
     /// See [`interruptible`](crate::interruptible).
-    #[error("{operation} key {key}: the caller gave up after {}ms", .elapsed.as_millis())]
+    #[error("cannot {operation} key {key}: the caller interrupted the wait after {}ms", .elapsed.as_millis())]
     Interrupted {
         /// Operation that was interrupted.
         operation: &'static str,
@@ -234,7 +237,7 @@ pub enum StoreError {
         elapsed: Duration,
     },
     /// The store contains or sent invalid data.
-    #[error("read from {store}: {what}")]
+    #[error("cannot read from {store}: {what}")]
     Corrupt {
         /// Address or path of the store.
         store: String,

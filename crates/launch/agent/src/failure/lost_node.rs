@@ -40,7 +40,7 @@ impl LostNode {
             _ => "the rendezvous".to_owned(),
         };
         Self {
-            what: format!("the host of the rendezvous was lost, or the way to it: {error}"),
+            what: format!("the rendezvous host, or the connection to it, was lost: {error}"),
             node,
             at,
         }

@@ -321,7 +321,7 @@ fn own_endpoint(options: &ServerOptions) -> String {
 /// As a cause, the text would appear twice.
 #[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
 fn failed(error: StoreError) -> anyhow::Error {
-    anyhow!("failed to {error}")
+    anyhow!("{error}")
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "exited with code 3",
         who: "first failure: rank 1 ",
-        remedy: "try: -r 3 --log-dir DIR",
+        remedy: "help: use -r 3 --log-dir DIR",
     },
     Scene {
         name: "segfault",
@@ -70,7 +70,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "ended by SIGSEGV",
         who: "first failure: rank 1 ",
-        remedy: "try: PYTHONFAULTHANDLER=1",
+        remedy: "help: set PYTHONFAULTHANDLER=1",
     },
     Scene {
         name: "out of memory",
@@ -80,7 +80,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "MemoryError",
         who: "first failure: rank 1 ",
-        remedy: "try: a smaller batch",
+        remedy: "help: use a smaller batch",
     },
     Scene {
         name: "import error",
@@ -89,7 +89,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "ModuleNotFoundError: No module named 'torchvison'",
         who: "first failure: rank ",
-        remedy: "try: install 'torchvison'",
+        remedy: "help: install 'torchvison'",
     },
     Scene {
         name: "port in use",
@@ -143,7 +143,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "no progress for ",
         who: "first failure: rank ",
-        remedy: "try: --report FILE",
+        remedy: "help: use --report FILE",
     },
     Scene {
         name: "full disk",
@@ -153,7 +153,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "No space left on device",
         who: "first failure: rank 1 ",
-        remedy: "try: room on that file system",
+        remedy: "help: free space on that file system",
     },
     Scene {
         name: "lost node",
@@ -165,6 +165,6 @@ pub(crate) const SCENES: [Scene; 12] = [
         }),
         cause: "node lost: ",
         who: "first failure of the job: node 127.0.0.1",
-        remedy: "try: the log of that node",
+        remedy: "help: check the log of that node",
     },
 ];

@@ -159,7 +159,7 @@ fn a_restart_a_failure_and_the_attempts_are_sentences() {
     ] {
         ended.assert_stderr(line);
     }
-    ended.assert_last_error("rdzv: try: ", &[]);
+    ended.assert_last_error("rdzv: help: ", &[]);
 }
 
 #[test]
