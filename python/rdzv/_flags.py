@@ -97,7 +97,7 @@ if TYPE_CHECKING:
         heartbeat_timeout: _Text
         """Maximum seconds between heartbeats: 30, or init=600,step=30,checkpoint=300."""
         local_addr: _Text
-        """Address of this node that others should use."""
+        """Address at which other nodes reach this node."""
         local_ranks_filter: _Text
         """Local ranks whose output may reach the console: 0,2,3 (default: all)."""
         log_dir: _Path
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
         log_line_prefix_template: _Text
         """Prefix of teed lines."""
         logs_specs: _Text
-        """Plug-in for the destination of output; rdzv has only `default`."""
+        """Plug-in for output destinations; rdzv has only `default`."""
         master_addr: _Text
         """Address of node 0; static rendezvous only. Default ``127.0.0.1``."""
         master_port: int | str | None
@@ -113,17 +113,17 @@ if TYPE_CHECKING:
         metrics_handler: _Text
         """Destination of torchelastic's metrics: console or null. Default ``null``."""
         monitor_interval: _Seconds
-        """Seconds between two polls of the workers; checked, but not used. Default ``0.1``."""
+        """Seconds between polls of the workers; checked, but not used. Default ``0.1``."""
         node_check: _Text
         """Command (for sh) that must exit with 0 before this node joins."""
         node_check_timeout: _Seconds
-        """Seconds in which the command of --node-check must end. Default ``60``."""
+        """Time limit of the --node-check command, in seconds. Default ``60``."""
         node_rank: int | str | None
         """This node's rank; static rendezvous only. Default ``0``."""
         numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None
         """Bind workers to the processors near their device."""
         preempt_exit_code: int | str | None
-        """Exit code of a launch whose workers ended in order after the notice. Default ``75``."""
+        """Exit code of a launch whose workers exited in order after the notice. Default ``75``."""
         preempt_grace: _Seconds
         """Seconds that workers have between the notice and SIGTERM."""
         preempt_signal: _Text
@@ -145,21 +145,21 @@ if TYPE_CHECKING:
         scheduler: Literal["auto", "slurm", "none"] | None
         """Cluster scheduler that configures the rendezvous if no flag does. Default ``auto``."""
         settle_delay: _Seconds
-        """Seconds between the end of the workers and the next rendezvous. Default ``0``."""
+        """Seconds between the workers' exit and the next rendezvous. Default ``0``."""
         shutdown_timeout: _Seconds
         """Seconds that workers have between the closing signal and SIGKILL."""
         signals_to_handle: _Text
-        """Signals that end the run in order and are passed on to the workers. Default ``SIGTERM,SIGINT,SIGHUP,SIGQUIT``."""
+        """Signals that stop the run and are passed on to the workers. Default ``SIGTERM,SIGINT,SIGHUP,SIGQUIT``."""
         spares: int | str | None
-        """Number of spare nodes, out of those of --nnodes or of the Slurm step. Default ``0``."""
+        """Number of spare nodes among the nodes of the job. Default ``0``."""
         standalone: bool | None
         """Run on this node alone, on a free port."""
         status_addr: _Text
         """Serve health, metrics and status over HTTP at this address."""
         tee: _Text
-        """Streams that go to files and, prefixed, to the console; written as for -r. Default ``0``."""
+        """Streams that go to files and, prefixed, to the console; format as for -r. Default ``0``."""
         tls_ca: _Path
-        """Certificate of the authority that signs those of all nodes, in PEM."""
+        """Certificate of the authority that signs all nodes' certificates, in PEM."""
         tls_cert: _Path
         """Certificate of this node, in PEM, for encrypted connections (TLS 1.3)."""
         tls_key: _Path

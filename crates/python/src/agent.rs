@@ -6,8 +6,8 @@
 //!   polls for signals      ── reply ─► rendezvous, ranks, restarts, exit barrier
 //! ```
 //!
-//! The agent runs on a separate thread. So the calling thread polls for signals at least every 100
-//! ms, even during a rendezvous. The agent's thread never attaches to the interpreter.
+//! The agent runs on a separate thread. Therefore the calling thread polls for signals at least
+//! every 100 ms, even during a rendezvous. The agent's thread never attaches to the interpreter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl Agent {
 
     /// Runs the agent once, and returns the state and the known failures.
     ///
-    /// `methods` has `start`, `monitor`, `stop` and `shutdown`, which are called on this thread.
+    /// `methods` has `start`, `monitor`, `stop` and `shutdown`. This thread calls them.
     fn run(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<Ended> {
         let Some((mut agent, mut calls)) = self.agent.lock().take() else {
             return Err(PyRuntimeError::new_err(
@@ -344,7 +344,7 @@ fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
     }
 }
 
-/// Makes the specification from a dictionary.
+/// Creates the specification from a dictionary.
 ///
 /// Missing keys keep the defaults of the crate.
 fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {

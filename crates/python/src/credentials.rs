@@ -1,4 +1,4 @@
-//! Arguments `token` and `tls`: credentials of a process, and its demands.
+//! Arguments `token` and `tls`: credentials of a process and its peers.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use rdzv_store::StoreError;
 
 use crate::interrupt::below;
 
-/// Makes an exception of a class of `rdzv._errors`, with text and attributes.
+/// Creates an exception of a class of `rdzv._errors`, with text and attributes.
 pub(crate) fn exception(
     py: Python<'_>,
     class: &str,
@@ -22,7 +22,7 @@ pub(crate) fn exception(
     })
 }
 
-/// Returns the exception that `make` makes, or its error.
+/// Returns the exception that `make` returns, or its error.
 pub(crate) fn raised<'py>(
     py: Python<'py>,
     make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,

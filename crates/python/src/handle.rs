@@ -1,7 +1,7 @@
 //! State of the Python objects of this crate, and checks of its use.
 //!
 //! The state may not be used after `close()`, and in a process that was forked from the one that
-//! made it.
+//! created it.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -111,8 +111,8 @@ impl<T> Drop for Own<T> {
 
 /// Closable value of one process.
 ///
-/// A forked child does not touch it, not even at a drop. Its threads do not exist in the child, and
-/// its sockets and files are the parent's.
+/// A forked child does not touch the value, not even on drop. Its threads do not exist in the
+/// child, and its sockets and files are the parent's.
 #[derive(Debug)]
 pub(crate) struct Handle<T> {
     name: &'static str,

@@ -1,10 +1,10 @@
 //! Calls that wait without the interpreter, until Ctrl-C or its end.
 //!
 //! If a thread requests the interpreter while the interpreter ends, Python (up to 3.13) unwinds the
-//! thread from wherever it is. Frames of Rust abort the process then. So once the end has begun,
-//! only the thread that ends the interpreter returns to it. Every other thread stays detached
-//! forever ([`stay`]). The end waits until no other thread runs Python code called by this crate
-//! ([`below`]).
+//! thread from wherever it is. Frames of Rust then abort the process. Therefore, once the end has
+//! begun, only the thread that ends the interpreter returns to it. Every other thread stays
+//! detached forever ([`stay`]). The end waits until no other thread runs Python code called by this
+//! crate ([`below`]).
 
 mod approach;
 
@@ -159,7 +159,7 @@ pub(crate) fn is_to_end() -> bool {
     to_end
 }
 
-/// Waits in slices until `step` returns a value or `timeout` is over.
+/// Waits in slices until `step` returns a value or `timeout` expires.
 ///
 /// `step` gets the maximum time to wait, and runs detached from the interpreter. It returns `None`
 /// if nothing has happened in that time. The result is `None` after the timeout. An exception of a

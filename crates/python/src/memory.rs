@@ -48,7 +48,7 @@ use rdzv_shm::PooledBuffer;
 use crate::argument::Object;
 use crate::handle::Own;
 
-/// Use that an operation makes of the memory of an argument.
+/// Access of an operation to an argument's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
@@ -244,7 +244,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `TypeError` if the object is no array, or of a type that a group does not support.
+    /// `TypeError` if the object is not an array, or has a type that a group does not support.
     /// `ValueError` if the memory is not contiguous, not aligned, read-only although it must be
     /// written, or not in the memory of this host.
     pub(crate) fn of(
@@ -574,8 +574,8 @@ impl Torch {
 
 /// Returns the bytes of an argument, shared with the sending connection.
 ///
-/// The argument is `bytes`, a contiguous `memoryview`, a torch tensor, or a block of an arena. Few
-/// bytes are copied instead.
+/// The argument is `bytes`, a contiguous `memoryview`, a torch tensor, or a block of an arena. Up
+/// to 4 KiB are copied instead, except from a block.
 pub(crate) fn shared_bytes(object: Object<'_>) -> PyResult<Bytes> {
     /// Fewer bytes than this are not worth an object that another thread drops.
     const FEW: usize = 4 << 10;
@@ -714,7 +714,7 @@ impl TensorMemory {
 
 /// Block of an arena, with the buffer protocol.
 ///
-/// Its owner writes it, and others read it.
+/// The owner writes the block, and other processes read it.
 #[pyclass(frozen, name = "ArenaBlock", module = "rdzv._rdzv")]
 pub(crate) struct ArenaBlock(Own<Bytes>);
 

@@ -8,7 +8,7 @@ use pyo3::types::PyDelta;
 
 use crate::argument::Object;
 
-/// Duration that means "permanently" in all crates of rdzv.
+/// Duration that means no limit in all crates of rdzv.
 pub(crate) const FOREVER: Duration = Duration::MAX;
 
 /// Converts a duration for Python; [`FOREVER`] becomes the longest `timedelta`.
@@ -30,7 +30,7 @@ pub(crate) fn seconds(duration: Duration) -> f64 {
     }
 }
 
-/// Reads the argument `name`:
+/// Reads the argument `name`, a timeout.
 ///
 /// `None` stays `None`, and `math.inf` is [`FOREVER`].
 ///

@@ -122,8 +122,8 @@ variables! {
     /// Not in torchrun.
     RDZV_SCHEDULER;
     /// Launcher: endpoints of processes that may know the coordinator.
-    /// Each is `host:port`, separated by commas. A new node on another machine than the endpoint's
-    /// asks them too. Not in torchrun.
+    /// Each is `host:port`, separated by commas. A new node on a machine other than the
+    /// endpoint's contacts them too. Not in torchrun.
     RDZV_CONTACT_POINTS;
     /// Launcher: `1` makes the output of `rdzv run` that of `torchrun`.
     /// As `--compat-output` does. Not in torchrun.

@@ -1,6 +1,6 @@
 //! Primitives for waiting for descriptors.
 //!
-//! All drivers with their own event loop share them.
+//! All drivers that have an event loop share these primitives.
 //!
 //! | type | content |
 //! |---|---|
@@ -12,8 +12,9 @@
 //!
 //! This is a thin layer over `rustix`. `mio` is unsuitable for three reasons. It has no one-shot
 //! interest. It hides the descriptor of its waker, but drivers here pass that descriptor to
-//! `poll(2)`, to tokio or to another epoll instance. It always registers edge-triggered. The store
-//! server, the connections of workers and the transports need the opposite of one of these each.
+//! `poll(2)`, to tokio or to another epoll instance. It always registers descriptors
+//! edge-triggered. The store server, the workers' connections and the transports each need the
+//! opposite of one of these.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, TryRecvError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// An eventfd that wakes a thread which polls it.
+/// An eventfd that wakes a thread that polls it.
 /// It is readable from [`wake`](Self::wake) until [`drain`](Self::drain).
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
@@ -18,7 +18,7 @@ impl Waker {
     ///
     /// # Errors
     ///
-    /// The system's error, if no descriptors are left.
+    /// Returns the system's error if no descriptors are left.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(eventfd(0, flags)?))
@@ -73,7 +73,7 @@ pub struct Sender<T> {
 ///
 /// # Errors
 ///
-/// The system's error, if no descriptors are left.
+/// Returns the system's error if no descriptors are left.
 pub fn mailbox<T>() -> io::Result<(Sender<T>, Mailbox<T>)> {
     let waker = Arc::new(Waker::new()?);
     let (sender, receiver) = mpsc::channel();
@@ -95,12 +95,12 @@ impl<T> Mailbox<T> {
         self.waker.drain();
     }
 
-    /// Takes the next message, without waiting.
+    /// Returns the next message, without waiting.
     ///
     /// # Errors
     ///
-    /// [`TryRecvError::Empty`] if there is none now, [`TryRecvError::Disconnected`] if all senders
-    /// were dropped and all messages were taken.
+    /// Returns [`TryRecvError::Empty`] if no message is available, or
+    /// [`TryRecvError::Disconnected`] if all senders were dropped and all messages were taken.
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
         self.messages.try_recv()
     }

@@ -27,7 +27,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The system's error, if no descriptors are left.
+    /// Returns the system's error if no descriptors are left.
     pub fn new() -> io::Result<Self> {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
@@ -36,8 +36,8 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The system's error: the descriptor is registered already or cannot be polled, or the limit
-    /// of watches is reached.
+    /// Returns the system's error if the descriptor is already registered or cannot be polled, or
+    /// if the limit of watches is reached.
     pub fn add(&self, descriptor: impl AsFd, token: u64, interest: EventFlags) -> io::Result<()> {
         let token = EventData::new_u64(token);
         Ok(epoll::add(&self.0, descriptor, token, interest)?)
@@ -47,7 +47,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The system's error: [`io::ErrorKind::NotFound`] if the descriptor is not registered.
+    /// Returns the system's error: [`io::ErrorKind::NotFound`] if the descriptor is not registered.
     pub fn modify(
         &self,
         descriptor: impl AsFd,
@@ -70,7 +70,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The system's error, which only a broken poller has.
+    /// Returns the system's error, which indicates a broken poller.
     #[inline]
     pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
@@ -99,19 +99,19 @@ impl AsRawFd for Poller {
 pub struct Timer(OwnedFd);
 
 impl Timer {
-    /// Creates a timer that is off.
+    /// Creates a disarmed timer.
     ///
     /// # Errors
     ///
-    /// The system's error, if no descriptors are left.
+    /// Returns the system's error if no descriptors are left.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// Sets the timer to expire once, after this time. `None` turns it off.
+    /// Sets the timer to expire once, after this time. `None` disarms it.
     pub fn set(&self, after: Option<Duration>) {
-        // A value of zero turns the timer off in the kernel.
+        // In the kernel, a value of zero disarms the timer.
         let after = after.map(|after| timespec(after.max(Duration::from_micros(1))));
         let setting = Itimerspec {
             it_interval: Timespec::default(),
@@ -128,14 +128,14 @@ impl AsFd for Timer {
     }
 }
 
-/// Waits until a descriptor is ready or the timeout is over.
+/// Waits until a descriptor is ready or the timeout expires.
 ///
 /// If the timeout is `None`, the wait has no limit. Returns the number of ready descriptors. A
 /// signal ends the wait with 0.
 ///
 /// # Errors
 ///
-/// The system's error, if no memory is left.
+/// Returns the system's error if no memory is left.
 pub fn poll(descriptors: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(timespec);
     match rustix::event::poll(descriptors, timeout.as_ref()) {

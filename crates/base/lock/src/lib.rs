@@ -1,6 +1,6 @@
 //! Locks that are not poisoned by panics.
 //!
-//! No code here panics half-way while it holds a lock.
+//! No code here panics in the middle of a change while it holds a lock.
 //!
 //! The whole state of a lock is in the lock itself, as in the standard library. Other locks keep
 //! waiting threads in a table of the process. A forked child would inherit that table with threads
@@ -30,20 +30,20 @@ impl<T> Mutex<T> {
         Self(std::sync::Mutex::new(value))
     }
 
-    /// Returns the value of a lock that no other thread holds.
+    /// Consumes the mutex and returns its value.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for the value.
+    /// Locks the value; waits until no other thread holds it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the value, unless a thread holds it.
+    /// Locks the value, unless a thread holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
@@ -53,7 +53,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// Returns the value of a lock that no other thread can see.
+    /// Returns the value without locking, because no other thread can see it.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,13 +71,13 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no thread writes the value.
+    /// Locks the value for reading; waits until no thread writes it.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no thread uses the value.
+    /// Locks the value for writing; waits until no thread uses it.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
@@ -94,13 +94,13 @@ impl Condvar {
         Self(std::sync::Condvar::new())
     }
 
-    /// Releases the value, and takes it again when it may have changed.
+    /// Releases the value, waits for a notification, and locks the value again.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits like [`Condvar::wait`], at most for `limit`.
-    /// Returns `true` if the time is over.
+    /// Waits like [`Condvar::wait`], for at most `limit`.
+    /// Also returns `true` if the limit has passed.
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -111,8 +111,8 @@ impl Condvar {
         (guard, over.timed_out())
     }
 
-    /// Waits while the condition holds, at most for `limit`.
-    /// Returns `true` if the condition still holds at the end.
+    /// Waits while the condition holds, for at most `limit`.
+    /// Also returns `true` if the condition still holds at the end.
     pub fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -124,12 +124,12 @@ impl Condvar {
         (guard, over.timed_out())
     }
 
-    /// Wakes one thread.
+    /// Wakes one waiting thread.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all threads.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }

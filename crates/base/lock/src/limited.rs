@@ -29,17 +29,17 @@ impl<T> LimitedMutex<T> {
         }
     }
 
-    /// Waits for the value.
+    /// Locks the value; waits without a limit.
     pub fn lock(&self) -> LimitedGuard<'_, T> {
         self.guard(self.value.lock())
     }
 
-    /// Returns the value, unless a thread holds it.
+    /// Locks the value, unless a thread holds it.
     pub fn try_lock(&self) -> Option<LimitedGuard<'_, T>> {
         Some(self.guard(self.value.try_lock()?))
     }
 
-    /// Waits for the value, at most for `limit`.
+    /// Waits for the value for at most `limit`; `None` if it is still locked.
     pub fn try_lock_for(&self, limit: Duration) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),
@@ -47,7 +47,7 @@ impl<T> LimitedMutex<T> {
         }
     }
 
-    /// Waits for the value, at most until the given time.
+    /// Waits for the value until the given time; `None` if it is still locked.
     pub fn try_lock_until(&self, until: Instant) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),

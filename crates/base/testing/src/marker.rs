@@ -90,7 +90,7 @@ impl Marker {
         loop {
             let opened = |(pid, _)| pids::open(pid).map(|process| (pid, process));
             let mut left: Vec<_> = self.processes().into_iter().filter_map(opened).collect();
-            // The number may belong to another process by now.
+            // The process id may belong to another process by now.
             left.retain(|(pid, _)| Self::of(*pid).as_ref() == Some(self));
             if left.is_empty() {
                 return;

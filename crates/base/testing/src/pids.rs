@@ -1,4 +1,4 @@
-//! Processes by number: signals, ends, states, children.
+//! Processes by id: signals, exits, states, children.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,18 +9,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 
 use crate::DEADLINE;
 
-/// Opens a descriptor of a process; `None` if it has ended and is reaped.
+/// Opens a descriptor of a process; `None` if it has exited and is reaped.
 pub fn open(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Signals the process of a descriptor; `false` if it has ended.
+/// Signals the process of a descriptor; `false` if it has exited.
 pub fn signal(process: impl AsFd, signal: Signal) -> bool {
     !closes_within(&process, Duration::ZERO) && pidfd_send_signal(process, signal).is_ok()
 }
 
-/// Waits for the end of the process of a descriptor.
-/// `false` if it does not end within the limit.
+/// Waits for the exit of a descriptor's process.
+/// `false` if the process does not exit within the limit.
 pub fn closes_within(process: impl AsFd, limit: Duration) -> bool {
     let timeout = Timespec::try_from(limit).unwrap();
     let mut watched = [PollFd::new(&process, PollFlags::IN)];
@@ -32,13 +32,13 @@ pub fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Waits for the end of a process, which need not be a child.
-/// `false` if it does not end within the limit.
+/// Waits for the exit of a process, which need not be a child.
+/// `false` if the process does not exit within the limit.
 pub fn ends_within(pid: i32, limit: Duration) -> bool {
     open(pid).is_none_or(|process| closes_within(process, limit))
 }
 
-/// Returns the state letter of a process; `None` if it has ended and is reaped.
+/// Returns a process's state letter; `None` if it has exited and is reaped.
 pub fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;

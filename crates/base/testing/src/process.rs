@@ -84,17 +84,17 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// Returns the exit status of the program if it has ended.
+    /// Returns the exit status of the program if it has exited.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Waits for the end of the program, up to the limit.
+    /// Waits for the exit of the program, up to the limit.
     pub fn wait_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         pids::ends_within(self.pid(), limit).then(|| self.child.wait().unwrap())
     }
 
-    /// Waits for the end of the program.
+    /// Waits for the exit of the program.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         self.wait_within(DEADLINE).unwrap_or_else(|| {
@@ -126,7 +126,7 @@ fn default_dispositions() {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both calls fail only if the program has ended and is reaped.
+        // Both calls fail only if the program has exited and is reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -20,7 +20,7 @@ pub fn program(name: &str) -> PathBuf {
     let all = binary(ALL);
     let path = profile().join("programs").join(name);
     let _naming = NAMING.lock().unwrap();
-    // The names are links. A link that was made before the last build leads to an old program.
+    // The names are links. A link that was created before the last build leads to an old program.
     if inode(&path) != inode(&all) {
         let status = Command::new(&all).status();
         assert!(status.unwrap().success(), "{}", all.display());
@@ -54,8 +54,8 @@ fn profile() -> PathBuf {
 }
 
 /// Builds a program with cargo, once in this process.
-/// So no test runs an old program. Without cargo, or if everything is built already, the program
-/// has to exist.
+/// This way, no test runs an old program. Without cargo, or if everything is built already, the
+/// program has to exist.
 fn build(program: &Path, what: &[&str]) {
     static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut done = DONE.lock().unwrap();
@@ -68,7 +68,7 @@ fn build(program: &Path, what: &[&str]) {
         };
         let mut command = Command::new(cargo);
         // Some build scripts read variables of the package under test, so dependencies would be
-        // built again.
+        // rebuilt.
         for (variable, _) in std::env::vars_os() {
             let name = variable.to_string_lossy();
             if ["CARGO_PKG_", "CARGO_MANIFEST_"]

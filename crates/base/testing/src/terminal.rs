@@ -137,7 +137,7 @@ impl Terminal {
         self.wait_for(text, |rows| rows.iter().any(|row| row.contains(text)))
     }
 
-    /// Waits for the end of the program and of its output.
+    /// Waits for the exit of the program and the end of its output.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         let Some(status) = self.process.wait_within(DEADLINE) else {

@@ -12,7 +12,7 @@ use crate::{Credentials, Identity, Session, Token};
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Longest time in which a server has to prove its identity.
-/// The time of the caller may be longer.
+/// The caller's limit may be longer.
 const MOST: Duration = Duration::from_secs(10);
 
 /// A TCP connection, with or without TLS.
@@ -35,7 +35,7 @@ pub enum OpenError {
 }
 
 impl Channel {
-    /// Opens the connecting side on a stream that blocks.
+    /// Opens the connecting side on a blocking stream.
     ///
     /// Carries out the handshakes of TLS and of the token, if there are credentials for them.
     /// Returns bytes that have to be sent before the caller's own bytes. Takes at most `within`,
@@ -43,8 +43,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`OpenError`].
-    /// [`OpenError`].
+    /// Returns [`OpenError`] if one side refuses the other, or if the peer does not answer.
     pub fn open(
         stream: TcpStream,
         credentials: &Credentials,
@@ -109,8 +108,8 @@ impl Channel {
         }
     }
 
-    /// Reads the rest of a line that came instead of an answer.
-    /// Returns its text.
+    /// Reads the rest of a line that arrived instead of an answer.
+    /// Returns the whole text of the line.
     pub fn rest_of_refusal(&mut self, first: &[u8]) -> String {
         let mut line = first.to_vec();
         let mut piece = [0; LONGEST_REFUSAL];
@@ -141,8 +140,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of the stream. After [`io::ErrorKind::WouldBlock`], the next call has to begin with
-    /// the same bytes.
+    /// Returns the errors of the stream. After [`io::ErrorKind::WouldBlock`], the next call must
+    /// begin with the same bytes.
     pub fn write_parts(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_vectored(parts),
@@ -151,7 +150,7 @@ impl Channel {
     }
 }
 
-/// Returns the reason why no proof came.
+/// Returns the reason why no proof arrived.
 fn unanswered(error: io::Error) -> OpenError {
     OpenError::Silent(match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -168,7 +167,7 @@ fn unanswered(error: io::Error) -> OpenError {
     })
 }
 
-/// Returns the text for bytes that came instead of an answer.
+/// Returns the text for bytes that arrived instead of an answer.
 /// It is the reason for the refusal, or the bytes themselves.
 fn shown(bytes: &[u8]) -> String {
     match handshake::reason(bytes) {

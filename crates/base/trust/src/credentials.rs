@@ -13,13 +13,13 @@ use crate::token::WeakToken;
 use crate::{Identity, Token};
 
 /// The token of the job and the certificates of this process, if any.
-/// A copy is cheap.
+/// Clones are cheap.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// Token that both sides prove on every connection.
     pub token: Option<Token>,
     /// Certificates of this process.
-    /// With them, connections are encrypted and both sides show a certificate.
+    /// With them, connections are encrypted and both sides present a certificate.
     pub identity: Option<Arc<Identity>>,
 }
 
@@ -51,8 +51,7 @@ impl Credentials {
     }
 }
 
-/// Credentials are equal if their tokens and certificates are.
-/// Certificates are compared by identity of the value.
+/// Compares tokens by value, and certificates by the identity of the value.
 impl PartialEq for Credentials {
     fn eq(&self, other: &Self) -> bool {
         let same_token = match (&self.token, &other.token) {
@@ -81,7 +80,7 @@ impl Token {
     ///
     /// # Errors
     ///
-    /// [`TokenError`] if the file cannot be read, or has fewer than 16 bytes.
+    /// Returns [`TokenError`] if the file cannot be read, or has fewer than 16 bytes.
     pub fn from_file(path: &Path) -> Result<Self, TokenError> {
         let unreadable = |source| TokenError::File {
             path: path.to_owned(),
@@ -93,11 +92,11 @@ impl Token {
         Self::of(&text, path.display().to_string())
     }
 
-    /// Creates a token from a text, which errors call `place`.
+    /// Creates a token from a text; errors name its origin, `place`.
     ///
     /// # Errors
     ///
-    /// [`TokenError::Weak`] if it has fewer than 16 bytes.
+    /// Returns [`TokenError::Weak`] if it has fewer than 16 bytes.
     pub fn of(text: &[u8], place: String) -> Result<Self, TokenError> {
         Self::new(text.trim_ascii()).map_err(|source| TokenError::Weak { place, source })
     }
@@ -107,7 +106,7 @@ impl Token {
 ///
 /// # Errors
 ///
-/// The system's error.
+/// Returns the system's error.
 pub fn is_readable_by_others(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.permissions().mode() & 0o044 != 0)
 }

@@ -10,10 +10,10 @@
 //!   the connection's own first bytes ─────►       (they need not wait for an answer)
 //! ```
 //!
-//! A proof is the HMAC of both hellos with the token (see [`Token::prove`]). So it is valid only
-//! for this connection, this side and this job. A peer that is refused receives one line of text
-//! instead of the answer. The line begins with [`REFUSAL`]. Programs without this handshake show
-//! that line, because it is not what they expect.
+//! A proof is the HMAC of both hellos with the token (see [`Token::prove`]). It is therefore valid
+//! only for this connection, this side and this job. A refused peer receives one line of text
+//! instead of the answer. The line begins with [`REFUSAL`]. Programs without this handshake report
+//! that line, because they do not expect it.
 
 use crate::token::{NONCE_LENGTH, Role, Token};
 
@@ -36,7 +36,7 @@ pub const PROOF_LENGTH: usize = 32;
 /// Number of bytes of the acceptor's answer.
 pub const ANSWER_LENGTH: usize = HELLO_LENGTH + PROOF_LENGTH;
 
-/// Beginning of the line for a peer that is refused.
+/// Beginning of the line for a refused peer.
 pub const REFUSAL: &str = "rdzv refuses: ";
 
 /// Maximum number of bytes of such a line.
@@ -68,7 +68,7 @@ pub fn hello(nonce: [u8; NONCE_LENGTH]) -> Hello {
 ///
 /// # Errors
 ///
-/// The reason why the acceptor is refused.
+/// Returns the reason why the acceptor is refused.
 pub fn answer_to(
     token: &Token,
     hello: &Hello,
@@ -85,7 +85,7 @@ pub fn answer_to(
 }
 
 /// The acceptor's side of one connection.
-/// It keeps at most [`ANSWER_LENGTH`] bytes.
+/// Buffers at most [`ANSWER_LENGTH`] bytes.
 #[derive(Debug)]
 pub struct Acceptor {
     token: Token,
@@ -94,7 +94,7 @@ pub struct Acceptor {
     received: Vec<u8>,
 }
 
-/// The result of some bytes of the connector.
+/// Progress after some bytes from the connector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// More bytes are needed.
@@ -116,11 +116,11 @@ impl Acceptor {
         }
     }
 
-    /// Takes bytes of the connector.
+    /// Handles bytes from the connector.
     ///
     /// # Errors
     ///
-    /// The reason why the connector is refused.
+    /// Returns the reason why the connector is refused.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Progress, Refused> {
         let is_greeted = self.received.len() >= HELLO_LENGTH;
         let whole = if is_greeted {
@@ -156,7 +156,7 @@ impl Acceptor {
     }
 }
 
-/// Returns the line for a peer that is refused.
+/// Returns the line for a refused peer.
 pub fn refusal(why: &str) -> Vec<u8> {
     let line = format!("{REFUSAL}{why}");
     let mut end = line.len().min(LONGEST_REFUSAL - 1);

@@ -20,7 +20,7 @@ use rustls::{
 /// Scheme of the names of workers that cannot be host names.
 const URI: &str = "rdzv:";
 
-/// The certificate that this worker shows, and the authority that it trusts.
+/// The certificate that this worker presents, and the authority it trusts.
 pub struct Identity {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
@@ -45,14 +45,14 @@ impl fmt::Debug for Identity {
 impl Identity {
     /// Reads PEM files.
     ///
-    /// They are the certificate of this worker, its private key, and the certificate of the
-    /// authority that signs those of all workers. The first file may contain intermediate
+    /// The files are the certificate of this worker, its private key, and the certificate of the
+    /// authority that signs all workers' certificates. The first file may contain intermediate
     /// certificates too.
     ///
     /// # Errors
     ///
-    /// [`IdentityError`] if a file cannot be read or has other content, or if the key is not that
-    /// of the certificate.
+    /// Returns [`IdentityError`] if a file cannot be read or has other content, or if the key does
+    /// not belong to the certificate.
     pub fn from_files(
         certificate: &Path,
         key: &Path,

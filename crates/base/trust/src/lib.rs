@@ -7,8 +7,8 @@
 //! RPC have separate hellos. [`credentials`] holds the token and the certificates of a process.
 //!
 //! [`session`] is TLS 1.3 over a stream that never blocks. [`identity`] holds this process's
-//! certificate and the authority that it trusts. Both sides show a certificate that the authority
-//! of the job has signed. The subject alternative name of a certificate is the name of the worker:
+//! certificate and the authority that it trusts. Both sides present a certificate that the job's
+//! authority has signed. The subject alternative name of a certificate is the name of the worker:
 //! `DNS:NAME`, or `URI:rdzv:NAME` for names that no host can have. Addresses are not compared,
 //! because workers move and have their own names. The caller compares the name with
 //! [`Session::certified`] once the peer has sent its name.

@@ -35,7 +35,7 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// The reason why TLS cannot begin.
+    /// Returns the reason why TLS cannot begin.
     pub fn connector(identity: &Identity, stream: S) -> Result<Self, String> {
         // No name is sent, and none is compared; see `Hosts`.
         let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -47,7 +47,7 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// The reason why TLS cannot begin.
+    /// Returns the reason why TLS cannot begin.
     pub fn acceptor(identity: &Identity, stream: S) -> Result<Self, String> {
         let tls = ServerConnection::new(Arc::clone(&identity.server));
         Ok(Self::new(tls.map_err(|e| explain(&e))?.into(), stream))
@@ -68,7 +68,7 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// The reason why the handshake failed.
+    /// Returns the reason why the handshake failed.
     pub fn handshake(&mut self) -> Result<bool, String> {
         loop {
             if self.flush().map_err(|e| e.to_string())? && !self.tls.is_handshaking() {
@@ -127,8 +127,9 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if no bytes are available now, [`io::ErrorKind::InvalidData`]
-    /// for a violation of TLS or a certificate that is refused; otherwise the errors of the stream.
+    /// Returns [`io::ErrorKind::WouldBlock`] if no bytes are available now,
+    /// [`io::ErrorKind::InvalidData`] for a violation of TLS or a refused certificate, and
+    /// otherwise the errors of the stream.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(into) {
@@ -148,7 +149,7 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// As for [`Session::read`]. Then the buffer is unchanged.
+    /// The same as for [`Session::read`]. The buffer is then unchanged.
     pub fn read_to(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         let length = buffer.len();
         buffer.resize(buffer.capacity().min(length + READ_AT_ONCE), 0);
@@ -161,8 +162,8 @@ impl<S: Read + Write> Session<S> {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if the stream accepts no bytes now: the next call has to begin
-    /// with the same bytes. Otherwise the errors of the stream.
+    /// Returns [`io::ErrorKind::WouldBlock`] if the stream accepts no bytes now: the next call must
+    /// begin with the same bytes. Otherwise returns the errors of the stream.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush()? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -183,7 +184,7 @@ impl<S: Read + Write> Session<S> {
         state.map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 
-    /// Announces the end to the peer. The stream stays open.
+    /// Sends a closing alert to the peer. The stream stays open.
     pub fn close(&mut self) {
         self.tls.send_close_notify();
         // A peer that no longer reads does not need the alert.

@@ -10,7 +10,7 @@ use ring::{hmac, rand};
 pub const NONCE_LENGTH: usize = 32;
 
 /// Minimum number of bytes of a token.
-/// A shorter one could be guessed from a proof.
+/// A shorter token could be guessed from a proof.
 pub const SHORTEST: usize = 16;
 
 /// A secret that all workers of a job share.
@@ -56,7 +56,7 @@ impl Token {
         tag.expect("SHA-256 makes 32 bytes")
     }
 
-    /// `true` if the proof of a peer in this role is right.
+    /// `true` if the proof of a peer in this role is valid.
     /// The check takes the same time for every wrong proof.
     pub fn verify(&self, prover: Role, connector: &[u8], acceptor: &[u8], proof: &[u8]) -> bool {
         hmac::verify(&self.0, &transcript(prover, connector, acceptor), proof).is_ok()
@@ -93,7 +93,7 @@ impl Token {
 ///
 /// # Panics
 ///
-/// If the system has no randomness, without which nothing is safe.
+/// Panics if the system provides no random bytes, without which nothing is safe.
 pub fn generate() -> String {
     let digits: String = nonce().iter().map(|byte| format!("{byte:02x}")).collect();
     digits + "\n"
@@ -123,7 +123,7 @@ pub fn transcript(prover: Role, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
 ///
 /// # Panics
 ///
-/// If the system has no randomness, without which nothing is safe.
+/// Panics if the system provides no random bytes, without which nothing is safe.
 pub fn nonce() -> [u8; NONCE_LENGTH] {
     let mut bytes = [0; NONCE_LENGTH];
     let filled = rand::SystemRandom::new().fill(&mut bytes);

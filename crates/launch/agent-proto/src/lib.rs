@@ -5,7 +5,7 @@
 //! * [`node_check`]: decides from the end of a command whether a node participates.
 //! * [`topology`]: the processors and devices that each worker gets.
 //!
-//! The crate `rdzv-agent` carries out these decisions. The API of this crate follows the releases
+//! The crate `rdzv-agent` carries out these decisions. This crate's API changes with the releases
 //! of `rdzv-agent`.
 
 pub mod group;

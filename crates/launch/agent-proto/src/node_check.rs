@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-/// The end of the command of a check.
+/// Outcome of the command of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CheckEnd {
     /// The command exited with this code.
     Exited(i32),
-    /// A signal with this number ended the command.
+    /// A signal with this number killed the command.
     Signalled(i32),
-    /// The command did not end within this time, so the agent killed it.
+    /// The command did not exit within this time, so the agent killed it.
     TimedOut(Duration),
     /// The agent could not start the command, for this reason.
     NotStarted(String),
@@ -22,7 +22,7 @@ pub enum CheckEnd {
 ///
 /// # Errors
 ///
-/// The reason for which the node withdraws, as a clause.
+/// Returns the reason why the node withdraws, as a clause.
 pub fn judge(end: &CheckEnd, last: Option<&str>) -> Result<(), String> {
     let reason = match end {
         CheckEnd::Exited(0) => return Ok(()),

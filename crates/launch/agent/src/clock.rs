@@ -1,4 +1,4 @@
-//! All readings of the clocks.
+//! Readings of the monotonic clock and the wall clock.
 
 use std::future::pending;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rdzv_core::time::{Mono, Now, Wall};
 
 /// Clock that returns the monotonic and the wall time together.
-/// The monotonic time starts at 0 when the clock is made. It excludes the time of a suspension
+/// The monotonic time starts at 0 when the clock is created. It excludes the time of a suspension
 /// (Ctrl-Z), so callers must not keep a copy of the clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
@@ -27,17 +27,17 @@ impl Clock {
         }
     }
 
-    /// Leaves out the time since `stopped`: the next reading equals `stopped`.
+    /// Excludes the time since `stopped`: the next reading equals `stopped`.
     pub(crate) fn was_stopped_since(&mut self, stopped: Mono) {
         self.leave_out(self.now().mono.since(stopped));
     }
 
-    /// Leaves out this much time that has passed.
+    /// Excludes this much of the past time.
     pub(crate) fn leave_out(&mut self, time: Duration) {
         self.origin += time.min(self.origin.elapsed());
     }
 
-    /// Converts `at` to the time of the runtime.
+    /// Converts `at` to the runtime's time.
     pub(crate) fn instant(self, at: Mono) -> tokio::time::Instant {
         (self.origin + at.since(Mono::ZERO)).into()
     }

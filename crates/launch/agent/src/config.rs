@@ -36,7 +36,7 @@ pub struct AgentConfig {
     pub environment: BTreeMap<OsString, OsString>,
     /// Name and size of the worker group.
     pub identity: GroupIdentity,
-    /// Failures that lead to a restart of the workers, and its delay.
+    /// Restarts after failures: their number, delay and exceptions.
     pub restarts: RestartOptions,
     /// Signals and time limits with which the agent stops the workers.
     pub stop: StopOptions,
@@ -92,8 +92,8 @@ pub struct RendezvousOptions {
     /// The default is 300 s.
     pub exit_barrier_timeout: Duration,
     /// Limit on consecutive restarts of an agent that was killed.
-    /// Only agents that die within 10 s of their start count. 0 disables restarts. Has an effect
-    /// only on an agent that [`keep`](crate::keep) started.
+    /// The limit counts only agents that die within 10 s of their start; 0 disables restarts. It
+    /// applies only to an agent that [`keep`](crate::keep) started.
     pub agent_restarts: u32,
     /// Sockets and record that outlive an agent that may be restarted.
     /// [`run`](crate::run()) sets this field.
@@ -306,15 +306,15 @@ impl RankSelection {
 /// Destination of the workers' output.
 #[derive(Debug, Clone)]
 pub struct LogPlan {
-    /// Directory in which the agent makes the directory of the run.
+    /// Directory in which the agent creates the directory of the run.
     pub base: LogBase,
     /// Streams that go to files only.
     pub redirects: RankSelection,
     /// Streams that go to files and, with a prefix, to the console.
     pub tee: RankSelection,
     /// Local ranks whose output may reach the console; `None` = all.
-    /// For other ranks, the agent keeps the last 64 KiB of output that goes to no file. It shows
-    /// this output if the worker fails.
+    /// For other ranks, the agent keeps the last 64 KiB of output that goes to no file. The agent
+    /// shows this output if the worker fails.
     pub console_ranks: Option<BTreeSet<u32>>,
     /// Texts that select teed stdout lines for `filtered_stdout.log`.
     /// A line is copied if it contains one of them.
@@ -329,8 +329,8 @@ pub struct LogPlan {
     /// later.
     pub collapse: bool,
     /// `true` if the agent keeps the workers' last stderr lines for the report.
-    /// This concerns workers that share the agent's stderr. They then write to it through a pipe,
-    /// unless it is a terminal. The default is `true`.
+    /// Workers that share the agent's stderr then write to it through a pipe, unless it is a
+    /// terminal. The default is `true`.
     pub capture_stderr: bool,
     /// `true` if the agent also keeps the last lines if stderr is a terminal.
     /// Workers then get a pseudo-terminal as their stderr, and the agent copies its bytes to the
@@ -363,7 +363,7 @@ impl Default for LogPlan {
     }
 }
 
-/// Directory in which the agent makes the directory of the run.
+/// Directory in which the agent creates the directory of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogBase {
     /// Absolute path of `--log-dir`.
@@ -387,7 +387,7 @@ pub struct WorkerPreview {
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// Returns the workers of the first attempt on this node, without a start.
+/// Returns the workers of the first attempt on this node without a start.
 /// The result holds for the rank `group_rank` in a round of `nodes` equal nodes whose workers
 /// connect to `master`.
 ///

@@ -7,7 +7,7 @@
 //!          └─ worker-1
 //! ```
 //!
-//! The kill of a group reaches all its processes at the same time. This includes processes in other
+//! Killing a group ends all its processes at the same time. This includes processes in other
 //! sessions, orphans, and processes that fork faster than a program can list them.
 //!
 //! Most containers have no such group, or only one that is not writable. The agent then kills
@@ -33,7 +33,7 @@ pub(crate) struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// Makes the group of the agent of a launch.
+    /// Creates the group of the agent of a launch.
     /// Returns `None` if this process may not divide its own group.
     pub(crate) fn make(launcher: Pid) -> Option<Self> {
         let own = own_directory()?;
@@ -54,8 +54,8 @@ impl ControlGroup {
             .write(true)
             .open(own.join("cgroup.procs"))?;
         let group = Self::named(own, launcher);
-        // Left by an earlier launch with the same process id that was killed with all its
-        // processes.
+        // An earlier launch with the same process id may have left it, if it was killed with all
+        // its processes.
         group.remove();
         fs::create_dir(&group.directory)?;
         Ok(group)
@@ -74,8 +74,8 @@ impl ControlGroup {
     }
 
     /// Opens the directory of the group in which a worker starts.
-    /// If the group of the last attempt is empty, a new one replaces it. Otherwise the kernel could
-    /// treat it as a group that is being killed.
+    /// If the group of the previous attempt is empty, a new one replaces it. Otherwise the kernel
+    /// could treat it as a group that is being killed.
     pub(crate) fn entrance(&self, worker: LocalRank) -> Option<File> {
         let directory = self.of_worker(worker);
         let _ = fs::remove_dir(&directory);
@@ -103,7 +103,7 @@ impl ControlGroup {
         self.of_worker(worker).join("memory.events")
     }
 
-    /// Removes the groups, except those with a process that does not end.
+    /// Removes the groups, except those with a process that does not exit.
     pub(crate) fn remove(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return;

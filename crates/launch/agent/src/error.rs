@@ -29,7 +29,7 @@ pub enum AgentError {
     NodeCheck {
         /// Command line of the check.
         command: String,
-        /// End of the command and the last line of its output.
+        /// Exit of the command and the last line of its output.
         reason: String,
     },
     /// A worker could not be started.
@@ -134,7 +134,7 @@ impl AgentError {
     }
 }
 
-/// Makes the error for an operation that the operating system refused.
+/// Creates the error for an operation that the operating system refused.
 /// `what` describes the attempted action.
 pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> AgentError {
     move |source| AgentError::System {

@@ -1,7 +1,7 @@
 //! Error files of the workers, and the launcher's error file for its caller.
 //!
 //! Workers may write any text. The agent reports a file without the known JSON; such a file never
-//! stops it.
+//! stops the agent.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -53,7 +53,7 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// * After a run that ended with a signal or an error: the signal or error in the object form.
 /// * After a successful run: nothing.
 ///
-/// A file that exists already is logged and replaced.
+/// If the file already exists, the function logs its content and replaces it.
 pub fn write_launcher_error_file(path: &Path, outcome: &Outcome) -> io::Result<()> {
     let content = match outcome {
         Outcome::Succeeded => return Ok(()),

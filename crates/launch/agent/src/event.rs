@@ -25,7 +25,7 @@ pub enum AgentEvent {
         /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// A dynamic rendezvous reports something about this node or another one.
+    /// A dynamic rendezvous reported an event of this node or another one.
     RendezvousNotice {
         /// Time of the event.
         at: Wall,
@@ -94,11 +94,11 @@ pub enum AgentEvent {
         /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// A worker ended.
+    /// A worker exited.
     WorkerExited {
         /// Time of the event.
         at: Wall,
-        /// Worker that ended.
+        /// Worker that exited.
         worker: WorkerIdentity,
         /// Exit code or signal.
         exit: Exit,
@@ -120,7 +120,7 @@ pub enum AgentEvent {
     Restarting {
         /// Time of the event.
         at: Wall,
-        /// `Failed` if a worker has ended, `Unhealthy` if workers hang.
+        /// `Unhealthy` if workers hang, otherwise `Failed`.
         state: GroupState,
         /// Number of restarts that are left after this one.
         remaining: u32,
@@ -129,7 +129,7 @@ pub enum AgentEvent {
         /// First failure of the attempt, if known.
         failure: Option<Box<Failure>>,
     },
-    /// The agent ends the attempt for the next round; this costs no restart.
+    /// The agent ends the attempt to join the next round.
     Regrouping {
         /// Time of the event.
         at: Wall,
@@ -151,7 +151,7 @@ pub enum AgentEvent {
         at: Wall,
         /// Number of agents of this node that were killed until now.
         restarts: u32,
-        /// One sentence about the end of the previous agent.
+        /// One sentence about the exit of the previous agent.
         reason: String,
     },
     /// The state of the worker group changed.
@@ -191,15 +191,15 @@ pub enum AgentEvent {
         signal: i32,
         /// Rank of the node that received the signal; `None` for this node.
         by: Option<GroupRank>,
-        /// Time that workers have to end after the notice.
+        /// Time that workers have to exit after the notice.
         grace: Duration,
     },
     /// Output of workers did not reach the console before the run was stopped.
-    /// No process had read it until then.
+    /// The console's reader had not read this output.
     OutputDropped {
         /// Time of the event.
         at: Wall,
-        /// Number of these bytes, as far as is known.
+        /// Number of dropped bytes, as far as is known.
         bytes: u64,
     },
     /// The run ended for one worker; sent once per worker at the end of the run.
@@ -229,7 +229,7 @@ pub enum AgentEvent {
         /// Time of the event.
         at: Wall,
         /// `SUCCEEDED` if the loop returned, `FAILED` on an error or a signal.
-        /// The state is `SUCCEEDED` also with failed workers.
+        /// The state is `SUCCEEDED` even if workers failed.
         state: &'static str,
         /// Duration of the run.
         took: Duration,

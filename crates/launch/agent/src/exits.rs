@@ -1,7 +1,7 @@
-//! Waits for workers to end, and reports the ends in their true order.
+//! Waits for workers to exit, and reports the exits in their true order.
 //!
 //! All workers' process descriptors are in one epoll instance. The kernel appends a descriptor to
-//! its ready list when the process ends. Even ends that one wake-up finds therefore come in their
+//! its ready list when the process exits. Even exits that one wake-up finds are therefore in their
 //! true order, and the choice of the root cause relies on that order.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use rdzv_event::{Event, EventFlags, Poller, is_readable};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use tokio::io::unix::AsyncFd;
 
-/// Number of ends per system call; further calls return the remaining ones.
+/// Number of exits per system call; further calls return the rest.
 const BATCH: usize = 64;
 
 /// Registers a descriptor with the runtime.
@@ -43,7 +43,7 @@ pub(crate) async fn events(poller: &mut AsyncFd<Poller>, most: usize) -> io::Res
     }
 }
 
-/// Ends of all running workers.
+/// Exits of all running workers.
 #[derive(Debug)]
 pub(crate) struct Exits {
     poller: AsyncFd<Poller>,
@@ -51,7 +51,7 @@ pub(crate) struct Exits {
 }
 
 impl Exits {
-    /// Makes an empty set of workers.
+    /// Creates an empty set of workers.
     /// Must be called inside the runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
@@ -63,8 +63,8 @@ impl Exits {
     /// Watches a worker.
     pub(crate) fn watch(&mut self, local_rank: LocalRank, pidfd: OwnedFd) -> io::Result<()> {
         let poller = self.poller.get_ref();
-        // One event per change: while a debugger holds a process that has ended, its descriptor is
-        // readable, but the process can only be collected after the debugger releases it. That
+        // One event per change. A debugger can hold a process that has exited: its descriptor is
+        // readable, but the agent can reap the process only after the debugger releases it. That
         // release is the next change.
         let changes = EventFlags::IN | EventFlags::ET;
         poller.add(&pidfd, u64::from(local_rank.0), changes)?;
@@ -72,27 +72,27 @@ impl Exits {
         Ok(())
     }
 
-    /// Stops watching a worker that does not end.
+    /// Stops watching a worker that does not exit.
     pub(crate) fn forget(&mut self, local_rank: LocalRank) {
         self.running.remove(&local_rank);
     }
 
-    /// Returns `true` while the end of a worker has not been collected.
+    /// Returns `true` until the agent has reaped a worker.
     /// Until then, no other process can get its process id.
     pub(crate) fn is_watched(&self, local_rank: LocalRank) -> bool {
         self.running.contains_key(&local_rank)
     }
 
-    /// Returns `true` while a worker is still running.
-    /// It then was not reported by [`Exits::next`] and has not ended since.
+    /// Returns `true` while a worker is running.
+    /// [`Exits::next`] has not reported its exit, and the worker has not exited since.
     pub(crate) fn is_running(&self, local_rank: LocalRank) -> bool {
         let pidfd = self.running.get(&local_rank);
         pidfd.is_some_and(|pidfd| !is_readable(pidfd))
     }
 
-    /// Waits until workers end, collects them, and returns them in order.
+    /// Waits until workers exit, reaps them, and returns the exits in order.
     ///
-    /// Cancel-safe: the caller may drop the future without losing an end.
+    /// Cancel-safe: the caller may drop the future without losing an exit.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<(LocalRank, Exit)>> {
         loop {
             let events = events(&mut self.poller, BATCH).await?;
@@ -111,8 +111,8 @@ impl Exits {
     }
 
     fn collect(&mut self, local_rank: LocalRank) -> io::Result<Option<Exit>> {
-        // Removed also if collecting fails: otherwise epoll would report the descriptor without a
-        // limit.
+        // The descriptor is removed even if reaping fails. Otherwise epoll would report it without
+        // a limit.
         let Some(pidfd) = self.running.remove(&local_rank) else {
             return Ok(None);
         };

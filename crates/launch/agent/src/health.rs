@@ -1,8 +1,8 @@
 //! Checks whether the agent's own threads make progress.
 //!
 //! Threads do not update a timestamp, because idle threads sleep. [`Liveness::check`] asks each
-//! thread to answer, and the next check finds the threads that did not. Health costs nothing
-//! without a check, and the second check finds a thread that hangs.
+//! thread to answer, and the next check finds the threads that did not. Without a check, health
+//! costs nothing. The second check finds a thread that hangs.
 //!
 //! ```text
 //!   check ── ping ──► agent loop, rendezvous, store server
@@ -45,7 +45,7 @@ struct Thread {
 pub struct Pulse {
     /// Name of the thread.
     pub name: &'static str,
-    /// Time since the unanswered question; `None` if the thread ended unexpectedly.
+    /// Time since the unanswered question; `None` if the thread has exited.
     pub silent: Option<Duration>,
 }
 
@@ -57,7 +57,7 @@ impl Pulse {
 }
 
 /// Guard that removes its thread from the list when dropped.
-/// The thread may end after that.
+/// The thread may exit after that.
 #[must_use = "the thread is watched for as long as this lives"]
 pub struct Watched {
     threads: Liveness,
@@ -65,7 +65,7 @@ pub struct Watched {
 }
 
 impl Liveness {
-    /// Makes an empty list of threads.
+    /// Creates an empty list of threads.
     pub fn new() -> Self {
         Self::default()
     }

@@ -8,8 +8,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub use crate::host_name::{HostName, full_name, look_up, name_so_far};
 
 /// Returns the directory of temporary files that Python would choose.
-/// This is the first usable directory of those in the environment and the usual ones. If none is
-/// usable, the result is the first of them, for the error message.
+/// This is the first usable directory among those in the environment and the usual ones. If none is
+/// usable, the function returns the first of them, for the error message.
 pub fn temporary_directory(
     variable: impl Fn(&str) -> Option<PathBuf>,
     is_usable: impl Fn(&Path) -> bool,
@@ -21,7 +21,7 @@ pub fn temporary_directory(
     usable.unwrap_or(&all[0]).clone()
 }
 
-/// Returns `true` if this process can make files in the directory `path`.
+/// Returns `true` if this process can create files in the directory `path`.
 pub fn takes_files(path: &Path) -> bool {
     path.is_dir() && access(path, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
@@ -40,7 +40,7 @@ pub(crate) fn own_temporary_directory() -> PathBuf {
     )
 }
 
-/// Raises the limit of open files as far as this process may.
+/// Raises the limit of open files as far as the system permits.
 /// Every connection is an open file, and the usual limit is 1,024. Returns the previous limit.
 pub fn raise_open_files_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);

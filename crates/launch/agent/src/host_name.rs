@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 
 static LOOKUP: LazyLock<Arc<Lookup>> = LazyLock::new(|| Lookup::begin(own_name(), ask));
 
-/// Begins to look up the full name of this host, unless that has been done.
+/// Begins to look up the full name of this host, unless it has begun.
 /// Returns immediately.
 pub fn look_up() {
     LazyLock::force(&LOOKUP);

@@ -1,6 +1,7 @@
 //! Elastic agent of one node.
 //!
-//! It starts the workers, watches them, restarts or stops the group, and reports every event.
+//! The agent starts the workers, watches them, restarts or stops the group, and reports every
+//! event.
 //!
 //! [`run()`] takes an [`AgentConfig`] and returns an [`Outcome`]. In between it sends one stream of
 //! [`AgentEvent`]s. [`keep`] runs the process around the agent: it cleans up everything that the
@@ -10,7 +11,7 @@
 //!   keeper (keep)                  what the user started; subreaper; forwards signals
 //!     └─ agent (run)               own session; dies with the keeper; subreaper; decides
 //!          ├─ worker 0             own session and process group; dies with the agent
-//!          │    └─ its children    die with the group, or are collected as orphans
+//!          │    └─ its children    die with the group, or are reaped as orphans
 //!          └─ worker 1
 //! ```
 //!

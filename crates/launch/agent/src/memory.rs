@@ -1,15 +1,15 @@
 //! Detection of kills by the kernel for lack of memory.
 //!
-//! The agent compares the kernel's counters before an attempt and after the end of a worker.
+//! The agent compares the kernel's counters before an attempt and after the exit of a worker.
 //!
 //! * `memory.events` of a worker's control group counts that worker and its descendants.
 //! * `memory.events` (v2) or `memory.oom_control` (v1) of the agent's group counts the whole job on
 //!   this node, and everything else in the same container.
 //! * `/proc/vmstat` counts the whole machine.
 //!
-//! If SIGKILL ended a worker while a counter rose, the kernel killed the worker for its memory. The
-//! counter rises before the process ends. Only the counter of the whole machine may concern another
-//! process.
+//! If SIGKILL ended a worker while a counter rose, the agent concludes that the kernel killed the
+//! worker for lack of memory. The counter rises before the process exits. A counter that covers
+//! more than the worker may concern another process.
 
 use std::fs;
 use std::path::PathBuf;

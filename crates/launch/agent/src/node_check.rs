@@ -17,13 +17,13 @@ use tracing::warn;
 
 use crate::{AgentError, NodeCheckPlan};
 
-/// Number of output bytes that are kept: the last ones.
+/// Number of retained output bytes: the last ones.
 const KEPT: usize = 4096;
 
-/// Time limit for reading the rest of the output after the command has ended.
+/// Time limit for reading the remaining output after the command's exit.
 const OUTPUT_WITHIN: Duration = Duration::from_millis(200);
 
-/// Runs the command; no process stays behind in its process group.
+/// Runs the command, then kills what is left of its process group.
 pub(crate) async fn check(plan: &NodeCheckPlan) -> Result<(), AgentError> {
     let (end, last) = run(plan).await;
     judge(&end, last.as_deref()).map_err(|reason| AgentError::NodeCheck {
@@ -101,7 +101,7 @@ fn end_of(status: ExitStatus) -> CheckEnd {
     }
 }
 
-/// Logs from time to time that the command has not ended; never returns.
+/// Logs reminders that the command is still running; never returns.
 async fn remind(plan: &NodeCheckPlan) {
     let (began, mut reminder) = (Instant::now(), Reminder::default());
     loop {

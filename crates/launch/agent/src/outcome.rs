@@ -11,7 +11,7 @@ pub enum Outcome {
     Succeeded,
     /// Workers failed, and no restart followed.
     Failed {
-        /// Failures of the last attempt, in the order in which they were seen.
+        /// Failures of the last attempt, in the order of the agent's observation.
         /// The first failure of the job comes last if it was on another node.
         failures: Vec<Failure>,
         /// Index of the first failure of the job, which the verdict names too.
@@ -23,7 +23,7 @@ pub enum Outcome {
     Signalled {
         /// Signal number.
         signal: i32,
-        /// `false` if the signal came before the first worker started.
+        /// `false` if the signal arrived before the first worker started.
         workers_started: bool,
     },
     /// The scheduler takes the nodes away, and the agent notified the workers.
@@ -32,10 +32,10 @@ pub enum Outcome {
         /// Number of the signal with which the scheduler gave notice.
         /// This node or another one received it.
         signal: i32,
-        /// Time from the notice to the end of the workers.
+        /// Time from the notice to the exit of the workers.
         used: Duration,
-        /// `true` if all workers of this node ended in order after the notice.
-        /// In order means exit code 0, or an end by the signal of the notice or by SIGTERM.
+        /// `true` if all workers of this node exited in order after the notice.
+        /// In order means exit code 0, or an exit because of the notice's signal or SIGTERM.
         in_order: bool,
     },
     /// The agent itself failed.

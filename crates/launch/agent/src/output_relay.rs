@@ -49,8 +49,8 @@ impl Drop for OutputRelay {
     fn drop(&mut self) {
         if let Some(relay) = self.relay.take() {
             drop(relay);
-            // It ends now. Without this wait it would stay a zombie, because no other code waits
-            // for it.
+            // The relay exits now. Without this wait, the relay would stay a zombie, because no
+            // other code waits for it.
             if let Some(process) = self.process {
                 let _ = waitpid(Some(process), WaitOptions::empty());
             }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Makes a directory `⟨name⟩_⟨8 random characters⟩`, for this user only.
+/// Creates a directory `⟨name⟩_⟨8 random characters⟩` for this user only.
 pub(crate) fn unique(base: &Path, name: &str) -> io::Result<PathBuf> {
     loop {
         let random: String = std::iter::repeat_with(|| fastrand::char('0'..='z'))

@@ -17,7 +17,7 @@ pub(crate) struct ProcessStat {
     pub(crate) parent: i32,
     pub(crate) group: i32,
     pub(crate) session: i32,
-    /// Processor time of the process and of its children that have ended.
+    /// Processor time of the process and of its reaped children.
     pub(crate) cpu: Duration,
 }
 

@@ -27,8 +27,8 @@ const COMMON: [&str; 4] = ["rdzv", "pip", "setuptools", "wheel"];
 /// a link.
 ///
 /// The program itself may be in an environment too, as with pipx and `uvx`. `own` returns that
-/// directory; it is called if no environment is active. It returns `None` if the environment
-/// contains only this program: see [`has_packages`].
+/// directory, or `None` if the environment contains only this program (see [`has_packages`]). This
+/// function calls `own` only if no environment is active.
 pub fn interpreter(
     environment: &BTreeMap<OsString, OsString>,
     link: Option<&Path>,

@@ -3,9 +3,9 @@
 //! The kernel makes such orphans children of the nearest subreaper, which is this process. This
 //! module touches only processes that cannot belong to another program:
 //!
-//! * Only our own children. No other process can collect them, so the kernel cannot give their
-//!   process ids to another process. When we kill a child, its children become ours, and so on
-//!   until none is left.
+//! * Only our own children. No other process can reap them, so the kernel cannot give their process
+//!   ids to another process. When we kill a child, its children become ours, and so on until none
+//!   is left.
 //! * No process that existed before the run, such as a shell that replaced itself with this
 //!   program.
 //! * No process in our own session. Workers and agents have separate sessions, and a process cannot
@@ -24,7 +24,7 @@ use rustix::process::{
 
 use crate::process_stat::ProcessStat;
 
-/// Processes that become our children when their parents end.
+/// Processes that become our children when their parents exit.
 #[derive(Debug, Clone)]
 pub(crate) struct Leftovers {
     foreign: HashSet<Pid>,
@@ -50,9 +50,9 @@ impl Leftovers {
         self.session.is_some()
     }
 
-    /// Collects ended leftovers; other code collects the workers (`ours`).
-    /// Returns `false` if a worker must be collected first. A worker that has ended hides other
-    /// ended children from the kernel's quick answer.
+    /// Reaps exited leftovers; other code reaps the workers (`ours`).
+    /// Returns `false` if a worker must be reaped first. A worker that has exited hides other
+    /// exited children from the kernel's quick answer.
     pub(crate) fn collect(&self, ours: &HashSet<Pid>) -> bool {
         match look() {
             Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return true,
@@ -66,11 +66,12 @@ impl Leftovers {
         true
     }
 
-    /// Kills all leftovers except `spared`, and collects those that have ended.
+    /// Kills all leftovers except `spared`, and reaps those that have exited.
     ///
     /// Returns `true` if none is left. Otherwise the caller should call this again after the next
-    /// SIGCHLD. It kills whole process groups with one signal, so that no member can fork in
-    /// between. Such a group is in the session of a worker, so all its members belong to the run.
+    /// SIGCHLD. The method kills whole process groups with one signal, so that no member can fork
+    /// in between. Such a group is in the session of a worker, so all its members belong to the
+    /// run.
     pub(crate) fn kill(&self, spared: &HashSet<Pid>) -> bool {
         loop {
             let (mut left, mut collected) = (false, false);
@@ -83,19 +84,19 @@ impl Leftovers {
                 let _ = kill_process(child, Signal::KILL);
                 match waitpid(Some(child), WaitOptions::NOHANG) {
                     Ok(None) => left = true,
-                    // Or another thread collected it while we read the list. The kernel then omits
-                    // other processes from the list.
+                    // Or another thread reaped the child while we read the list. The kernel then
+                    // omits other processes from the list.
                     Ok(Some(_)) | Err(_) => collected = true,
                 }
             }
-            // The children of collected processes have just become ours.
+            // The children of reaped processes have just become ours.
             if left || !collected {
                 return !left;
             }
         }
     }
 
-    /// Returns `true` if the group of an ended worker still has a member.
+    /// Returns `true` if the group of an exited worker still has a member.
     /// Only our children count. While one exists, the kernel cannot give the group's number to
     /// another group.
     pub(crate) fn holds_group(&self, group: Pid, ours: &HashSet<Pid>) -> bool {
@@ -123,15 +124,15 @@ impl Leftovers {
 }
 
 /// Converts the number of a process group; `None` if outside the container.
-/// The number is -1 while another thread collects the process.
+/// The number is -1 while another thread reaps the process.
 fn group_of(number: i32) -> Option<Pid> {
     (number > 0).then(|| Pid::from_raw(number))?
 }
 
 /// Sends a signal to all descendants of a process, to stop or continue them.
 ///
-/// It stops a process before it lists the children. A stopped process cannot start or collect
-/// children, so the process ids in the list stay valid.
+/// To stop processes, the function stops each process before it lists the children. A stopped
+/// process cannot start or reap children, so the process ids in the list stay valid.
 pub(crate) fn signal_below(parent: Pid, signal: Signal) {
     let (mut seen, mut next) = (HashSet::new(), children_of(parent));
     while let Some(process) = next.pop() {
@@ -156,7 +157,7 @@ fn is_one(pid: nix::unistd::Pid, of: &HashSet<Pid>) -> bool {
     Pid::from_raw(pid.as_raw()).is_some_and(|pid| of.contains(&pid))
 }
 
-/// Returns a child that has ended and was not collected, if there is one.
+/// Returns a child that has exited and was not reaped, if there is one.
 fn look() -> nix::Result<WaitStatus> {
     let without_collecting = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, without_collecting)

@@ -18,7 +18,7 @@ use crate::{AgentConfig, AgentError, AgentEvent, Outcome, RendezvousPlan, host};
 /// Runs the workers of one node to their end.
 ///
 /// Blocks the calling thread. That thread must live as long as the process (the main thread),
-/// because the kernel kills workers when the thread that started them ends. The process must have
+/// because the kernel kills workers when the thread that started them exits. The process must have
 /// no other purpose during the run: this function handles signals and kills what workers leave
 /// behind.
 ///

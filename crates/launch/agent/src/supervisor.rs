@@ -48,7 +48,7 @@ pub(crate) trait Supervisor {
         Vec::new()
     }
 
-    /// Forgets the workers of the last attempt, which have all ended.
+    /// Forgets the workers of the previous attempt, which have all exited.
     fn forget(&mut self);
 
     /// Starts one worker, or accepts it for a later start.
@@ -64,7 +64,7 @@ pub(crate) trait Supervisor {
         reserved_port: Option<Arc<TcpListener>>,
     ) -> Result<Vec<WorkerEvent>, AgentError>;
 
-    /// Waits until something happens to workers.
+    /// Waits for the next events of the workers.
     /// Cancel-safe: the caller may drop the future without losing an event. Only exits are returned
     /// immediately; all other events let other tasks run first.
     async fn next(&mut self, clock: Clock, watch: Watch) -> Vec<WorkerEvent>;
@@ -84,7 +84,7 @@ pub(crate) trait Supervisor {
         Vec::new()
     }
 
-    /// Stops waiting for workers that do not end although they were killed.
+    /// Stops waiting for workers that do not exit after SIGKILL.
     fn abandon(&mut self, _workers: &[LocalRank]) {}
 
     /// Kills all processes that workers have left behind.
@@ -93,7 +93,7 @@ pub(crate) trait Supervisor {
         vec![GroupInput::Cleared.into()]
     }
 
-    /// Stops waiting for leftovers that do not end although they were killed.
+    /// Stops waiting for leftovers that do not exit after SIGKILL.
     fn abandon_leftovers(&mut self) {}
 
     /// Suspends all workers (SIGSTOP).
@@ -120,7 +120,7 @@ pub(crate) trait Supervisor {
     fn kill_cause(&self, worker: LocalRank) -> Option<&Cause>;
 
     /// Returns all facts about a worker except its exit.
-    /// The worker has ended or will end.
+    /// The worker has exited or will exit.
     fn evidence(&self, worker: LocalRank) -> Option<Evidence>;
 
     /// Returns an external cause of an exit that the evidence does not explain.
@@ -133,10 +133,10 @@ pub(crate) trait Supervisor {
         failure.sentence()
     }
 
-    /// Ends all workers that still run, and returns after their end.
+    /// Stops all running workers, and returns after their exit.
     fn shutdown(&mut self, signal: i32);
 
-    /// Waits until all stderr output of ended workers is captured.
+    /// Waits until all stderr output of exited workers is captured.
     async fn captured(&mut self) {}
 
     /// Waits until the output of all workers is on the console.

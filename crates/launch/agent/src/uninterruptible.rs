@@ -27,7 +27,7 @@ pub(crate) struct KernelHolds {
 }
 
 impl KernelHolds {
-    /// Makes a watch with a limit from the environment.
+    /// Creates a watch with a limit from the environment.
     /// `setting` is the value of `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT`.
     pub(crate) fn new(setting: Option<&str>) -> Self {
         Self {

@@ -26,8 +26,8 @@ pub struct WorkerIdentity {
 }
 
 impl WorkerIdentity {
-    /// Makes the identity of the worker with these ranks.
-    /// `pid` is 0 for a worker that is no process or has not started.
+    /// Creates the identity of the worker with these ranks.
+    /// `pid` is 0 for a worker that is not a process or has not started.
     pub(crate) fn new(place: &WorkerRanks, pid: u32) -> Self {
         Self {
             local_rank: place.local_rank,
@@ -76,7 +76,7 @@ pub struct WorkerFiles {
     pub stdout: Option<PathBuf>,
     /// Standard error.
     pub stderr: Option<PathBuf>,
-    /// Path at which the worker leaves its error file.
+    /// Path at which the worker writes its error file.
     pub error_file: Option<PathBuf>,
 }
 

@@ -6,11 +6,11 @@
 //! | 1 | workers failed, a handled signal ended the run, the run could not be set up |
 //! | 2 | the command line is wrong: a flag, or the value of one |
 //! | 77 | the check of this node (`--node-check`) failed, so it has left the job |
-//! | by signal | a signal came before workers were started, or an unhandled signal came |
+//! | by signal | a signal arrived before workers were started, or was unhandled |
 //!
 //! Codes 0, 1 and 2 are those of `torchrun`, so job scripts that check them keep working. Under the
 //! name `torchrun`, an impossible value ends the launch with 1. With `--exit-code worker`, a launch
-//! whose flags could be read returns more codes:
+//! whose flags could be parsed returns more codes:
 //!
 //! | code | when |
 //! |---|---|

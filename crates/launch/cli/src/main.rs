@@ -1,6 +1,6 @@
 //! The `rdzv` program: `rdzv run` and the other commands.
 //!
-//! Started through a link named `torchrun`, it is `torchrun`.
+//! Through a link named `torchrun`, the program behaves as `torchrun`.
 //!
 //! ```text
 //! argv, PET_* ─ args ─► RunArgs ─ launch ─► AgentConfig ─ rdzv-agent ─► Outcome ─ report ─► code

@@ -125,9 +125,9 @@ pub(crate) fn finish_lines(timeout: Option<Duration>) {
     };
 }
 
-/// Waits until all queued lines have been written, or one of the signals comes.
+/// Waits until all queued lines are written, or one of the signals arrives.
 ///
-/// Returns `false` if lines are left, because no reader takes them.
+/// Returns `false` if lines are left, because nothing reads them.
 pub(crate) fn finish_lines_unless_signalled(signals: &[i32]) -> bool {
     let finished = finish();
     // In most cases the lines are written in this time, and no thread is needed.
@@ -143,7 +143,7 @@ pub(crate) fn finish_lines_unless_signalled(signals: &[i32]) -> bool {
         let _ = finished.recv();
         let _ = written.send(true);
     });
-    // Without these threads, it is better to end than to wait without a limit.
+    // Without these threads, it is better to exit than to wait without a limit.
     watched.is_ok() && waits.is_ok() && either.recv() == Ok(true)
 }
 

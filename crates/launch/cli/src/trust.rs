@@ -1,4 +1,4 @@
-//! The secret of the job: token, certificates, and clients without credentials.
+//! Credentials of the job: token, certificates, and clients without any.
 //!
 //! The token is in a file. A token in a variable would be visible in `/proc/PID/environ` of every
 //! process of the launch. So [`hide_variable`] writes it to a private file and executes the program
@@ -39,7 +39,7 @@ pub(crate) struct TrustArgs {
     /// File with the job token, the same on all nodes.
     ///
     /// Agents, stores and clients of rdzv prove to one another on every connection that they have
-    /// the token. They never send it. The token has at least 16 bytes; `rdzv token` makes one.
+    /// the token. They never send it. The token has at least 16 bytes; `rdzv token` creates one.
     /// Without this flag, RDZV_JOB_TOKEN_FILE names the file, or RDZV_JOB_TOKEN is the token.
     /// Workers get the path in RDZV_JOB_TOKEN_FILE.
     #[arg(long, value_name = "FILE")]
@@ -56,9 +56,9 @@ pub(crate) struct TrustArgs {
 
     /// Certificate of this node, in PEM, for encrypted connections (TLS 1.3)
     ///
-    /// Encrypts the connections of agents and stores. Needs --tls-key and --tls-ca. Both sides show
-    /// a certificate that the authority has signed; names in it are not compared. Connections of
-    /// PyTorch's clients are not encrypted.
+    /// Encrypts the connections of agents and stores. Needs --tls-key and --tls-ca. Both sides
+    /// present a certificate that the authority has signed; rdzv does not check the names in it.
+    /// Connections of PyTorch's clients are not encrypted.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
@@ -66,7 +66,7 @@ pub(crate) struct TrustArgs {
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// Certificate of the authority that signs those of all nodes, in PEM.
+    /// Certificate of the authority that signs all nodes' certificates, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Tests of `rdzv demo`: its output, and its end after an interruption.
+//! Tests of `rdzv demo`: its output, and its exit after an interruption.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs the demo to its end, and asserts that no process or file is left.
+/// Runs the demo to completion, and asserts that no process or file is left.
 fn run(arguments: &[&str]) -> (Output, String) {
     let temporary = TempDir::new().unwrap();
     let output = demo(arguments, temporary.path()).output().unwrap();

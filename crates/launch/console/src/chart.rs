@@ -1,12 +1,12 @@
-//! A series of numbers as a small chart of one line.
+//! Draws a series of numbers as a one-line chart.
 
-/// The heights of a column, from the lowest.
+/// Heights of a column, from the lowest.
 const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws one column for each number, with a height in proportion to it.
 ///
-/// If there is no room for all numbers, a column shows the mean of several. Heights range from the
-/// smallest value to the largest. Numbers that are not finite are left out.
+/// If there is no room for all numbers, each column shows the mean of several numbers. Heights
+/// range from the smallest value to the largest. Numbers that are not finite are left out.
 pub fn columns(numbers: &[f64], room: usize) -> String {
     let finite: Vec<f64> = numbers
         .iter()

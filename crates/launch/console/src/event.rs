@@ -41,8 +41,7 @@ impl Restart<'_> {
     }
 }
 
-/// A change of nodes, after which the remaining nodes form a round.
-/// It costs no restart.
+/// A change of nodes, after which the remaining nodes form a new round.
 #[derive(Debug, Clone, Copy)]
 pub struct Regrouped<'a> {
     /// The sentence of the rendezvous, with the nodes and the observation.

@@ -26,17 +26,17 @@ use crate::{remedy, stop, traceback};
 /// Maximum number of lines of stderr that are shown: in a log, on a terminal.
 const STDERR_LINES: (usize, usize) = (10, 4);
 
-/// Maximum number of terminal rows of the parts of a summary.
-/// They are for the first failure, for each group of other failures, and for the attempts.
+/// Maximum number of terminal rows for each part of a summary.
+/// The parts are the first failure, each group of other failures, and the attempts.
 const ROWS: (usize, usize, usize) = (4, 1, 2);
 
 /// Maximum number of groups of other failures on a terminal.
 const GROUPS: usize = 3;
 
-/// Maximum number of attempts that are named: the last ones.
+/// Maximum number of attempts to list: the last ones.
 const ATTEMPTS: usize = 4;
 
-/// A reason that explains nothing, because the run was to have no restarts.
+/// Finality of a run without restarts, which explains nothing.
 const NONE_WANTED: Finality = Finality::BudgetUsed { max_restarts: 0 };
 
 /// A run that has failed.
@@ -107,8 +107,8 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     lines
 }
 
-/// Returns the end of a run that failed by an error of the agent itself.
-/// It consists of the text and the advice.
+/// Returns the report of a run that failed because of an agent error.
+/// The report consists of the text and the advice.
 pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
     // Python puts a number in front: `[Errno 98] Address already in use`.
     let text_alone = traceback::without_mark(text, "[Errno ", "] ");

@@ -3,7 +3,7 @@
 use anstyle::{AnsiColor, Style};
 use textwrap::{Options, WordSplitter};
 
-/// Beginning of each line that rdzv prints.
+/// Label in front of each message that rdzv prints.
 pub const LABEL: &str = "rdzv: ";
 
 /// Beginning of a line with advice.
@@ -87,7 +87,7 @@ impl Line {
     }
 }
 
-/// Wraps each line of a text after the label of rdzv, as [`headed`] does.
+/// Wraps each line of a text after rdzv's label, as [`headed`] does.
 pub fn said(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
     headed(role, LABEL, text, width)
 }

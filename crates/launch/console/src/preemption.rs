@@ -1,4 +1,4 @@
-//! The notice of preemption, and the ends of the workers after it.
+//! The notice of preemption, and the report on the workers after it.
 
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// Formats the time that is left as a clock does: `8:20`, `1:08:20`.
+/// Formats a time as a clock does: `8:20`, `1:08:20`.
 pub fn clock(time: Duration) -> String {
     let seconds = time.as_secs();
     let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);

@@ -22,7 +22,7 @@ const ADVICE: &[(&[&str], &str)] = &[
          PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True reduces fragmentation, and \
          nvidia-smi lists other users of the device",
     ),
-    // Comes after the row for the device, because torch.OutOfMemoryError is the device's.
+    // This row follows the row for the device, because torch.OutOfMemoryError is the device's.
     (
         &["memoryerror", "cannot allocate memory", "bad_alloc"],
         MORE_MEMORY,

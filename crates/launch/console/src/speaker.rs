@@ -16,11 +16,11 @@ pub enum Part {
 /// The end of a job, as one node sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All workers have succeeded, or have ended as requested.
+    /// All workers have succeeded, or have exited as requested.
     InOrder,
     /// This node has the error itself, or the first failure of the job.
     Here,
-    /// The first failure was on another node, which lives and reports it.
+    /// The first failure was on another node, which is alive and reports it.
     Elsewhere {
         /// `true` if this node printed that failure when it received the message.
         is_said: bool,

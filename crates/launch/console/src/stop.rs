@@ -24,7 +24,7 @@ pub struct Stop<'a> {
     pub signal: i32,
     /// Number of requests until now, from 1.
     pub request: u32,
-    /// Ranks that have not ended.
+    /// Ranks of the workers that are still running.
     pub ranks: &'a [u32],
     /// Time until SIGKILL.
     pub left: Duration,
@@ -78,7 +78,7 @@ pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     said(Role::Warning, &text, width)
 }
 
-/// Returns the end of a run that a signal has ended.
+/// Returns the final lines of a run that a signal ended.
 /// For example: `ended by SIGTERM after 12 s; 8 workers ended`.
 pub fn ended(
     signal: i32,

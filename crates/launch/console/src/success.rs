@@ -6,7 +6,7 @@ use crate::event::size;
 use crate::line::{Line, Role, said};
 use crate::quantity::time;
 
-/// Maximum number of reasons of restarts that are named.
+/// Maximum number of reasons to list, for restarts and for changes.
 const REASONS: usize = 3;
 
 /// A run whose workers have all succeeded.

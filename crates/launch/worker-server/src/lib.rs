@@ -1,7 +1,7 @@
 //! The control plane of one worker, a small HTTP server.
 //!
-//! It runs inside the worker and answers requests about it. The protocol is that of PyTorch's
-//! worker server, so the same tools reach workers of both kinds:
+//! The server runs inside the worker and answers requests about the worker. The protocol is that of
+//! PyTorch's worker server, so the same tools reach workers of both kinds:
 //!
 //! | request | answer |
 //! |---|---|
@@ -12,7 +12,8 @@
 //! | anything else | 404, empty |
 //!
 //! Two handlers always exist. `ping` answers `pong`. `dump_traceback` describes the state of every
-//! thread of the process, as the kernel sees it. A registered handler of the same name replaces it.
+//! thread of the process, as the kernel sees it. A registered handler of the same name replaces the
+//! default one.
 //!
 //! ```no_run
 //! use rdzv_worker_server::{Answer, WorkerServer};
@@ -127,7 +128,7 @@ impl WorkerServer {
     }
 
     /// Registers the handler of `POST /handler/⟨name⟩`.
-    /// It replaces an earlier handler of that name.
+    /// The handler replaces an earlier handler of that name.
     ///
     /// The handler is called on a separate thread, and concurrently if several requests arrive. A
     /// panic of the handler is answered with 500 and its text.
@@ -153,7 +154,8 @@ impl WorkerServer {
     ///
     /// # Errors
     ///
-    /// If the path exists already or is too long, or the socket cannot be created.
+    /// Returns an error if the path already exists or is too long, or if the socket cannot be
+    /// created.
     pub fn start_at(self, path: &Path) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
             place: path.display().to_string(),
@@ -174,7 +176,7 @@ impl WorkerServer {
     ///
     /// # Errors
     ///
-    /// If the address cannot be bound.
+    /// Returns an error if the address cannot be bound.
     pub fn start_on(self, host: &str, port: u16) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
             place: format!("{host}:{port}"),

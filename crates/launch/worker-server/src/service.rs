@@ -151,7 +151,7 @@ async fn ask(name: &str, handler: Handler, request: hyper::Request<Incoming>) ->
         let text = format!("the body has more than {LARGEST_BODY} bytes");
         Answer::new(413, "text/plain", text)
     };
-    // The answer comes before the body, because the server would not accept it.
+    // The server answers before it reads the body, because it would not accept the body.
     if request.body().size_hint().lower() > LARGEST_BODY as u64 {
         return too_large();
     }

@@ -1,7 +1,7 @@
 //! The state of every thread of this process, as the kernel sees it.
 //!
-//! A thread cannot read the stack of another one without stopping it, and a signal handler that
-//! walks a stack may hang. Four facts about a thread can be read from outside at any time: its
+//! A thread cannot read another thread's stack without stopping that thread, and a signal handler
+//! that walks a stack may hang. Four facts about a thread can be read from outside at any time: its
 //! name, its state, the kernel function and the system call in which it waits. They distinguish a
 //! deadlock (all in a futex), a wait for a peer (in `recvfrom` or `poll`) and a computation
 //! (running).
@@ -19,7 +19,7 @@ pub(super) fn describe() -> String {
     let mut tasks: Vec<_> = tasks.flatten().map(|task| task.path()).collect();
     tasks.sort_by_key(|path| number(path));
     for task in tasks {
-        // A thread may have ended since the directory was read.
+        // A thread may have exited since the directory was read.
         if let Some(line) = line(&task) {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "  {line}");

@@ -1,4 +1,4 @@
-//! Open groups at the end of the interpreter.
+//! Closes open groups when the interpreter exits.
 
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;

@@ -69,7 +69,8 @@ struct Shared {
     turn: Turn,
     /// Queue; `None` once the group is closed.
     ///
-    /// A fork never drops it, because the drop would notify the peers that this rank leaves.
+    /// A forked child never drops the queue, because the drop would notify the peers that this rank
+    /// leaves.
     queue: Mutex<Option<ManuallyDrop<GroupQueue>>>,
     messages: Mutex<Option<PointToPoint>>,
     breaker: Breaker,
@@ -203,7 +204,7 @@ impl Drop for Shared {
         if self.origin.is_foreign() {
             return;
         }
-        // The threads of the group may need the interpreter before they end.
+        // The threads of the group may need the interpreter before they exit.
         if Python::try_attach(|py| py.detach(|| self.close())).is_none() {
             self.close();
         }

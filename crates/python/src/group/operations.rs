@@ -439,7 +439,7 @@ impl NativeGroup {
 
     /// Returns the bytes of all ranks, in their order.
     ///
-    /// With `async_` it returns the work, which has them.
+    /// With `async_`, returns the work, which then has the bytes.
     #[pyo3(signature = (own, *mode))]
     fn all_gather_bytes<'py>(
         &self,
@@ -489,7 +489,7 @@ impl NativeGroup {
 
     /// Receives a message, and returns the sender.
     ///
-    /// With `async_` it returns the work, which has the sender.
+    /// With `async_`, returns the work, which then has the sender.
     #[pyo3(signature = (tensor, source, tag, *mode))]
     fn recv(
         &self,

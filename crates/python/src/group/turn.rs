@@ -25,7 +25,8 @@ impl Turn {
     ///
     /// # Errors
     ///
-    /// `RuntimeError` if this thread already has the lock; the exception of a signal handler.
+    /// Returns `RuntimeError` if this thread already has the lock, or the exception of a signal
+    /// handler.
     pub(super) fn enter(&self, py: Python<'_>, operation: &str) -> PyResult<Held<'_>> {
         let own = thread::current().id();
         let mut threads = self.threads.lock();

@@ -187,7 +187,7 @@ impl NativeWork {
     fn on_done(&self, call: Py<PyAny>) {
         let group = self.group;
         self.work.on_done(Box::new(move || {
-            // After the end of the interpreter nothing is called.
+            // After the interpreter has exited, no callback runs.
             let _ = attached(|py| {
                 callbacks::run(group, || {
                     if let Err(error) = call.call0(py) {

@@ -2,9 +2,9 @@
 //!
 //! Between two calls a thread often has the interpreter for only a few microseconds. A thread that
 //! returns during this time, on another processor, would sleep until the interpreter is free. With
-//! dozens of threads, falling asleep and waking up would take most of the time. So the thread spins
-//! for a moment, until the thread that returned before it has called again. Nothing depends on the
-//! spin: in the end every thread takes the interpreter's own lock.
+//! dozens of threads, falling asleep and waking up would take most of the time. Therefore the
+//! thread spins for a moment, until the thread that returned before it has called again. Nothing
+//! depends on the spin: in the end every thread takes the interpreter's own lock.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;

@@ -170,7 +170,7 @@ impl RpcFuture {
         Ok(matches!(state.result, Some(Err(_))))
     }
 
-    /// Takes pickle, memory and references of the result.
+    /// Takes the pickle, memory and references of the result.
     ///
     /// None if the result has not arrived, or was already taken.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Content<'py>>> {

@@ -55,7 +55,7 @@ pub(super) struct Reply {
 pub(super) type Content<'py> = (Bound<'py, PyAny>, Vec<Received>, Vec<RpcReference>);
 
 impl Reply {
-    /// Makes a message from Python objects.
+    /// Creates a message from Python objects.
     pub(super) fn new(
         body: &Bound<'_, PyBytes>,
         parts: &[Bound<'_, PyAny>],

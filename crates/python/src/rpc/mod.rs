@@ -100,7 +100,7 @@ impl To {
 
 /// Reads the timeout of a call.
 ///
-/// None is the agent's timeout, and infinity is no timeout.
+/// None means the agent's timeout, and infinity means no timeout.
 fn call_timeout(value: Option<Object<'_>>) -> PyResult<Timeout> {
     Ok(match timeout("timeout", value)? {
         None => Timeout::Default,
@@ -343,7 +343,7 @@ impl AgentObject {
             .map_err(|error| of_rpc(py, &error))
     }
 
-    /// Makes a reference to an object of this worker.
+    /// Creates a reference to an object of this worker.
     fn own(&self, value: Py<PyAny>, py: Python<'_>) -> PyResult<RpcReference> {
         let inner = self.0.get()?;
         let made = rdzv_rpc::RRef::new_local(&inner.agent, Kept(value));
@@ -440,8 +440,8 @@ impl AgentObject {
 
     /// Shuts the agent down, gracefully within this time, or immediately.
     ///
-    /// Another thread does it, so that a signal can end the wait. In that case the agent is
-    /// stopped.
+    /// Another thread shuts the agent down, so that a signal can end the wait. A signal also stops
+    /// the agent.
     fn shutdown(&self, py: Python<'_>, graceful: bool, within: Option<Object<'_>>) -> PyResult<()> {
         let within = timeout("timeout", within)?.unwrap_or(FOREVER).min(LONGEST);
         let inner = self.0.get()?;

@@ -42,8 +42,8 @@ type Scanned<T> = Result<T, &'static str>;
 
 /// Returns the names of all classes and functions in a pickle.
 ///
-/// Each is a pair of module and name. Raises ValueError if the data is no pickle of protocol 4 or
-/// 5, has wrong lengths, is nested too deep, or needs another number of buffers.
+/// Each is a pair of module and name. Raises ValueError if the data is not a pickle of protocol 4
+/// or 5, has wrong lengths, is nested too deep, or needs another number of buffers.
 #[pyfunction]
 pub(super) fn pickle_globals(data: &[u8], buffers: usize) -> PyResult<Vec<(String, String)>> {
     let mut scan = Scan {

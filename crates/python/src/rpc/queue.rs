@@ -51,7 +51,7 @@ impl<T: Send> Queue<T> {
 
     /// Waits for the next item; `None` if the queue is closed.
     ///
-    /// The second value is `true` if no thread is left that waits for an item.
+    /// The second value is `true` if no other thread waits for an item.
     pub(super) fn next(&self, py: Python<'_>) -> PyResult<Option<(T, bool)>> {
         if let Some(taken) = self.try_next() {
             return Ok(Some(taken));

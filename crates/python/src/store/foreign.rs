@@ -36,7 +36,7 @@ const METHODS: [&str; 7] = [
 /// Maximum time of a wait in torch, which nothing can end.
 const IN_TORCH: Duration = Duration::from_millis(50);
 
-/// Makes a store of rdzv from the object `object`.
+/// Returns a store of rdzv for the object `object`.
 pub(super) fn of(object: Object<'_>) -> PyResult<Py<PyAny>> {
     let py = object.py();
     if object.is_instance_of::<StoreObject>() {

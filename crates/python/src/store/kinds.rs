@@ -21,8 +21,9 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Client of a store server.
 ///
-/// The server is a ``StoreServer``, ``rdzv store``, or PyTorch's own server from 2.5 on. One object
-/// is one connection. It tries to connect until the server answers, within ``timeout``.
+/// The server is a ``StoreServer``, ``rdzv store``, or PyTorch's own server from 2.5 on. Each
+/// object has one connection. The constructor retries until the server answers, for up to
+/// ``timeout``.
 ///
 /// Args:
 ///     host (str): name or address of the server's host.
@@ -30,7 +31,7 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///     timeout (float | timedelta | None): default time limit in seconds, for connecting and for
 ///         waits. Default 300.
 ///     wait (bool): True to wait for a server that has not started yet. Default True.
-///     token (str | bytes | None): the secret of the job, at least 16 bytes. Client and server
+///     token (str | bytes | None): the job token, at least 16 bytes. Client and server
 ///         prove to each other that they have it, without sending it. Default None: the server must
 ///         need none.
 ///     tls (dict | None): PEM files: ``certificate`` and ``key`` of this process, and
@@ -83,8 +84,8 @@ impl TcpStoreObject {
 
 /// Store in one file, for processes with a common file system.
 ///
-/// They are on one host, or on several hosts. PyTorch's ``FileStore`` can use the same file. There
-/// are no queues.
+/// The processes can be on one host or on several. PyTorch's ``FileStore`` can use the same file.
+/// The store has no queues.
 ///
 /// Args:
 ///     path (str | os.PathLike): the file; its folder must exist.
@@ -151,9 +152,9 @@ impl HashStoreObject {
     }
 }
 
-/// Store that puts ``prefix/`` before every key of another store.
+/// Store that adds ``prefix/`` before every key of another store.
 ///
-/// It shares the connection and timeout of the other store.
+/// The new store shares the connection and timeout of the other store.
 ///
 /// Args:
 ///     prefix (str): the prefix, without the slash.
@@ -192,7 +193,7 @@ impl PrefixStoreObject {
 }
 
 impl PrefixStoreObject {
-    /// Makes a prefix store over `store`.
+    /// Creates a prefix store over `store`.
     pub(super) fn over(store: &Bound<'_, StoreObject>, prefix: String) -> PyResult<Py<Self>> {
         Py::new(store.py(), Self::new(prefix, store)?)
     }
@@ -253,9 +254,8 @@ where
 
 /// Connects on a separate thread.
 ///
-/// The reason is that a name lookup and a dial cannot be interrupted.
-///
-/// If Ctrl-C ends the wait, that thread continues until its timeout, and its connection is closed.
+/// The reason is that a name lookup and a dial cannot be interrupted. If Ctrl-C ends the wait, that
+/// thread continues until its timeout, and its connection is closed.
 fn connected(
     py: Python<'_>,
     connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send + 'static,
@@ -267,7 +267,7 @@ fn connected(
     }
 }
 
-/// Makes a second handle to the data of `store`, of the same class.
+/// Creates a second handle to the data of `store`, of the same class.
 pub(super) fn clone(store: &Bound<'_, StoreObject>) -> PyResult<Py<PyAny>> {
     let py = store.py();
     let object = store.get();

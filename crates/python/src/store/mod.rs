@@ -37,7 +37,7 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::StoreServer>()
 }
 
-/// Kind of a store, with the arguments that made it.
+/// Kind of a store, with the arguments of its constructor.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Tcp {
@@ -78,11 +78,11 @@ impl Kind {
 
 /// Keys and values that processes share, with waits, counters and queues.
 ///
-/// The class is abstract: make a ``TCPStore``, ``FileStore``, ``HashStore`` or ``PrefixStore``.
+/// The class is abstract: create a ``TCPStore``, ``FileStore``, ``HashStore`` or ``PrefixStore``.
 ///
 /// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and are returned as ``bytes``.
-/// Timeouts are seconds or a ``timedelta``; ``None`` is the store's own timeout, and ``math.inf``
-/// waits permanently. Several threads may use a store. Over TCP a wait in one thread delays the
+/// Timeouts are seconds or a ``timedelta``; ``None`` means the store's timeout, and ``math.inf``
+/// waits without a limit. Several threads can use a store. Over TCP a wait in one thread delays the
 /// others, so give each thread a ``clone()``. Ctrl-C ends a wait within 200 ms, and the store stays
 /// usable. Every operation raises ``StoreError`` if the connection is lost.
 ///
@@ -200,7 +200,7 @@ impl StoreObject {
     ///
     /// Args:
     ///     key (str): the key.
-    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///     timeout (float | timedelta | None): seconds to wait; None means the store's timeout.
     ///
     /// Returns:
     ///     bytes: the value.
@@ -245,7 +245,7 @@ impl StoreObject {
     ///
     /// Args:
     ///     key (str): the key.
-    ///     value (bytes | str): the bytes to put at the end.
+    ///     value (bytes | str): the bytes to append.
     ///
     /// Raises:
     ///     ValueError: the value is too long.
@@ -310,7 +310,7 @@ impl StoreObject {
     ///
     /// Args:
     ///     keys (list[str]): the keys.
-    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///     timeout (float | timedelta | None): seconds to wait; None means the store's timeout.
     ///
     /// Raises:
     ///     StoreTimeout: a key did not exist in time; the text names the missing keys.
@@ -351,7 +351,7 @@ impl StoreObject {
         self.call(py, |store| store.num_keys())
     }
 
-    /// Returns all keys, in no order.
+    /// Returns all keys, in no particular order.
     ///
     /// Returns:
     ///     list[str]: the keys. A ``PrefixStore`` returns the keys with its prefix, without the
@@ -428,7 +428,7 @@ impl StoreObject {
         Ok(self.open()?.has_extended_api())
     }
 
-    /// Adds to the end of a queue. Queues and keys have separate name spaces.
+    /// Appends an item to a queue. Queues and keys have separate name spaces.
     ///
     /// Args:
     ///     key (str): name of the queue.
@@ -487,12 +487,12 @@ impl StoreObject {
 
     /// Waits until ``world_size`` callers have arrived.
     ///
-    /// A key can be used for one barrier.
+    /// A key can be used for only one barrier.
     ///
     /// Args:
     ///     key (str): name of the barrier.
     ///     world_size (int): number of callers.
-    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///     timeout (float | timedelta | None): seconds to wait; None means the store's timeout.
     ///
     /// Raises:
     ///     StoreTimeout: some callers did not arrive in time; the text has the number of those that
@@ -513,7 +513,7 @@ impl StoreObject {
         self.call(py, |store| store.barrier(key, world_size, within))
     }
 
-    /// Returns a store that puts ``prefix/`` before every key of this one.
+    /// Returns a store that adds ``prefix/`` before every key of this one.
     ///
     /// Args:
     ///     prefix (str): the prefix, without the slash.
@@ -560,7 +560,7 @@ impl StoreObject {
     /// Sets the default timeout of operations that wait.
     ///
     /// Args:
-    ///     timeout (float | timedelta): seconds; ``math.inf`` waits permanently.
+    ///     timeout (float | timedelta): seconds; ``math.inf`` waits without a limit.
     ///
     /// Raises:
     ///     ValueError: the timeout is 0, negative or no number.
@@ -579,7 +579,7 @@ impl StoreObject {
 
     /// Closes the store: its connection ends, and a ``FileStore`` leaves its file.
     ///
-    /// The second call does nothing. Leaving a ``with`` block does the same.
+    /// Further calls do nothing. Leaving a ``with`` block closes the store too.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().close()
@@ -599,11 +599,11 @@ impl StoreObject {
 
     /// Returns the value of a key in a coroutine.
     ///
-    /// It waits for the key without blocking the event loop.
+    /// The coroutine waits for the key without blocking the event loop.
     ///
     /// Args:
     ///     key (str): the key.
-    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///     timeout (float | timedelta | None): seconds to wait; None means the store's timeout.
     ///
     /// Returns:
     ///     Awaitable[bytes]: the value.
@@ -631,10 +631,10 @@ impl StoreObject {
     ///
     /// Args:
     ///     keys (list[str]): the keys.
-    ///     timeout (float | timedelta | None): seconds to wait; None is the store's own timeout.
+    ///     timeout (float | timedelta | None): seconds to wait; None means the store's timeout.
     ///
     /// Returns:
-    ///     Awaitable[None]: an awaitable that ends when they exist.
+    ///     Awaitable[None]: an awaitable that completes once the keys exist.
     ///
     /// Raises:
     ///     StoreTimeout: a key did not exist in time.
@@ -656,8 +656,8 @@ impl StoreObject {
 
     /// Takes the first item of a queue in a coroutine.
     ///
-    /// It waits for an item, up to the store's timeout, without blocking the event loop. A
-    /// cancelled coroutine returns an item that it had taken to the end of the queue.
+    /// The coroutine waits for an item, up to the store's timeout, without blocking the event loop.
+    /// If it is cancelled after it took an item, the item returns to the end of the queue.
     ///
     /// Args:
     ///     key (str): name of the queue.
@@ -724,7 +724,7 @@ impl StoreObject {
         self.close(py);
     }
 
-    /// Makes a store of rdzv from a store object of torch.
+    /// Wraps a store object of torch as a store of rdzv.
     ///
     /// Args:
     ///     torch_store (torch.distributed.Store): any object with the methods of that class.

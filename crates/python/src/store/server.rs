@@ -27,16 +27,16 @@ struct Serving {
 
 /// Store server in this process, listening when the constructor returns.
 ///
-/// Clients are ``rdzv.TCPStore`` and ``torch.distributed.TCPStore``. The server and its data end
-/// when the object is closed or dropped, or when the interpreter ends.
+/// Clients are ``rdzv.TCPStore`` and ``torch.distributed.TCPStore``. The server stops and its data
+/// is deleted when the object is closed or dropped, or when the interpreter exits.
 ///
 /// Args:
 ///     host (str): name or address to listen on. Default "127.0.0.1": this host only. Without a
-///         token every process that reaches the port can use the store. So use another address only
-///         with a token, or in a network that you trust.
+///         token, any process that can reach the port can use the store, so use another address
+///         only with a token or in a trusted network.
 ///     port (int): the port. Default 0: the system chooses a free port.
 ///     fd (int | None): a bound socket, taken over from the caller, instead of host and port.
-///     token (str | bytes | None): the secret of the job, at least 16 bytes, which clients must
+///     token (str | bytes | None): the job token, at least 16 bytes, which clients must
 ///         prove to have. Default None: clients prove nothing.
 ///     tls (dict | None): PEM files: ``certificate`` and ``key`` of this process, and
 ///         ``authorities`` that signed the certificates of the clients. Default None: no TLS.
@@ -132,8 +132,9 @@ impl StoreServer {
 
     /// Returns the descriptor of the listening socket, to pass to a new process.
     ///
-    /// It belongs to the server. If the caller closes it, or calls ``detach`` on a socket made from
-    /// it, the server can no longer use it. Python's ``subprocess`` takes it in ``pass_fds``.
+    /// The descriptor belongs to the server. If the caller closes it, or calls ``detach`` on a
+    /// socket made from it, the server can no longer use it. Python's ``subprocess`` accepts it in
+    /// ``pass_fds``.
     ///
     /// Returns:
     ///     int: the descriptor.
@@ -151,7 +152,7 @@ impl StoreServer {
 
     /// Ends the server: clients lose their connections, and the data is deleted.
     ///
-    /// The second call does nothing.
+    /// Further calls do nothing.
     ///
     /// Example:
     ///     >>> server = rdzv.StoreServer()

@@ -1,7 +1,8 @@
 //! Waits of coroutines: one thread for all waits at servers.
 //!
 //! A wait at a server has a separate connection, and this thread polls the sockets of all of them.
-//! Other stores have only blocking waits. So each wait there has a thread, which ends with it.
+//! Other stores have only blocking waits. Therefore each wait there has a thread, which exits after
+//! the wait.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -224,7 +225,7 @@ impl Blocked {
         }
     }
 
-    /// The thread reads the flag within 100 ms.
+    /// Cancels the wait; the thread reads the flag within 100 ms.
     fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Release);
     }
@@ -245,7 +246,7 @@ impl Going {
         Self::of(number, request, Instant::now(), begun)
     }
 
-    /// Makes a wait from the result of its start.
+    /// Creates a wait from the result of its start.
     fn of(
         number: u64,
         request: Request,

@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 use super::request;
 
 /// Time without an accepted byte after which the server counts as not reading.
-/// To stop reading a connection is one of its defences.
+/// Not reading from a connection is one of the server's defences.
 const TAKES_NOTHING: Duration = Duration::from_millis(100);
 
 /// An attacker: the server's address, and the open connections.
@@ -68,7 +68,7 @@ impl Attacker {
         self.keep(peer);
     }
 
-    /// Makes the server execute a request before anything else happens.
+    /// Makes the server execute a request, and waits until it has.
     pub fn prepare(&mut self, request: &[u8]) {
         if let Some(mut peer) = self.join() {
             // The answer to the second request shows that the first one has been executed.
@@ -91,7 +91,7 @@ pub struct Peer {
     /// Bytes that the server has accepted.
     pub sent: usize,
     /// Bytes of replies that were read.
-    /// The largest number once the server has ended the connection.
+    /// `usize::MAX` after the server has closed the connection.
     pub received: usize,
 }
 
@@ -135,7 +135,7 @@ impl Peer {
         self.take_up_to(usize::MAX)
     }
 
-    /// Reads replies until there are `count` bytes of them, or no more come.
+    /// Reads replies until there are `count` bytes of them, or no more arrive.
     pub fn take_until(&mut self, count: usize) {
         while self.received < count {
             if !self.take_up_to(count) && !self.is_ready(PollFlags::IN) {

@@ -1,35 +1,35 @@
-//! The events that a worker group waits for, in words.
+//! Events that a worker group waits for, described for users.
 
 use std::time::Duration;
 
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
-/// Something whose end a worker group waits for.
+/// An event that a worker group waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Awaited {
-    /// Workers that the agent has asked to end.
+    /// Exit of workers that the agent has signalled.
     Workers {
         /// Workers that still run.
         workers: Vec<LocalRank>,
-        /// Time of the next step: SIGKILL, or the end of the wait after SIGKILL.
+        /// Deadline: then the agent sends SIGKILL or, if it has, stops waiting.
         until: Mono,
-        /// `true` if the agent has killed them.
+        /// `true` if the agent has sent SIGKILL to these workers.
         killed: bool,
     },
-    /// Processes that workers have left behind.
+    /// Exit of processes that workers left behind.
     Leftovers,
     /// The pause before the next attempt.
     Delay {
         /// End of the delay.
         until: Mono,
     },
-    /// The workers of the other nodes, which have to succeed too.
+    /// Success of the workers on the other nodes.
     OtherNodes,
 }
 
 impl Awaited {
-    /// `true` if this wait is the previous one, perhaps with fewer workers left.
+    /// `true` if this is the same wait as `before`, perhaps with fewer workers.
     pub fn is_same(&self, before: &Self) -> bool {
         match (self, before) {
             (Self::Workers { killed, .. }, Self::Workers { killed: before, .. }) => {
@@ -39,7 +39,7 @@ impl Awaited {
         }
     }
 
-    /// Returns the end of the wait, if that is known.
+    /// Returns the deadline; `None` for leftovers and other nodes.
     pub fn until(&self) -> Option<Mono> {
         match self {
             Self::Workers { until, .. } | Self::Delay { until } => Some(*until),
@@ -47,7 +47,7 @@ impl Awaited {
         }
     }
 
-    /// Returns a sentence; `workers` names local ranks (`ranks 0-2, 5`).
+    /// Returns one sentence; `workers` formats local ranks (`ranks 0-2, 5`).
     pub fn sentence(&self, now: Mono, workers: impl FnOnce(&[LocalRank]) -> String) -> String {
         let left = self
             .until()

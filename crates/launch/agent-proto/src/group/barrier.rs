@@ -11,7 +11,7 @@ use rdzv_core::rank::GroupRank;
 /// The store's barrier uses it.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
-/// Time that an agent whose workers succeeded waits for the others.
+/// Longest time that an agent waits for the others at the exit barrier.
 pub const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Key of an agent's role: a [`rdzv_core::rank::RoleInfo`] as JSON.
@@ -19,7 +19,8 @@ pub fn role_info(agent: GroupRank) -> String {
     format!("torchelastic/role_info/{agent}")
 }
 
-/// Key under which agent 0 answers: a [`rdzv_core::rank::Assignment`] as JSON.
+/// Key of an agent's ranks, set by agent 0.
+/// The value is a [`rdzv_core::rank::Assignment`] as JSON.
 pub fn assigned_ranks(agent: GroupRank) -> String {
     format!("torchelastic/assigned_ranks/{agent}")
 }

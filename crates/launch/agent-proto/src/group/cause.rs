@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdzv_core::escape::escape;
 use rdzv_core::signal;
 
-/// Longest text of a cause, in characters; a longer one ends with an ellipsis.
+/// Longest text of a cause, in characters; an ellipsis marks a cut.
 const LONGEST: usize = 500;
 
 /// The cause of the failure of a worker, or of a whole node.
@@ -15,34 +15,35 @@ const LONGEST: usize = 500;
 /// may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// The program ended with an error that it reported itself.
+    /// The program exited with an error that it reported itself.
     /// Examples: an exception, a panic, an assertion, a message of a library that aborted it.
     Exception {
         /// Class and text as the program wrote them, such as `ValueError: boom`.
         text: String,
     },
-    /// The program ended with a code and no message.
+    /// The program exited with a code and without a recognised message.
     ExitCode {
         /// Exit code, 1 to 255.
         /// 0 if the program succeeded although the agent was stopping it for another cause.
         code: i32,
-        /// The last line that the program wrote to stderr, if the agent has it.
-        /// The line need not be about the end. For shells, and for `sys.exit` with a text, it is.
+        /// Last line that the program wrote to stderr, if the agent has it.
+        /// The line may be unrelated to the failure. For shells, and for `sys.exit` with a text, it
+        /// states the reason.
         last_line: Option<String>,
     },
-    /// A signal that the agent did not send ended the program.
+    /// A signal that the agent did not send killed the program.
     Signal {
         /// Number of the signal.
         signal: i32,
     },
-    /// The kernel killed the program, or it failed, because memory had run out.
+    /// The program ran out of memory: the kernel killed it, or it failed itself.
     OutOfMemory {
-        /// The proof, such as the counter of a control group.
+        /// The evidence, such as a control group's counter.
         evidence: String,
     },
     /// A file system was full.
     DiskFull {
-        /// The message of the program.
+        /// The program's message.
         text: String,
     },
     /// The program never ran.
@@ -51,14 +52,14 @@ pub enum Cause {
         /// The error.
         reason: String,
     },
-    /// A timer that the worker itself had set ran out.
+    /// A timer that the worker had set itself expired.
     Watchdog {
         /// Name of the timed section, given by the worker.
         scope: String,
         /// Time between the deadline and its detection.
         late: Duration,
     },
-    /// The worker had promised heartbeats and sent none for too long.
+    /// The worker sent no heartbeat within the limit of its phase.
     Heartbeat {
         /// The worker's name for the phase that it was in.
         phase: String,
@@ -67,13 +68,13 @@ pub enum Cause {
         /// The limit of that phase.
         limit: Duration,
     },
-    /// The worker made no progress that is visible from outside for too long.
+    /// The worker made no progress, as seen from outside, within the limit.
     Hang {
         /// Time without progress.
         silent: Duration,
         /// The limit.
         limit: Duration,
-        /// Location of the worker: a function, or what the kernel waited for.
+        /// Location of the worker: its innermost calls, or its system call.
         location: String,
     },
     /// The kernel held the worker in an uninterruptible wait (state D).
@@ -83,15 +84,14 @@ pub enum Cause {
         /// Kernel function in which the process waited, if it is known.
         wait_channel: Option<String>,
     },
-    /// A node vanished with its agent, without a message.
+    /// A node and its agent disappeared without a message.
     NodeLost {
-        /// One text with the node and the observation.
+        /// Text that names the node and the observation.
         node: String,
     },
-    /// The agent stopped the worker because of something else.
-    /// This is never the first cause.
+    /// The agent stopped the worker after another failure.
     StoppedByAgent {
-        /// Minus the signal that ended the worker, or the worker's exit code.
+        /// The worker's exit code, or minus the signal that killed the worker.
         number: i32,
     },
     /// The agent itself failed and could not continue.
@@ -109,8 +109,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns the cause for an error in the program's own words.
-    /// Only the first line of the text is kept.
+    /// Returns the cause for an error message of the program.
+    /// Keeps only the first line of the text that is not empty.
     pub fn exception(text: &str) -> Self {
         Self::Exception {
             text: one_line(text),
@@ -209,7 +209,7 @@ impl fmt::Display for Cause {
 }
 
 /// Returns the first line that is not empty, escaped.
-/// An ellipsis replaces text that is left out.
+/// An ellipsis replaces omitted text.
 pub fn one_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Finds the cause of a worker's failure in what the worker left behind.
+//! Determines the cause of a worker's failure from the evidence it left.
 //!
 //! The first source that applies decides:
 //!
 //! ```text
 //!   killed by the agent ───── the fault that it was killed for
-//!   stopped by the agent ──── that, unless it had recorded its own error before
+//!   stopped by the agent ──── stopped, unless it had recorded its own error
 //!   error file ────────────── class and text of the exception
-//!   memory counters ───────── out of memory, for a worker that SIGKILL ended
+//!   memory counters ───────── out of memory, if SIGKILL killed the worker
 //!   end of its stderr ─────── exception, panic, abort message, missing script, full disk
 //!   exit ──────────────────── signal, or code
 //! ```
@@ -20,7 +20,7 @@ use super::exit::Exit;
 /// SIGABRT.
 const ABORT: i32 = 6;
 
-/// Returns the cause of the failure of a worker with this exit.
+/// Returns the cause of a worker's failure.
 pub fn diagnose(exit: Exit, evidence: &Evidence) -> Cause {
     if let Some(cause) = &evidence.kill_cause {
         return cause.clone();
@@ -39,8 +39,9 @@ pub fn diagnose(exit: Exit, evidence: &Evidence) -> Cause {
             evidence: shown.clone(),
         };
     }
-    // A program that reports its end in words exits with a code, or aborts. Any other signal leaves
-    // no chance to report. Then the last lines are about something else: an error that was handled.
+    // A program that reports its failure on stderr exits with a code, or aborts. Any other signal
+    // leaves no time for a report. Then the last lines concern something else, such as a handled
+    // error.
     if matches!(exit, Exit::Code(_) | Exit::Signal(ABORT))
         && let Some(cause) = stderr::last_words(&evidence.stderr_tail, exit)
     {
@@ -61,9 +62,9 @@ pub fn traceback(lines: &[String]) -> Option<String> {
     Some(lines[head..=last].join("\n"))
 }
 
-/// Returns the exception with which a stopped worker had failed before.
-/// The agent stopped the worker; the exception is that of a traceback among the last lines of its
-/// stderr.
+/// Returns the exception of a worker that failed before it was stopped.
+/// The exception is that of a traceback among the last lines of the worker's stderr. Exceptions
+/// that only report the stop, such as `KeyboardInterrupt`, do not count.
 pub fn own_exception(stderr_tail: &[String]) -> Option<Cause> {
     let (_, last) = stderr::traceback(stderr_tail)?;
     let recent = stderr_tail.len() - last <= RECENT_LINES;
@@ -73,18 +74,18 @@ pub fn own_exception(stderr_tail: &[String]) -> Option<Cause> {
     (!interrupted.iter().any(|class| text.starts_with(class))).then_some(cause)
 }
 
-/// `true` if a cause is a symptom of the loss of another worker.
-/// A connection to that worker has ended. Such a failure is hardly ever the first one, even if its
-/// process was the first to end.
+/// `true` if a cause is a symptom of another worker's loss.
+/// The cause reports a broken connection to that worker. Such a failure is hardly ever the first
+/// one, even if its process exited first.
 pub fn is_loss_of_a_peer(cause: &Cause) -> bool {
     matches!(cause, Cause::Exception { text } if ABOUT_A_PEER.iter().any(|words| text.contains(words)))
 }
 
-/// Number of lines at the end of stderr in which a traceback counts.
-/// This applies to stopped workers. An earlier traceback may be about an error that was handled.
+/// Number of last stderr lines in which a stopped worker's traceback counts.
+/// An earlier traceback may concern an error that the worker handled.
 const RECENT_LINES: usize = 8;
 
-/// Messages of Python, gloo, NCCL and our own collectives about a lost peer.
+/// Texts of Python, gloo, NCCL and our own collectives about a lost peer.
 const ABOUT_A_PEER: &[&str] = &[
     "Connection closed by peer",
     "Connection reset by peer",
@@ -98,7 +99,7 @@ const ABOUT_A_PEER: &[&str] = &[
 ];
 
 /// Returns the cause for the text of an exception.
-/// Some texts have a more precise cause than "exception".
+/// A full disk and exhausted memory have causes more precise than "exception".
 fn exception(text: &str) -> Cause {
     let class = text.split([':', ' ', '(']).next().unwrap_or_default();
     let class = class.rsplit('.').next().unwrap_or_default();

@@ -10,13 +10,13 @@ use crate::topology::VisibleLists;
 use rdzv_core::env;
 use rdzv_core::rank::{LocalRank, ranges};
 
-/// Returns the variables of a worker in addition to the agent's environment.
+/// Returns the variables that a worker gets besides the agent's.
 ///
-/// The path of the error file is not among them, because it depends on the log directory.
+/// The path of the error file is not included, because it depends on the log directory.
 ///
 /// # Errors
 ///
-/// PyTorch's text if there are too few devices.
+/// Returns PyTorch's text if there are too few devices.
 pub fn variables(
     spec: &GroupSpec,
     round: &Round,
@@ -89,7 +89,7 @@ pub fn device_of(
 
 /// Returns a worker's arguments with its local rank filled in.
 /// `${local_rank}` and `$local_rank` become the real local rank, also with `--virtual-local-rank`.
-/// `$$` becomes `$`; everything else stays.
+/// `$$` becomes `$`; everything else is unchanged.
 pub fn arguments(templates: &[OsString], local_rank: LocalRank) -> Vec<OsString> {
     let digits = local_rank.to_string();
     templates
@@ -104,9 +104,9 @@ pub fn arguments(templates: &[OsString], local_rank: LocalRank) -> Vec<OsString>
 }
 
 /// Returns the prefix of a console line that came from these workers.
-/// Several workers share a line if they wrote the same. The template may contain `${role_name}`,
-/// `${local_rank}`, `${rank}` and `${hostname}`, which are replaced by the rules of [`arguments`].
-/// Several ranks read `0-3,5`.
+/// Several workers share a line if they wrote the same text. The template may contain
+/// `${role_name}`, `${local_rank}`, `${rank}` and `${hostname}`, which are replaced by the rules of
+/// [`arguments`]. Several ranks are written as `0-3,5`.
 pub fn line_prefix(template: &str, role: &str, workers: &[WorkerRanks], hostname: &str) -> String {
     let local_rank = ranges(workers.iter().map(|worker| worker.local_rank.0));
     let rank = ranges(workers.iter().map(|worker| worker.rank.0));

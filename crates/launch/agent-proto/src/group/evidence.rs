@@ -1,6 +1,6 @@
 //! The evidence of a failure besides its cause.
 //!
-//! It consists of the node, the end of the process and the files that the process left.
+//! It consists of the node, the exit of the process and the files that the process left.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,14 @@ use serde_json::Value;
 use super::cause::Cause;
 use super::exit::Exit;
 
-/// The evidence of one failure. Everything that may be unknown is optional.
+/// Evidence of one failure. Facts that may be unknown are optional.
 ///
 /// For a lost node, only the node is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Evidence {
     /// Full name of the node on which the failure happened.
     pub host: String,
-    /// Rank of that node among the agents.
+    /// Rank of that node's agent among the agents.
     pub group_rank: Option<GroupRank>,
     /// Role of the worker.
     pub role: String,
@@ -29,19 +29,19 @@ pub struct Evidence {
     pub local_rank: Option<LocalRank>,
     /// Process id of the worker.
     pub pid: Option<u32>,
-    /// Exit code of the worker, or the signal that ended it.
+    /// Exit code of the worker, or the signal that killed it.
     pub exit: Option<Exit>,
     /// Time at which the worker was started.
     pub started: Option<Wall>,
-    /// Time at which the failure was seen, by the clock of its node.
+    /// Time at which the agent saw the failure, by its node's clock.
     pub seen: Option<Wall>,
     /// `true` if the agent had signalled the worker while it was running.
     pub stopped_by_agent: bool,
     /// Cause for which the agent killed the worker.
     /// `None` unless the worker itself was at fault.
     pub kill_cause: Option<Cause>,
-    /// Counter that shows kills by the kernel for lack of memory.
-    /// It was read while the worker ran.
+    /// Counter that shows that the kernel killed processes for lack of memory.
+    /// The agent read the counter while the worker ran.
     pub out_of_memory: Option<String>,
     /// Error file of the worker, if it left one.
     pub error_file: Option<ErrorFile>,
@@ -54,7 +54,8 @@ pub struct Evidence {
 
 impl Evidence {
     /// Returns the time of the failure.
-    /// This is the time in the error file, or otherwise the time at which the end was seen.
+    /// This is the time in the error file, or otherwise the time at which the agent saw the
+    /// failure.
     pub fn time(&self) -> Wall {
         let recorded = self.recorded_seconds();
         recorded.map_or(self.seen.unwrap_or_default(), |seconds| {
@@ -98,7 +99,7 @@ impl ErrorFile {
         self.content.as_ref().ok()
     }
 
-    /// Returns class and text of the exception that the worker recorded.
+    /// Returns the class and text of the exception that the worker recorded.
     pub fn message(&self) -> Option<&str> {
         match self.json()?.get("message")? {
             Value::String(text) => Some(text),
@@ -107,7 +108,7 @@ impl ErrorFile {
     }
 
     /// Returns the traceback that the worker recorded.
-    /// If it recorded none, this is its message.
+    /// Returns the message if the worker recorded no traceback.
     pub fn traceback(&self) -> Option<&str> {
         match self.json()?.get("message")? {
             Value::String(text) => Some(text),
@@ -119,7 +120,7 @@ impl ErrorFile {
     }
 
     /// Returns the time of the failure that the worker recorded.
-    /// It is in whole seconds since the Unix epoch.
+    /// The unit is whole seconds since the Unix epoch.
     pub fn recorded_seconds(&self) -> Option<i64> {
         let content = self.json()?;
         let timestamp = match content.get("message")? {
@@ -129,7 +130,7 @@ impl ErrorFile {
         match timestamp {
             Value::String(text) => text.trim().parse().ok(),
             Value::Number(number) => number.as_i64().or_else(|| {
-                // A fraction is dropped.
+                // Drops the fraction.
                 let seconds = number.as_f64()?;
                 #[expect(clippy::cast_possible_truncation, reason = "it is small enough")]
                 (seconds.abs() < 1e15).then_some(seconds as i64)

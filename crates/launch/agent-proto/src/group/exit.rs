@@ -1,19 +1,19 @@
-//! Ends of processes.
+//! Exit statuses of processes.
 
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Wall;
 
-/// The end of a process.
+/// Exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// The process exited with this code.
     Code(i32),
-    /// This signal ended it.
+    /// This signal killed the process.
     Signal(i32),
 }
 
 impl Exit {
-    /// Returns PyTorch's single number: the code, or minus the signal.
+    /// Returns the status as PyTorch's number: the code, or minus the signal.
     pub fn as_number(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -21,7 +21,7 @@ impl Exit {
         }
     }
 
-    /// The inverse of [`Exit::as_number`].
+    /// Converts a number of [`Exit::as_number`] back.
     pub fn from_number(number: i32) -> Self {
         if number < 0 {
             Self::Signal(number.saturating_neg())
@@ -36,16 +36,16 @@ impl Exit {
     }
 }
 
-/// The end of one worker, as the kernel reported it.
+/// Exit of one worker, as the kernel reported it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerExit {
     /// The worker.
     pub local_rank: LocalRank,
     /// Process id of the worker.
     pub pid: u32,
-    /// Exit code of the worker, or the signal that ended it.
+    /// Exit code of the worker, or the signal that killed it.
     pub exit: Exit,
-    /// Time at which the agent saw the end.
+    /// Time at which the agent saw the exit.
     pub at: Wall,
     /// `true` if the agent had signalled the worker while it was still running.
     pub stopped_by_agent: bool,

@@ -1,6 +1,6 @@
 //! One failure: its cause and evidence.
 //!
-//! It has one form for reports and one for other nodes.
+//! One form is for reports, the other for messages to other nodes.
 
 mod record;
 
@@ -19,7 +19,7 @@ use rdzv_core::time::Wall;
 use record::Record;
 pub use record::rfc3339;
 
-/// Separates the sentence for users from the record in the same text.
+/// Separator between the sentence for users and the JSON record.
 const SEPARATOR: char = '\u{1e}';
 
 /// One failure. Its JSON is one entry of the report file.
@@ -32,7 +32,7 @@ pub struct Failure {
     pub evidence: Evidence,
 }
 
-/// The text form for other nodes.
+/// JSON part of a message to other nodes.
 #[derive(Serialize, Deserialize)]
 struct Announcement {
     age_micros: u64,
@@ -40,8 +40,8 @@ struct Announcement {
 }
 
 impl Failure {
-    /// Returns the failure of a worker with this end.
-    /// `evidence` is everything else that is known about it.
+    /// Returns the failure of a worker that exited.
+    /// `evidence` contains all other known facts about it.
     pub fn of_worker(ended: &WorkerExit, evidence: Evidence) -> Self {
         let mut evidence = Evidence {
             local_rank: Some(ended.local_rank),
@@ -62,9 +62,10 @@ impl Failure {
 
     /// Encodes the failure for the agents of other nodes.
     ///
-    /// The text is a sentence followed by JSON, together at most `most` bytes. The older ends of
-    /// long parts are cut to fit. The text holds the age at `now` instead of the time: the clocks
-    /// of nodes differ, durations do not.
+    /// The text is a sentence followed by JSON, together at most `most` bytes. To fit, the encoding
+    /// drops the older half of the stderr lines or the first half of the traceback, repeatedly. If
+    /// the JSON still does not fit, the text is the sentence alone. The JSON includes the age at
+    /// `now`, because the clocks of nodes differ and durations do not.
     pub fn encode(&self, sentence: &str, now: Wall, most: usize) -> String {
         let age = now.since(self.evidence.seen.unwrap_or(now));
         let mut announcement = Announcement {
@@ -85,8 +86,8 @@ impl Failure {
     }
 
     /// Decodes a text of [`Failure::encode`].
-    /// Returns the sentence, the failure and its age. Any peer may have written the text. A text
-    /// without a record is only a sentence. The contents are escaped.
+    /// Returns the sentence, and the failure with its age if the text has a valid record. All
+    /// contents are escaped, because any peer may have written the text.
     pub fn decode(text: &str) -> (String, Option<(Self, Duration)>) {
         let Some((sentence, json)) = text.split_once(SEPARATOR) else {
             return (escape(text), None);
@@ -98,7 +99,7 @@ impl Failure {
         (escape(sentence), failure)
     }
 
-    /// Returns the end of the worker in one sentence, for users at other nodes.
+    /// Describes the worker's exit in one sentence, for users on other nodes.
     pub fn sentence(&self) -> String {
         let number = |rank: Option<u32>| rank.unwrap_or_default();
         let evidence = &self.evidence;
@@ -125,7 +126,7 @@ impl Failure {
         self.evidence.seen.map_or_else(String::new, rfc3339)
     }
 
-    /// `true` if the agent ended the worker because of something else.
+    /// `true` if the agent stopped the worker after another failure.
     pub fn was_stopped(&self) -> bool {
         self.cause.kind() == "stopped_by_agent"
     }

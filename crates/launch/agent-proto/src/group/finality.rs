@@ -10,13 +10,13 @@ use thiserror::Error;
 /// line for users and may change. The JSON form holds both: `{"kind": "…", "text": "…"}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Finality {
-    /// The restart budget is used up. The text is that of the first torchelastic.
+    /// The restart budget is used up. The text is from the first torchelastic.
     #[error("exceeded max_restarts={max_restarts}")]
     BudgetUsed {
-        /// Number of restarts at the beginning.
+        /// Initial number of restarts (`--max-restarts`).
         max_restarts: u32,
     },
-    /// A worker ended in a way that no restart helps.
+    /// A worker exited with a status that a restart cannot fix.
     /// See [`RestartOptions::non_retryable`](super::RestartOptions).
     #[error("{} is not retryable", end_of(*.number))]
     NotRetryable {
@@ -24,8 +24,8 @@ pub enum Finality {
         number: i32,
     },
     /// The kernel holds a worker.
-    /// The worker keeps resources that the next attempt would need, so the remaining restarts are
-    /// forfeited.
+    /// The worker keeps resources that the next attempt would need, so the group forfeits the
+    /// remaining restarts.
     #[error("the kernel holds a worker, so no restart helps")]
     WorkersHeld,
     /// Restarts are left, but the other nodes form no further round.
@@ -45,7 +45,7 @@ impl Finality {
     }
 }
 
-/// Returns an exit code, or minus the number of a signal, in words.
+/// Describes an exit code, or a signal given as a negative number.
 fn end_of(number: i32) -> String {
     match number {
         ..0 => signal::in_words(number.saturating_neg()),

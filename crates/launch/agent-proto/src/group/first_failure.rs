@@ -9,9 +9,9 @@ use super::failure::Failure;
 
 /// Returns the index of the failure that came first, or 0 if there are none.
 ///
-/// `failures` are in the order in which they were seen. `earliest` decides. If that failure is only
-/// the loss of a peer, the first failure with another cause counts. For that choice the last stderr
-/// lines of workers that the agent stopped are read as well, and become their causes.
+/// `failures` are in the order in which the agent saw them. `earliest` chooses one. If that failure
+/// only reports the loss of a peer, the first failure with another cause counts. For that choice,
+/// an exception on the stderr of a worker that the agent stopped becomes the worker's cause.
 pub fn first_failure(failures: &mut [Failure]) -> usize {
     let evidence: Vec<&Evidence> = failures.iter().map(|failure| &failure.evidence).collect();
     let first = earliest(&evidence);
@@ -38,13 +38,13 @@ pub fn first_failure(failures: &mut [Failure]) -> usize {
 
 /// Returns the index of the first failure by time.
 ///
-/// `failures` are in the order in which they were seen. Failures that the agent did not cause come
-/// before those that it did, and an earlier exit comes before a later one.
+/// `failures` are in the order in which the agent saw them. Workers that the agent stopped come
+/// after all others, and an earlier exit comes before a later one.
 ///
-/// One observation outweighs the order of exits. A worker may fail long before its process ends, in
-/// a slow clean-up, and its peers fail because of that. So a worker comes first if its error file
-/// shows that it failed before the others exited. Error files count whole seconds; in doubt, the
-/// order of exits decides.
+/// One observation outweighs the order of exits. A worker may fail long before its process exits,
+/// because its clean-up is slow, and its peers fail because of that. A worker comes first if its
+/// error file shows that it failed before the first exit. Error files count whole seconds; in
+/// doubt, the order of exits decides.
 fn earliest(failures: &[&Evidence]) -> usize {
     let first_exit = failures
         .iter()
@@ -64,9 +64,9 @@ fn earliest(failures: &[&Evidence]) -> usize {
         .map_or(first_exit, |(_, index)| index)
 }
 
-/// Returns the latest time that the worker's own record can mean.
-/// `None` if the record cannot be true: a worker cannot have failed before it was started or after
-/// it had ended.
+/// Returns the latest failure time that the worker's error file allows.
+/// `None` if the recorded time cannot be true: a worker cannot fail before its start or after its
+/// exit.
 fn recorded_by(evidence: &Evidence) -> Option<Wall> {
     let seconds = evidence.recorded_seconds()?;
     let possible =

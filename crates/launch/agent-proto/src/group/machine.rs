@@ -1,6 +1,6 @@
-//! The machine that decides for the workers of one agent.
+//! State machine of one agent's worker group.
 //!
-//! The machine joins, starts, watches, restarts and finishes.
+//! The machine joins rounds, starts, watches, stops and restarts the workers, and ends the run.
 
 mod peers;
 mod phase;
@@ -24,7 +24,7 @@ use rdzv_core::time::{Mono, Now};
 /// The default closing signal: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
 
-/// Time after SIGKILL after which the group stops waiting for a process.
+/// Time that the group waits for a process after SIGKILL.
 /// Only a process that hangs inside the kernel takes that long.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
@@ -43,9 +43,9 @@ pub struct WorkerGroup {
     alive: BTreeSet<LocalRank>,
     /// All workers of this attempt that were started.
     started: BTreeSet<LocalRank>,
-    /// Exits of this attempt in the order in which they were seen.
+    /// Exits of this attempt in the order in which the agent saw them.
     exits: Vec<WorkerExit>,
-    /// Workers of this attempt that were found to hang.
+    /// Workers of this attempt that the agent found to hang.
     unhealthy: Vec<LocalRank>,
     /// `true` if any worker has been started in this run.
     ever_started: bool,
@@ -53,7 +53,7 @@ pub struct WorkerGroup {
 }
 
 impl WorkerGroup {
-    /// Creates a group that has not begun.
+    /// Creates a group that waits for [`GroupInput::Begin`].
     pub fn new(spec: GroupSpec) -> Self {
         Self {
             budget: RestartBudget::new(spec.restarts.max_restarts, spec.restarts_used),
@@ -71,7 +71,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Returns the state under torchelastic's name.
+    /// Returns the state in torchelastic's terms.
     pub fn state(&self) -> GroupState {
         match self.phase {
             Phase::Stopping {
@@ -82,8 +82,9 @@ impl WorkerGroup {
         }
     }
 
-    /// Returns the event whose end the group waits for.
-    /// `None` while the group works, or waits for other nodes to join.
+    /// Returns the event that the group waits for.
+    /// `None` while workers run, and while the group waits for other nodes to join or to explain a
+    /// failure.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
             Phase::Stopping { until, killed, .. } => Awaited::Workers {
@@ -111,7 +112,7 @@ impl WorkerGroup {
         self.check_exits(now);
     }
 
-    /// Acts on the exits that were seen.
+    /// Reacts to the recorded exits.
     fn check_exits(&mut self, now: Now) {
         match self.phase {
             Phase::Starting { .. } | Phase::Healthy => {
@@ -136,7 +137,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Handles a report that workers hang, ignoring workers that have ended.
+    /// Handles a report that workers hang, ignoring workers that have exited.
     fn hang(&mut self, now: Now, mut workers: Vec<LocalRank>, restartable: bool) {
         workers.retain(|worker| self.alive.contains(worker));
         if workers.is_empty() {
@@ -153,7 +154,7 @@ impl WorkerGroup {
         self.stop_workers(now, StopReason::WorkersFailed);
     }
 
-    /// Stops the workers with the whole shutdown timeout.
+    /// Stops the workers with SIGTERM and the full shutdown timeout.
     fn stop_workers(&mut self, now: Now, why: StopReason) {
         self.stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
@@ -176,9 +177,9 @@ impl WorkerGroup {
         self.expire(now);
     }
 
-    /// Reacts to the notice that the scheduler will take the node away.
-    /// The group notifies the workers, and they have the time of the plan to end on their own. No
-    /// further attempt follows.
+    /// Handles the notice that the scheduler will take the node away.
+    /// The group notifies the running workers, which can exit on their own within the plan's time.
+    /// No further attempt follows.
     fn preempted(&mut self, now: Now, signal: i32) {
         let failure = self.finality();
         let why = StopReason::Preempted(signal);
@@ -215,8 +216,8 @@ impl WorkerGroup {
         }
     }
 
-    /// Applies a further reason to stop while the group is being stopped.
-    /// The time left can only get shorter.
+    /// Handles another reason to stop while the group is stopping.
+    /// The remaining time can only get shorter.
     fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
         let failure = self.finality();
         let Phase::Stopping {
@@ -231,7 +232,7 @@ impl WorkerGroup {
         };
         let is_told_to = matches!(again, StopReason::Signalled(_) | StopReason::KeeperLost);
         overrule(why, again, failure);
-        // The end of other nodes does not shorten the time of nodes that are still ending.
+        // Events at other nodes do not shorten the time after a preemption notice.
         if killed || (*on_notice && !is_told_to) {
             return;
         }
@@ -245,7 +246,7 @@ impl WorkerGroup {
         self.expire(now);
     }
 
-    /// Stops with the closing signal and the whole shutdown timeout.
+    /// Stops the group with SIGTERM and the full shutdown timeout.
     fn close(&mut self, now: Now, why: StopReason) {
         self.request_stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
@@ -328,7 +329,7 @@ impl WorkerGroup {
         self.finality().is_none()
     }
 
-    /// Returns the reason why a failure of a worker is final for the run, if it is.
+    /// Returns the reason why no restart follows a worker's failure, if any.
     fn finality(&self) -> Option<Finality> {
         let max_restarts = self.budget.most();
         if let Some(number) = self.beyond_help() {
@@ -342,8 +343,8 @@ impl WorkerGroup {
         }
     }
 
-    /// Returns the exit of a worker that no restart helps.
-    /// It is an exit code, or minus the number of a signal.
+    /// Returns a worker's exit that is not retryable, if any.
+    /// The number is an exit code, or minus a signal.
     fn beyond_help(&self) -> Option<i32> {
         let own = self.exits.iter().filter(|ended| !ended.stopped_by_agent);
         own.map(|ended| ended.exit.as_number())
@@ -360,7 +361,7 @@ impl WorkerGroup {
         };
     }
 
-    /// Ends a run whose workers were stopped.
+    /// Ends the run for this reason to stop.
     fn finish_stopped(&mut self, why: StopReason) {
         let finality = self.finality();
         let exits = std::mem::take(&mut self.exits);
@@ -373,8 +374,8 @@ impl WorkerGroup {
         self.finish(Ending::Succeeded { exits });
     }
 
-    /// Ends the run with success before the exit barrier.
-    /// The other nodes no longer reach the barrier of this round.
+    /// Ends the run with success and without the exit barrier.
+    /// The other nodes have left this round, so they no longer reach its barrier.
     fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
         self.finish(Ending::SucceededAlone { exits, reason });
@@ -428,7 +429,7 @@ impl WorkerGroup {
     }
 }
 
-/// Methods for the time from joining until all workers of an attempt run.
+/// Methods from joining a round until all workers of an attempt run.
 impl WorkerGroup {
     fn join(&mut self) {
         self.round = None;
@@ -501,7 +502,7 @@ impl WorkerGroup {
                 self.start_next();
                 self.check_exits(now);
             }
-            // The worker was being started when the group was stopped.
+            // The group was stopped while this worker was starting.
             Phase::Stopping {
                 signal,
                 killed,
@@ -568,7 +569,7 @@ impl Machine for WorkerGroup {
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
             (GroupInput::TimePassed, _) => self.expire(now),
-            // An answer or a report on workers that a stop has made pointless.
+            // The phase has changed, so this answer or report no longer matters.
             (
                 GroupInput::Begin
                 | GroupInput::Joined(_)

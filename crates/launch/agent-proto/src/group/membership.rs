@@ -1,11 +1,11 @@
-//! Changes of membership, derived from the sentences of the backends.
+//! Parses changes of membership from the sentences of the backends.
 
 use super::types::MembershipCause;
 
 /// Returns the change that a backend's sentence describes.
-/// An unknown sentence may be about a loss.
+/// An unknown sentence counts as a loss.
 pub fn cause(reason: &str) -> MembershipCause {
-    // An agent of torchrun leaves a round to restart its workers. An agent that ends is lost, or
+    // A torchrun agent leaves a round to restart its workers. An agent that exits is lost, or
     // closes the run.
     if reason.ends_with(" joins again") || reason.ends_with(" has left the round") {
         MembershipCause::Restarted
@@ -19,8 +19,9 @@ pub fn cause(reason: &str) -> MembershipCause {
     }
 }
 
-/// Returns the host of an agent.
-/// The name of an agent consists of host, process id and a number: `node-b_4242_0`.
+/// Returns the host in an agent's name.
+/// The name consists of host, process id and a number: `node-b_4242_0`. A name of another form is
+/// returned whole.
 pub fn host_of(agent: &str) -> &str {
     let mut parts = agent.rsplitn(3, '_');
     let numbers = [parts.next(), parts.next()];

@@ -17,14 +17,15 @@
 //! state STOPPED.
 //!
 //! A change of membership while the workers run leads from HEALTHY through stopping and clearing to
-//! joining. That uses no restart. `machine::peers` lists the other events of other nodes.
+//! joining. This node uses no restart for it. `machine::peers` lists the other events of other
+//! nodes.
 //!
 //! * [`GroupSpec`] specifies the group, [`WorkerGroup`] is the machine that decides,
 //!   [`GroupInput`] and [`GroupOutput`] are its inputs and outputs.
 //! * [`environment`] turns ranks into each worker's environment and arguments.
 //! * [`policy`] holds the restart budget, and shortens the shutdown timeout when signals repeat.
-//! * [`exit`] holds the ends of processes as the kernel reports them, and [`Evidence`] holds
-//!   everything else that is known. [`diagnosis`] determines a [`Cause`] from both.
+//! * [`exit`] represents process exits as the kernel reports them, and [`Evidence`] holds all other
+//!   known facts. [`diagnosis`] determines a [`Cause`] from both.
 //! * [`Failure`] is cause and evidence; it can be reported and sent. [`first_failure()`] finds the
 //!   failure that came first. [`Finality`] is the reason why no restart follows.
 //! * [`barrier`] names the store keys that agents share.
@@ -32,8 +33,8 @@
 //! Invariants, cited by the tests:
 //!
 //! * *INV-G1*: restarts never exceed the budget.
-//! * *INV-G2*: after [`GroupOutput::Finish`] no worker is alive. The exception is a worker that the
-//!   kernel did not end; the group reports it.
+//! * *INV-G2*: after [`GroupOutput::Finish`] no worker is alive. The exception is a worker that
+//!   SIGKILL did not end; the group reports it.
 //! * *INV-G3*: the group reports the first failure.
 
 mod awaited;

@@ -1,7 +1,7 @@
 //! Specification of a worker group.
 //!
-//! The sections are those of the agent's configuration, which embeds them. A new setting is one
-//! field here and reaches the machine without further code.
+//! The agent's configuration embeds these sections, so a new field here reaches the machine without
+//! further code.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,29 +10,29 @@ use std::time::Duration;
 use crate::topology::VisibleLists;
 use rdzv_core::ident::RunId;
 
-/// Specification of the workers of one agent; the same for the whole run.
+/// Specification of one agent's workers, constant for the whole run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GroupSpec {
     /// Name and size of the group.
     pub identity: GroupIdentity,
-    /// Failures that lead to another attempt, and the time before it.
+    /// Restarts after failures: their number, delay and exceptions.
     pub restarts: RestartOptions,
-    /// Ends of the workers that the agent causes.
+    /// Shutdown of the workers by the agent.
     pub stop: StopOptions,
-    /// Notice that the scheduler will take the node away; `None` if there is none.
+    /// Handling of the scheduler's preemption notice; `None` if disabled.
     pub preemption: Option<PreemptionPlan>,
     /// Number of restarts that a previous agent of this node has used.
     /// 0 if there was no previous agent.
     pub restarts_used: u32,
-    /// `true` if the machine empties the workers' store before a further attempt.
-    /// Only correct if no worker of another node uses the store.
+    /// `true` if the agent empties the workers' store after a restart.
+    /// This is correct only if no worker of another node uses the store.
     pub purge_store: bool,
     /// `true` if nodes can join and leave while the workers run.
     pub dynamic: bool,
-    /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
-    /// `None` if the environment has none.
+    /// Value of `TORCH_NCCL_ASYNC_ERROR_HANDLING` for the workers.
+    /// `None` means `1`.
     pub nccl_error_handling: Option<String>,
-    /// Devices that are divided among the workers.
+    /// Devices to divide among the workers.
     /// `None` without `--virtual-local-rank`.
     pub virtual_local_rank: Option<VisibleLists>,
 }
@@ -42,7 +42,7 @@ pub struct GroupSpec {
 pub struct GroupIdentity {
     /// Label of the workers (`--role`); default `default`.
     pub role: String,
-    /// Name of the job, as workers and log directories see it; default `none`.
+    /// Name of the job for workers and log directories; default `none`.
     pub run_id: RunId,
     /// Number of workers that this node starts, never 0; default 1.
     pub local_world_size: u32,
@@ -58,28 +58,28 @@ impl Default for GroupIdentity {
     }
 }
 
-/// Failures that lead to another attempt, and the time before it.
+/// Restarts after failures: their number, delay and exceptions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestartOptions {
     /// Number of restarts that the group may use after failures; default 0.
     pub max_restarts: u32,
-    /// Delay between the end of the workers and the next rendezvous; default none.
+    /// Delay between the workers' exit and the next rendezvous; default none.
     pub settle_delay: Duration,
-    /// Exit codes of failures that no restart helps; default none.
-    /// A negative number stands for a signal.
+    /// Exit codes after which the group does not restart; default none.
+    /// A negative number is minus a signal.
     pub non_retryable: BTreeSet<i32>,
 }
 
-/// Ends of the workers that the agent causes.
+/// Shutdown of the workers by the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopOptions {
-    /// Time between the closing signal and SIGKILL, on every path; default 30 s.
+    /// Time between the closing signal and SIGKILL; default 30 s.
     pub shutdown_timeout: Duration,
-    /// Numbers of the signals to the agent that end the run in an orderly way.
+    /// Numbers of the signals on which the agent stops the run.
     /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT.
     pub signals: Vec<i32>,
     /// Value of the workers' `TORCHELASTIC_SIGNALS_TO_HANDLE`.
-    /// It is `--signals-to-handle` as typed.
+    /// The value is the text of `--signals-to-handle`.
     pub signals_text: String,
 }
 
@@ -93,19 +93,19 @@ impl Default for StopOptions {
     }
 }
 
-/// Notice that the scheduler will take the nodes of the job away.
+/// Handling of the notice that the scheduler will take the job's nodes away.
 ///
-/// One agent receives it as a signal, and all agents of the round through the store of the round.
-/// Each agent writes the file, and sends the signal once to those of its workers that handle it. No
-/// restart follows.
+/// One agent receives the notice as a signal. All agents of the round receive it through the
+/// round's store. Each agent writes the file, and sends the signal once to each of its workers that
+/// handles it. No restart follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreemptionPlan {
     /// Number of the signal.
     pub signal: i32,
-    /// Time that workers have to end after the notice.
-    /// Then the agent stops them as by SIGTERM.
+    /// Time that workers have to exit after the notice.
+    /// Then the agent stops them with SIGTERM.
     pub grace: Duration,
-    /// File that exists from the notice on.
-    /// It holds the Unix time in seconds at which the workers' time ends.
+    /// File that the agent writes on the notice; `None` if there is none.
+    /// The file holds the Unix time, in seconds, at which the workers' time ends.
     pub file: Option<PathBuf>,
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// Number of restarts that the job may still use, as far as this node knows.
-/// Restarts of other nodes come out of the same budget. Other changes of membership never cost a
-/// restart.
+/// Restart budget of the job, as far as this node knows it.
+/// Restarts on other nodes use the same budget. Other changes of membership never cost a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestartBudget {
     most: u32,
@@ -17,7 +16,7 @@ pub struct RestartBudget {
 
 impl RestartBudget {
     /// Creates a budget of `most` restarts.
-    /// `used` is the number that this node has used before.
+    /// `used` restarts were used by a previous agent of this node.
     pub fn new(most: u32, used: u32) -> Self {
         Self {
             most,
@@ -65,14 +64,14 @@ impl RestartBudget {
         self.used
     }
 
-    /// Number of restarts at the beginning.
+    /// Initial number of restarts.
     pub fn most(self) -> u32 {
         self.most
     }
 }
 
 /// Shutdown timeout of the workers after the loss of the keeper.
-/// The killer of the keeper wants the job to end immediately: all processes have to end within a
+/// A user who kills the keeper wants the job to end immediately: all processes must exit within a
 /// second.
 pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
@@ -81,13 +80,13 @@ pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 /// before the agent is notified. This value applies if the rendezvous notices the loss immediately.
 pub const EXPLAINED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time that the exit barrier continues after another node has ended the run.
-/// If that node passed the barrier itself, this node passes it too within this time.
+/// Time that this node still waits at the exit barrier once the run is over.
+/// If the node that ended the run passed the barrier, this node passes it within this time.
 pub const BARRIER_AFTER_CLOSE: Duration = Duration::from_secs(5);
 
-/// Time within which the same signal again counts as the same request.
-/// Two cases send a signal twice: a terminal with a parent that forwards, and a tool that signals a
-/// process and then its group.
+/// Time within which a repeated signal counts as the same request.
+/// A signal arrives twice if both a terminal and a forwarding parent send it, or if a tool signals
+/// a process and then its group.
 const SAME_REQUEST: Duration = Duration::from_millis(200);
 
 /// Counts the signals that ask the agent to stop.
@@ -101,7 +100,7 @@ impl StopRequests {
     /// Records a signal and returns the longest time that the workers still have.
     ///
     /// Returns `None` if the signal repeats the last one within `SAME_REQUEST`. The first request
-    /// grants the whole shutdown timeout, the second a quarter of it, and any further one nothing.
+    /// grants the whole shutdown timeout, the second a quarter of it, and any further one none.
     pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
         if let Some((last, at)) = self.last
             && last == signal

@@ -1,4 +1,4 @@
-//! The types of the worker group: its inputs and outputs, its endings.
+//! Types of the worker group: inputs, outputs and endings.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleRank};
 /// A change among the nodes of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MembershipCause {
-    /// Nodes are lost, or the other nodes took this one for lost.
-    /// Workers elsewhere may fail because of that.
+    /// Nodes are lost, or the other nodes consider this one lost.
+    /// The loss may make workers on other nodes fail.
     Lost,
     /// Workers of another node failed, and its agent has used a restart of the job.
     Restarted,
@@ -20,7 +20,7 @@ pub enum MembershipCause {
 /// Result of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// Number of the round, from 0 and the same for all agents.
+    /// Number of the round, counted from 0; the same for all agents.
     pub number: u64,
     /// Rank of this agent.
     pub group_rank: GroupRank,
@@ -28,8 +28,8 @@ pub struct Round {
     pub group_world_size: u32,
     /// Address of the workers' store.
     pub master: Master,
-    /// Longest time until this node is notified that another node has vanished.
-    /// The last failure of a budget waits this long for that explanation, or for
+    /// Longest time until this node learns that another node is lost.
+    /// The last failure of the restart budget waits this long for such an explanation, or for
     /// [`EXPLAINED_WITHIN`](super::policy::EXPLAINED_WITHIN) if no round is known.
     pub losses_known_within: Duration,
 }
@@ -46,7 +46,7 @@ pub struct Master {
     pub hosted_by_agent: bool,
 }
 
-/// The ranks of one worker, with the sizes of the groups that they count in.
+/// Ranks of one worker, and the sizes of the groups in which they count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerRanks {
     /// Rank within the node.
@@ -76,19 +76,19 @@ impl WorkerRanks {
     }
 }
 
-/// The states that torchelastic names.
+/// States of a worker group, as torchelastic defines them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupState {
     /// Unknown state, which our agent never reports.
-    /// It waits for the exit of each worker. Other supervisors may report this state.
+    /// Other supervisors may report this state.
     Unknown = 0,
     /// Not started yet, or between two attempts.
     Init = 1,
     /// All workers are running or have exited with 0.
     Healthy = 2,
-    /// Workers hang, and the group is about to be stopped because of that.
+    /// Workers hang, and the group is stopping because of that.
     Unhealthy = 4,
-    /// Being stopped.
+    /// Being stopped, or waiting for the next attempt after a stop.
     Stopped = 8,
     /// All workers exited with 0.
     Succeeded = 16,
@@ -97,7 +97,7 @@ pub enum GroupState {
 }
 
 impl GroupState {
-    /// Returns the name in torchelastic.
+    /// Returns torchelastic's name of the state.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "UNKNOWN",
@@ -117,13 +117,13 @@ impl GroupState {
     }
 
     /// `true` if workers are running in the sense of torchelastic.
-    /// They are, healthy or not, until the agent begins to stop them.
+    /// This includes an unhealthy group.
     pub fn is_running(self) -> bool {
         matches!(self, Self::Healthy | Self::Unhealthy)
     }
 }
 
-/// An event of the run.
+/// An event that the group handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupInput {
     /// The run begins.
@@ -134,24 +134,24 @@ pub enum GroupInput {
     Assigned(Assignment),
     /// Answer to [`GroupOutput::Start`].
     Started(LocalRank),
-    /// The agent cannot carry out an output; the driver keeps the error.
-    /// An answer to any output.
+    /// Answer to any output: the agent failed to carry it out.
+    /// The driver keeps the error.
     Broken,
     /// Answer to [`GroupOutput::Join`]: the job ended without this node.
     NotNeeded,
-    /// Workers ended, in this order.
+    /// Workers exited, in this order.
     Exited(Vec<WorkerExit>),
-    /// Workers run and make no progress. The group stops them, as after a failure.
+    /// Workers hang. The group stops them, as after a failure.
     Unhealthy {
         /// The workers.
         workers: Vec<LocalRank>,
-        /// `true` if another attempt may help, within the budget of restarts.
+        /// `true` if another attempt may help, within the restart budget.
         /// `false` if the kernel holds a worker, which keeps resources that the next attempt would
-        /// need. Then the remaining restarts are forfeited and the run ends as failed.
+        /// need. Then the group forfeits the remaining restarts and the run fails.
         restartable: bool,
     },
-    /// A round no longer holds.
-    /// Nodes wait for the next round, or participants are lost.
+    /// A round is superseded.
+    /// Nodes wait for the next round, or participants restart or are lost.
     MembershipChanged {
         /// The number of that round.
         round: u64,
@@ -164,7 +164,7 @@ pub enum GroupInput {
     PeerFailed {
         /// The node.
         node: String,
-        /// Message of the node.
+        /// The node's message.
         reason: String,
     },
     /// Another node has ended the run for all nodes.
@@ -174,11 +174,11 @@ pub enum GroupInput {
     /// The agent received a signal that ends the run.
     Signal(i32),
     /// The scheduler will take the nodes away.
-    /// It reported that by this signal, here or on another node.
+    /// The scheduler announced this with a signal, to this node or another one.
     Preempted(i32),
-    /// The keeper has ended.
+    /// The keeper has exited.
     KeeperLost,
-    /// Answer to [`GroupOutput::ClearLeftovers`]: none of our processes is left.
+    /// Answer to [`GroupOutput::ClearLeftovers`]: no worker process is left.
     Cleared,
     /// Answer to [`GroupOutput::ExitBarrier`], on success and on failure.
     BarrierPassed,
@@ -186,7 +186,7 @@ pub enum GroupInput {
     TimePassed,
 }
 
-/// One worker that is to be started.
+/// Request to start one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartRequest {
     /// Ranks of the worker.
@@ -198,7 +198,7 @@ pub struct StartRequest {
     pub restart_count: u32,
 }
 
-/// A command for the driver. Answers are given as inputs.
+/// A command for the driver, which answers with inputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupOutput {
     /// Join the rendezvous.
@@ -206,11 +206,11 @@ pub enum GroupOutput {
         /// Number of restarts that have been used.
         restart_count: u32,
     },
-    /// Empty the workers' store, so that no worker finds data of the last attempt.
+    /// Empty the workers' store, so that no worker finds earlier data.
     PurgeStore,
     /// Exchange ranks with the other agents of the round.
     Assign(Round),
-    /// Ranks are known; the workers are about to be started one by one.
+    /// Report the ranks of the workers that are about to start.
     Assigned {
         /// The workers of this node.
         workers: Vec<WorkerRanks>,
@@ -235,14 +235,14 @@ pub enum GroupOutput {
     /// Do so immediately, before the clean-up here ends.
     Announce(WorkerExit),
     /// Send this signal to the process groups of these workers.
-    /// Workers that have ended are included.
+    /// The workers include those that have exited.
     Signal {
         /// The workers.
         workers: Vec<LocalRank>,
         /// The signal.
         signal: i32,
     },
-    /// Notify these workers that their node will be taken away.
+    /// Notify these workers that the scheduler will take their node away.
     /// Send this signal to those that handle it.
     Notify {
         /// The workers.
@@ -251,9 +251,9 @@ pub enum GroupOutput {
         signal: i32,
     },
     /// Send SIGKILL to the process groups of these workers.
-    /// The shutdown timeout is over.
+    /// The shutdown timeout has expired.
     Kill {
-        /// The workers; none of them has ended.
+        /// The workers; none of them has exited.
         workers: Vec<LocalRank>,
     },
     /// Stop waiting for these workers, which SIGKILL did not end.
@@ -262,13 +262,13 @@ pub enum GroupOutput {
         /// The workers.
         workers: Vec<LocalRank>,
     },
-    /// Kill and collect every process that the workers left behind.
+    /// Kill and reap every process that the workers left behind.
     ClearLeftovers,
-    /// Stop waiting for leftovers that do not end in spite of SIGKILL.
+    /// Stop waiting for leftovers that do not exit after SIGKILL.
     AbandonLeftovers,
-    /// The group failed and is restarted.
+    /// Report that the group failed and restarts.
     Restarting {
-        /// `Failed` if a worker has ended, `Unhealthy` if workers hang.
+        /// `Unhealthy` if workers hang, otherwise `Failed`.
         state: GroupState,
         /// Number of restarts that are left after this one.
         remaining: u32,
@@ -286,11 +286,11 @@ pub enum GroupOutput {
         /// Number of agents, including this one.
         agents: u32,
     },
-    /// The run is over. The last output.
+    /// End the run. This is the last output.
     Finish(Ending),
 }
 
-/// The end of a run on this node.
+/// Outcome of a run on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// All workers exited with 0.
@@ -298,9 +298,8 @@ pub enum Ending {
         /// All exits of the last attempt.
         exits: Vec<WorkerExit>,
     },
-    /// All workers exited with 0, but the round ended too early.
-    /// The workers of other nodes had not all succeeded. The rest of the run continues without this
-    /// node.
+    /// All workers exited with 0, but the round ended before the exit barrier.
+    /// Some workers of other nodes had not succeeded. The run continues without this node.
     SucceededAlone {
         /// All exits of the last attempt.
         exits: Vec<WorkerExit>,
@@ -309,9 +308,9 @@ pub enum Ending {
     },
     /// Workers failed and no restart follows.
     Failed {
-        /// All exits of the last attempt in the order in which they were seen.
+        /// All exits of the last attempt in the order in which the agent saw them.
         exits: Vec<WorkerExit>,
-        /// The workers that were found to hang, if that was the failure.
+        /// Workers that hung, if the hang was the failure.
         /// Each of them counts as failed, even if it exited with 0 after the closing signal or did
         /// not exit at all.
         unhealthy: Vec<LocalRank>,
@@ -322,24 +321,24 @@ pub enum Ending {
     Signalled {
         /// Number of the signal, or of the first one if there were several.
         signal: i32,
-        /// `false` if the signal came before the first worker was started.
+        /// `false` if the signal arrived before the first worker was started.
         workers_started: bool,
     },
-    /// The scheduler takes the nodes away.
+    /// The scheduler took the nodes away.
     Preempted {
-        /// The signal that reported it.
+        /// The signal with which the scheduler announced this.
         signal: i32,
-        /// The exits of this attempt that were seen.
+        /// Exits of the last attempt that the agent saw.
         exits: Vec<WorkerExit>,
     },
     /// Another node failed and did not restart.
     PeerFailed {
         /// The node.
         node: String,
-        /// Message of the node.
+        /// The node's message.
         reason: String,
     },
-    /// Another node ended the run without a reason.
+    /// Another node ended the run without a stated reason.
     RunClosed,
     /// The job ended without this node. That is not a failure.
     NotNeeded,
@@ -347,6 +346,6 @@ pub enum Ending {
     KeeperLost,
     /// The agent cannot continue; the driver has the error.
     Broken,
-    /// The workers' devices cannot be divided; the text is torchrun's.
+    /// Too few devices for the workers; the text is torchrun's.
     Devices(String),
 }

@@ -1,7 +1,7 @@
-//! Heartbeats: one line per beat, and a limit for the silence after it.
+//! Heartbeats: one line per beat, and a limit on the silence after it.
 //!
 //! A worker writes lines to its own named pipe. The first word of a line names the phase that the
-//! worker enters. The rest is a note, which is shown if no further beat follows:
+//! worker enters. The rest is a note, which rdzv reports if no further beat follows:
 //!
 //! ```text
 //! step 1200
@@ -28,10 +28,10 @@ pub const DONE: &str = "done";
 /// Phase of a beat that is an empty line.
 const UNNAMED: &str = "beat";
 
-/// Number of characters of a line that are kept.
+/// Longest stored line, in characters.
 const MOST_KEPT: usize = 100;
 
-/// Limits of the silence of a worker, by phase.
+/// Limits on a worker's silence, by phase.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeartbeatLimits {
     default: Option<Duration>,
@@ -42,12 +42,12 @@ impl HeartbeatLimits {
     /// Parses limits such as `30`, `init=600,step=30` or `30,init=600`.
     ///
     /// A number without a name applies to all phases that are not named. The exceptions are `init`
-    /// and `done`, which have no limit unless they are named. Limits are seconds, with fractions; 0
-    /// means no limit.
+    /// and `done`, which have no limit unless they are named. Limits are in seconds and may have
+    /// fractions; 0 means no limit.
     ///
     /// # Errors
     ///
-    /// The fault, in one sentence.
+    /// Returns the fault in one sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut limits = Self::default();
         let mut seen_default = false;
@@ -135,7 +135,7 @@ impl Heartbeats {
         }
     }
 
-    /// Adds a worker that was started: it is in the phase `init`.
+    /// Adds a started worker, in phase `init`.
     pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
         let beat = Beat {
             phase: INIT.to_owned(),
@@ -146,7 +146,7 @@ impl Heartbeats {
         self.workers.insert(local_rank, beat);
     }
 
-    /// Removes a worker that has ended.
+    /// Removes a worker that has exited.
     pub fn ended(&mut self, local_rank: LocalRank) {
         self.workers.remove(&local_rank);
     }
@@ -156,8 +156,9 @@ impl Heartbeats {
         self.workers.clear();
     }
 
-    /// Handles a line of a worker.
-    /// Returns the time since its last beat, if that silence was reported.
+    /// Records a beat, which is one line of a worker.
+    /// Returns the time since the previous beat if [`Heartbeats::missed`] has reported that
+    /// silence.
     pub fn beat(&mut self, now: Mono, local_rank: LocalRank, line: &[u8]) -> Option<Duration> {
         let beat = self.workers.get_mut(&local_rank)?;
         let text: String = escape_bytes(line).chars().take(MOST_KEPT).collect();
@@ -175,7 +176,7 @@ impl Heartbeats {
         was_missed.then_some(silent)
     }
 
-    /// Returns the time at which the next limit is over.
+    /// Returns the time at which the next limit expires.
     pub fn deadline(&self) -> Option<Mono> {
         self.workers
             .values()
@@ -184,7 +185,7 @@ impl Heartbeats {
             .min()
     }
 
-    /// Returns the workers whose limit is over, each once per silence.
+    /// Returns the workers whose limit has expired, each once per silence.
     pub fn missed(&mut self, now: Mono) -> Vec<Missed> {
         let mut missed = Vec::new();
         for (local_rank, beat) in &mut self.workers {

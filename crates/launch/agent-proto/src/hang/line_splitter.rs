@@ -1,20 +1,20 @@
-//! The bytes of a named pipe, cut into lines.
+//! Splits the bytes of a named pipe into lines.
 
-/// Longest accepted line, without its end.
+/// Longest accepted line in bytes, without its line feed.
 /// The kernel writes this much atomically (`PIPE_BUF`).
 pub const LONGEST_LINE: usize = 4096;
 
-/// A part of the input.
+/// A line of the input, or a report that one was too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// A line without its line end.
+    /// A line without its line feed.
     Whole(Vec<u8>),
     /// A line longer than [`LONGEST_LINE`], dropped up to its end.
     /// Reported once per line.
     TooLong,
 }
 
-/// Assembles lines from pieces. Holds at most one line.
+/// Assembles lines from chunks. Buffers at most one line.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     begun: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Takes a piece and returns the lines that it completes, in order.
+    /// Adds a chunk and returns the lines that it completes, in order.
     pub fn feed(&mut self, piece: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         for part in piece.split_inclusive(|byte| *byte == b'\n') {

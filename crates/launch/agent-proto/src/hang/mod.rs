@@ -1,4 +1,4 @@
-//! Workers that hang: three ways to detect it, and stacks that locate it.
+//! Workers that hang: detection, and stacks that show the location.
 //!
 //! ```text
 //!   messages of the worker                                  observations from outside
@@ -12,10 +12,10 @@
 //!                    location of each worker, and the workers that differ from the others
 //! ```
 //!
-//! * [`timers`] is PyTorch's file-based watchdog. The pipe carries the same lines, and the choice
-//!   of the expired timer is the same.
-//! * [`heartbeat`] is ours: beats that any language can send, with a limit per phase.
-//! * [`progress`] is ours: it needs no cooperation of the worker.
+//! * [`timers`] is PyTorch's file-based watchdog, with the same lines in the pipe and the same
+//!   choice of the expired timer.
+//! * [`heartbeat`] is rdzv's: a program in any language can send beats, and each phase has a limit.
+//! * [`progress`] is rdzv's: it needs no cooperation from the worker.
 //! * [`uninterruptible`] detects workers that stay in state D.
 //! * [`stacks`] compares the stacks of workers.
 //! * [`line_splitter`] cuts the bytes of a pipe into lines. It accepts any bytes.

@@ -2,19 +2,22 @@
 //!
 //! A worker makes progress between two checks if one of these is true:
 //!
-//! * The worker or its children used the processor: at least [`CPU_SHARE`] of one core and
-//!   [`CPU_LEAST`]. For the worker itself, use since its last progress also adds up to that amount.
-//! * The worker wrote anything (a log line, say), or its children wrote [`MOVED_LEAST`] bytes.
-//! * The worker or its children read [`MOVED_LEAST`] bytes.
+//! * The worker or its children used at least [`CPU_SHARE`] percent of one core and at least
+//!   [`CPU_LEAST`]. For the worker itself, the use since its last progress is also compared with
+//!   these limits.
+//! * The worker wrote anything (such as a log line), or its children wrote at least [`MOVED_LEAST`]
+//!   bytes.
+//! * The worker or its children read at least [`MOVED_LEAST`] bytes.
 //!
-//! The share is not zero because libraries keep threads that wake up for nothing. The loop of a
+//! The share is not zero because libraries keep threads that wake up without work. The loop of a
 //! waiting gloo process group (100 times a second) was measured at 0.2 to 0.4 % of a core. It
-//! neither wrote nor read anything. So the number of wake-ups shows nothing, and is not counted. A
+//! neither wrote nor read anything. Wake-ups prove no progress, so the watch does not count them. A
 //! process that computes uses a whole core. On a badly overloaded machine, at least one check among
 //! many shows more than the share.
 //!
-//! The group hangs if *no* worker made progress for the limit. A worker that waits for a slow one
-//! in a collective looks like one that hangs, so only the group as a whole can hang.
+//! The group hangs if *no* worker made progress for the whole limit. A worker that waits in a
+//! collective for a slow worker looks the same as a worker that hangs. Therefore only the group as
+//! a whole can hang.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -78,7 +81,7 @@ pub enum ProgressChange {
 struct WorkerProgress {
     checked: Mono,
     own: Option<Usage>,
-    /// Usage of the worker at its last progress in usage, with the time.
+    /// Time and usage of the worker when its usage last showed progress.
     base: Option<(Mono, Usage)>,
     children: Option<Usage>,
     progress: Mono,
@@ -90,7 +93,7 @@ pub struct ProgressWatch {
     limit: Duration,
     workers: BTreeMap<LocalRank, WorkerProgress>,
     next_check: Mono,
-    /// Start of the time without progress, if that was reported.
+    /// Start of the reported time without progress; `None` if none is reported.
     hangs_since: Option<Mono>,
 }
 
@@ -106,12 +109,12 @@ impl ProgressWatch {
     }
 
     /// Returns the time between two checks.
-    /// It is a tenth of the limit, at least 0.2 s and at most 5 s.
+    /// The interval is a tenth of the limit, at least 0.2 s and at most 5 s.
     pub fn interval(&self) -> Duration {
         (self.limit / 10).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
     }
 
-    /// Adds a worker that was started, which is progress.
+    /// Adds a started worker; the start counts as progress.
     pub fn started(&mut self, now: Mono, local_rank: LocalRank) {
         if self.workers.is_empty() {
             self.next_check = now + self.interval();
@@ -127,8 +130,8 @@ impl ProgressWatch {
         self.workers.insert(local_rank, known);
     }
 
-    /// Removes a worker that has ended.
-    /// This is progress of the group: the other workers may have waited for it.
+    /// Removes a worker that has exited.
+    /// The exit counts as progress of the other workers, which may have waited for it.
     pub fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         self.workers.remove(&local_rank);
         for known in self.workers.values_mut() {
@@ -147,9 +150,9 @@ impl ProgressWatch {
         (!self.workers.is_empty()).then_some(self.next_check)
     }
 
-    /// Takes the usage of a worker itself.
-    /// Returns `false` if that shows no progress. Then the caller has to check the worker's
-    /// children.
+    /// Records the usage of a worker without its children.
+    /// Returns `false` if the usage shows no progress. The caller must then record the usage of the
+    /// worker's children.
     pub fn own(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) -> bool {
         let Some(known) = self.workers.get_mut(&local_rank) else {
             return true;
@@ -160,8 +163,8 @@ impl ProgressWatch {
                 || read(before, usage)
                 || usage.written > before.written
         });
-        // On a busy machine with frequent checks, a worker may get too little time for one check to
-        // count.
+        // On a busy machine with frequent checks, a worker may get too little processor time in one
+        // interval to count.
         let adds_up = |(since, before)| computed(before, usage, now.since(since));
         let progress = progress || known.base.is_some_and(adds_up);
         known.own = Some(usage);
@@ -176,7 +179,7 @@ impl ProgressWatch {
         progress
     }
 
-    /// Takes the usage of a worker's children.
+    /// Records the usage of a worker's children.
     /// Call it if [`ProgressWatch::own`] returned `false`.
     pub fn children(&mut self, now: Mono, local_rank: LocalRank, usage: Usage) {
         let interval = self.interval();

@@ -73,7 +73,7 @@ pub struct WorkerStack {
     pub without_frames: Option<String>,
     /// State of the main thread in the kernel.
     pub kernel: KernelState,
-    /// Other threads, by name and sleeping location, with the number of each kind.
+    /// Other threads: name and sleeping location, and the count of each kind.
     pub threads: Vec<(String, u32)>,
 }
 
@@ -96,8 +96,8 @@ impl WorkerStack {
         text
     }
 
-    /// Returns the location as a noun.
-    /// It is the innermost calls, or otherwise the system call.
+    /// Returns the location as a noun phrase.
+    /// The location is up to three innermost calls or, without frames, the system call.
     pub fn noun(&self) -> String {
         let calls: Vec<String> = self.frames.iter().take(3).map(Frame::to_string).collect();
         match (&self.kernel.syscall, &self.kernel.wait_channel) {
@@ -108,8 +108,7 @@ impl WorkerStack {
         }
     }
 
-    /// Returns the shortest description.
-    /// It is the innermost call, or otherwise the kernel state.
+    /// Returns the innermost call or, without frames, the kernel state.
     pub fn innermost(&self) -> String {
         match self.frames.first() {
             Some(frame) => frame.to_string(),
@@ -118,8 +117,8 @@ impl WorkerStack {
     }
 
     /// `true` if the worker is in a collective or in a backward pass of PyTorch.
-    /// A backward pass contains collectives. Code that PyTorch calls from there (a hook, say) does
-    /// not count.
+    /// A backward pass contains collectives. Code that PyTorch calls from there (such as a hook)
+    /// does not count.
     fn in_collective(&self) -> bool {
         let mut library = self
             .frames
@@ -153,11 +152,11 @@ pub struct Outliers {
     pub text: String,
 }
 
-/// Returns the workers that may keep the group from making progress.
+/// Returns the indexes of the workers that may block the group.
 ///
 /// These are the outliers, or all workers if there are none. If other nodes participate (`alone` is
 /// `false`), all workers here may be waiting for a worker that computes there. Then only workers
-/// count that are known to wait in no collective; there may be none.
+/// with a known stack outside a collective count; there may be none.
 pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> Vec<usize> {
     let candidates = match odd {
         Some(odd) => odd.indexes.clone(),
@@ -175,8 +174,8 @@ pub fn suspects(stacks: &[WorkerStack], odd: Option<&Outliers>, alone: bool) -> 
 }
 
 /// Finds the outliers, if they are clear.
-/// They are clear if more than half of all workers share one stack. They are also clear if all
-/// others are in a collective and the outliers are not.
+/// The outliers are clear if more than half of all workers share one stack. They are also clear if
+/// all stacks are known, and only the outliers are not in a collective.
 pub fn outliers(stacks: &[WorkerStack]) -> Option<Outliers> {
     let apart = |most: &dyn Fn(&WorkerStack) -> bool| -> Option<Vec<usize>> {
         let indexes: Vec<usize> = (0..stacks.len())

@@ -9,12 +9,12 @@
 //! `expiration_time` is in seconds since the Unix epoch; a negative value releases the timer. A
 //! `signal` of 0 or less never kills.
 //!
-//! The choice of the timer is PyTorch's. Of the expired timers of a process, the first by time with
-//! a positive signal counts. Then all timers of that process are forgotten. The consequence is
-//! ours: the process is a worker that fails.
+//! The choice of the timer follows PyTorch. Among the expired timers of a process, the earliest one
+//! with a positive signal counts. Then all timers of that process are forgotten. The consequence is
+//! rdzv's: the process is a worker that fails.
 //!
-//! The wall time of a line is converted to a monotonic time when the line arrives. So setting the
-//! clock neither kills nor spares a worker.
+//! The wall time in a line is converted to a monotonic time when the line arrives. Therefore
+//! setting the clock neither kills nor spares a worker.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,27 +24,27 @@ use serde::Deserialize;
 use rdzv_core::escape::escape;
 use rdzv_core::time::{Mono, Now, Wall};
 
-/// Maximum number of timers that are kept.
-/// Without it, a client that never releases its timers could fill the agent's memory.
+/// Maximum number of stored timers.
+/// Without this limit, a client that never releases its timers could fill the agent's memory.
 pub const MOST_TIMERS: usize = 10_000;
 
 /// One timer as its client sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileTimer {
-    /// Process that set the timer, and that is killed for it.
+    /// Process that set the timer, and that the agent kills when it expires.
     pub pid: u32,
     /// Name of the timed section, given by the process; by default file and line.
     pub scope: String,
     /// Expiry time.
     pub expires: Wall,
-    /// Signal that ends the process; 0 or less means none.
+    /// Signal that kills the process; 0 or less means none.
     pub signal: i32,
 }
 
 /// A parsed line of the pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimerRequest {
-    /// Set this timer; it replaces the one with the same process and scope.
+    /// Set this timer; it replaces a timer of the same process and scope.
     Acquire(FileTimer),
     /// Forget the timer of this process and scope.
     Release {
@@ -68,7 +68,7 @@ impl TimerRequest {
     ///
     /// # Errors
     ///
-    /// The fault of the line, in one sentence.
+    /// Returns the line's fault in one sentence.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let written: Written =
             serde_json::from_slice(line).map_err(|error| format!("no timer request: {error}"))?;
@@ -79,7 +79,7 @@ impl TimerRequest {
         Ok(Self::Acquire(FileTimer {
             pid,
             scope,
-            // Saturates: a time too far away for the type never comes.
+            // A time beyond the type's range saturates, and the timer never expires.
             #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
             expires: Wall::from_unix_micros((written.expiration_time * 1e6).round() as i64),
             signal: written.signal,
@@ -111,7 +111,7 @@ impl Timers {
     ///
     /// # Errors
     ///
-    /// There are too many timers already; one sentence.
+    /// Returns one sentence if there are [`MOST_TIMERS`] timers already.
     pub fn request(&mut self, now: Now, request: TimerRequest) -> Result<(), String> {
         match request {
             TimerRequest::Release { pid, scope } => {
@@ -169,7 +169,7 @@ impl Timers {
         self.running.retain(|(owner, _), _| *owner != pid);
     }
 
-    /// Forgets all timers, because their processes have ended.
+    /// Forgets all timers, because their processes have exited.
     pub fn clear(&mut self) {
         self.running.clear();
     }

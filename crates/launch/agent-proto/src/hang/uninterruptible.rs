@@ -1,13 +1,13 @@
 //! Workers in an uninterruptible sleep.
 //!
-//! They are found by their state letters in `/proc/PID/stat` over time.
+//! The watch finds these workers by their state letters in `/proc/PID/stat` over time.
 //!
-//! `D` is the uninterruptible sleep: waiting for a disk, a network file system, a device driver.
-//! Short sleeps of this kind are common. A worker that stays in it reacts to no signal, not even to
-//! SIGKILL. Another attempt cannot get the resources that the worker holds.
+//! State `D` is the uninterruptible sleep: the process waits for a disk, a network file system or a
+//! device driver. Short sleeps of this kind are common. A worker that stays in state `D` reacts to
+//! no signal, not even to SIGKILL. Another attempt cannot get the resources that the worker holds.
 //!
-//! Only time between two checks counts, and at most two intervals of it. An agent that was itself
-//! stopped has not seen the state of its workers during that time.
+//! Only the time between two checks counts, up to two intervals. An agent that was stopped did not
+//! see the state of its workers during that time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub enum Sighting {
     /// This worker is in the uninterruptible sleep.
     /// It was not at the previous check.
     First(LocalRank),
-    /// This worker has been in it for this long, which is the limit or more.
+    /// This worker has been in that sleep for this long, at least the limit.
     Stuck(LocalRank, Duration),
 }
 
@@ -65,7 +65,7 @@ pub struct UninterruptibleWatch {
 }
 
 impl UninterruptibleWatch {
-    /// Creates a watch that has seen nothing yet.
+    /// Creates a watch that reports workers held for `limit`.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,

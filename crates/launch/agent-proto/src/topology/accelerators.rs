@@ -1,8 +1,9 @@
-//! The accelerators that a worker sees, in their order.
+//! Accelerators that a worker sees, in order.
 //!
 //! Order matters: the device of a worker is the one whose index is its local rank. Without a list,
 //! devices are in the order of their PCI addresses. CUDA puts faster devices first unless
-//! `CUDA_DEVICE_ORDER=PCI_BUS_ID`. On a machine with one kind of device both orders are the same.
+//! `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set. On a machine with one kind of device both orders are the
+//! same.
 
 /// The maker of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,14 +37,14 @@ pub struct Device {
 }
 
 /// All accelerators of this machine, by vendor.
-/// Each list is in the order of the PCI addresses.
+/// Each list is sorted by PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Accelerators {
-    /// Devices of NVIDIA.
+    /// NVIDIA devices.
     pub nvidia: Vec<Device>,
-    /// Devices of AMD.
+    /// AMD devices.
     pub amd: Vec<Device>,
-    /// Devices of Intel.
+    /// Intel devices.
     pub intel: Vec<Device>,
 }
 
@@ -52,7 +53,7 @@ pub struct Accelerators {
 pub struct VisibleLists {
     /// Value of `CUDA_VISIBLE_DEVICES`; AMD's runtime reads it as well.
     pub cuda: Option<String>,
-    /// Value of `HIP_VISIBLE_DEVICES`; an empty value counts as none.
+    /// Value of `HIP_VISIBLE_DEVICES`; an empty value counts as unset.
     pub hip: Option<String>,
 }
 
@@ -62,13 +63,13 @@ pub enum Visible<'d> {
     /// A known device.
     Device(&'d Device),
     /// A device that only the driver's library could resolve.
-    /// It is a UUID of a part of a device (`MIG-…`), or the driver reports no UUIDs.
+    /// The entry is the UUID of a device partition (`MIG-…`), or the driver reports no UUIDs.
     Unresolved,
 }
 
 impl Accelerators {
-    /// Returns the GPUs that count for `gpu`, and their maker.
-    /// These are NVIDIA's if there is one, or otherwise AMD's.
+    /// Returns the GPUs that the worker count `gpu` uses, and their vendor.
+    /// These are the NVIDIA devices or, if there are none, the AMD devices.
     pub fn gpus(&self) -> (Vendor, &[Device]) {
         if self.nvidia.is_empty() {
             (Vendor::Amd, &self.amd)
@@ -88,8 +89,8 @@ impl Accelerators {
         visible(devices, list)
     }
 
-    /// Returns the current accelerators in the sense of `auto` and of binding.
-    /// These are the visible GPUs, or otherwise Intel's devices; `None` if there are none.
+    /// Returns the accelerators that `auto` and NUMA binding use.
+    /// These are the visible GPUs or, if there are none, Intel's devices; `None` if there are none.
     pub fn current(&self, lists: &VisibleLists) -> Option<(Vendor, Vec<Visible<'_>>)> {
         let gpus = self.visible_gpus(lists);
         if !gpus.is_empty() {
@@ -104,8 +105,7 @@ impl Accelerators {
 ///
 /// The list counts up to its first entry that names no device. A list that names a device twice
 /// makes no device visible. An entry is the beginning of a UUID, or an index. Only the digits at
-/// the start of an index count (`0;1` is 0, as for PyTorch). Without a list all devices are
-/// visible.
+/// the start of an index count (`0;1` is 0, as in PyTorch). Without a list all devices are visible.
 pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>> {
     let Some(list) = list else {
         return devices.iter().map(Visible::Device).collect();
@@ -124,7 +124,7 @@ pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>
         }
         seen.push(found);
     }
-    // Entries that cannot be checked must not add up to more devices than there are.
+    // Unresolved entries must not add up to more devices than there are.
     seen.truncate(devices.len());
     seen
 }

@@ -4,8 +4,7 @@
 //!
 //! A worker's device is the visible one whose index is its local rank. The rules are PyTorch's,
 //! with one difference. PyTorch fails for `socket` if this process may use no processor of some
-//! node (a node that is possible but absent, or has memory only). Here such nodes are no
-//! candidates.
+//! node (a node that is possible but absent, or has memory only). rdzv ignores such nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +23,7 @@ pub enum BindingMode {
     /// Bind to a share of the node's cores that no other device's worker gets.
     Exclusive,
     /// Bind to the cores of the node that share one last-level cache.
-    /// Each device gets another cache while there are enough.
+    /// Each device gets a different cache while there are enough.
     CoreComplex,
 }
 
@@ -53,7 +52,7 @@ impl fmt::Display for BindingMode {
     }
 }
 
-/// Description of one processor; each part is needed by one mode only.
+/// Description of one processor; each binding mode needs at most one field.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Processor {
     /// Number of the socket; negative if the machine does not report it.
@@ -232,7 +231,7 @@ pub fn bind(
     })
 }
 
-/// Returns the allowed processors of the socket of `lowest`, and its number.
+/// Returns the allowed processors of `lowest`'s socket, and its number.
 fn of_socket(lowest: u32, topology: &Topology) -> Result<(CpuList, i32), BindingError> {
     let package = |processor: u32| {
         let found = topology.processors.get(&processor);
@@ -258,9 +257,8 @@ fn of_socket(lowest: u32, topology: &Topology) -> Result<(CpuList, i32), Binding
     Ok((processors, socket))
 }
 
-/// Groups processors by what they share.
-/// The groups are in the order of the lowest processor that shares it, whether it may be used or
-/// not.
+/// Groups processors by the core or cache that they share.
+/// The groups are ordered by the lowest processor of the core or cache, whether allowed or not.
 fn grouped<'t>(
     allowed: &CpuList,
     topology: &'t Topology,
@@ -277,7 +275,7 @@ fn grouped<'t>(
     Ok(groups)
 }
 
-/// Returns the index of a device among those of its node, and their number.
+/// Returns a device's index among its node's devices, and their count.
 fn position(device: u32, node: u32, topology: &Topology) -> (usize, usize) {
     let same = |(_, of): &(usize, &u32)| **of == node;
     let devices = topology.devices.iter().enumerate().filter(same);

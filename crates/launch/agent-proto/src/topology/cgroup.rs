@@ -1,10 +1,11 @@
 //! The files with the limits of this process's control groups.
 //!
-//! They are found with `/proc/self/cgroup` and `/proc/self/mountinfo`.
+//! The paths are derived from `/proc/self/cgroup` and `/proc/self/mountinfo`.
 //!
 //! A process is in one group of each hierarchy: the unified one (v2) and, where v1 is still in use,
 //! one per controller. The limits of a group's ancestors count, too. Only ancestors that are
-//! mounted here are visible. In a container with a separate namespace they end at the container.
+//! mounted here are visible. In a container with a separate namespace, the visible ancestors end at
+//! the container.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -17,7 +18,7 @@ pub enum Version {
     V2,
 }
 
-/// Returns the directories of this process's groups that concern a controller.
+/// Returns the directories of this process's groups for a controller.
 ///
 /// Each group's own directory is first, followed by its ancestors up to the mount point. The group
 /// of the unified hierarchy is always included. `cgroup` and `mountinfo` are the texts of the files
@@ -58,10 +59,10 @@ pub fn counter(text: &str, name: &str) -> Option<u64> {
         .find_map(|(known, value)| (known == name).then(|| value.trim().parse().ok())?)
 }
 
-/// One line of `mountinfo` that is a hierarchy with the controller.
+/// Mount of a hierarchy that has the controller, from `mountinfo`.
 struct Mount {
     version: Version,
-    /// Group of the hierarchy that is mounted.
+    /// Path of the mounted group within the hierarchy.
     root: PathBuf,
     /// Mount point.
     point: PathBuf,

@@ -1,8 +1,8 @@
-//! The number of processors that the limit of a control group allows.
+//! Number of processors that a control group's limit allows.
 //!
-//! A group may use its quota of processor time in every period, on any processors. Suppose that a
-//! container may use the time of two processors on a machine with 64. Then two workers are right
-//! and 64 are not; torchrun counts 64.
+//! A group can use its quota of processor time in each period, on any processors. If a container
+//! may use the time of two processors on a machine with 64, two workers are right. torchrun counts
+//! 64.
 
 /// Processor time per period, both in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +35,14 @@ impl Quota {
         (quota > 0 && period > 0).then_some(Self { quota, period })
     }
 
-    /// Returns the number of processors that the quota is worth, rounded up.
-    /// A worker with half a processor is slow, but a group with one and a half has use for two.
+    /// Returns the quota as a number of processors, rounded up.
+    /// A worker with half a processor is slow, but a quota of one and a half serves two workers.
     pub fn processors(self) -> u32 {
         u32::try_from(self.quota.div_ceil(self.period)).unwrap_or(u32::MAX)
     }
 }
 
-/// The tightest quota of a group and the groups around it.
+/// The tightest quota of a group and its ancestors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuLimit {
     /// The limit.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Lowest number that is not accepted as a processor.
+/// Exclusive upper bound of processor numbers.
 /// No kernel has more processors, and a text of a few bytes must not become a set of billions.
 const MOST: u32 = 1 << 16;
 
@@ -19,9 +19,9 @@ pub struct CpuList(BTreeSet<u32>);
     "'{text}' is no list of processors such as 0-3,8: {part:?} is neither a number below 65536 nor a range of such"
 )]
 pub struct CpuListError {
-    /// The whole text, cut to a readable length.
+    /// The whole text, cut to 80 characters.
     pub text: String,
-    /// The part that cannot be read.
+    /// The invalid part, cut to 40 characters.
     pub part: String,
 }
 

@@ -1,6 +1,6 @@
-//! Placement: the available processors and the visible devices.
+//! Placement: available processors, visible devices, and their distance.
 //!
-//! This includes which processors belong to which device.
+//! The distance decides which processors belong to which device.
 //!
 //! This module does no I/O. The agent's crate reads the files of `/sys` and `/proc` and passes
 //! texts and numbers.

@@ -1,4 +1,4 @@
-//! Tests of arbitrary bytes on the pipes: no panic and no growth.
+//! Tests with arbitrary bytes on the pipes: no panic and no growth.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests of the machines of the agent. They are one program to save link time.
+//! Tests of the agent's state machines, in one program to save link time.
 
 mod hang_bytes;
 mod placement;

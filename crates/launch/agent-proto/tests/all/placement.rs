@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use rdzv_agent_proto::topology::{BindingError, BindingMode, CpuList, Processor, Topology, bind};
 
-/// A machine with sockets of nodes of cores of threads.
+/// A machine with sockets, NUMA nodes, cores and threads.
 ///
-/// Some processors are not allowed, and devices are at any nodes. The threads of a core are
-/// numbered as on most machines: first all first threads, then all second ones.
+/// Some processors are not allowed, and devices can be at any node. Threads are numbered as on most
+/// machines: the first thread of every core, then the second thread of every core.
 #[derive(Debug, Clone)]
 struct Shape {
     sockets: u32,

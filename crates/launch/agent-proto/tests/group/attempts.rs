@@ -1,4 +1,4 @@
-//! Tests of the ends of attempts, and of the steps that follow.
+//! Tests of how attempts end, and of the steps that follow.
 
 use crate::script::{spec, started, started_then, static_two_then};
 

@@ -1,6 +1,6 @@
 //! Tests of the options that torchelastic does not have.
 //!
-//! They are a delay before the next attempt, and failures that no restart helps.
+//! The options are a delay before the next attempt, and failures that prevent a restart.
 
 use std::time::Duration;
 

@@ -166,7 +166,7 @@ fn a_restart_of_another_node_is_one_of_the_jobs() {
 
 #[test]
 fn a_restart_of_another_node_counts_once_however_far_this_one_is_in_the_round() {
-    // Before this node knows the round, also if the notice comes twice; and while it agrees on
+    // Before this node knows the round, also if the notice arrives twice; and while it agrees on
     // ranks.
     for between in [
         "22 restarted 4 ->\n23 restarted 4 ->\n25 joined 4 -> regroup: b came | join 0",
@@ -174,7 +174,7 @@ fn a_restart_of_another_node_counts_once_however_far_this_one_is_in_the_round() 
     ] {
         regrouped_then("changed", between, NONE_LEFT);
     }
-    // A late notice about the round that this node has left.
+    // A late notice about a round that this node has left.
     regrouped_then("changed", "22 restarted 3 ->", ONE_LEFT);
 }
 
@@ -187,7 +187,7 @@ fn a_last_failure_that_nothing_explains_is_announced_to_the_others() {
          12 cleared       ->
          1010 time        -> announce 1 | finish failed 1=7 0=0",
     );
-    // The same holds if a sibling does not end.
+    // The same holds if a sibling does not exit.
     of_two_then(
         0,
         "10 exited 1=7    -> failure 1 | signal 15 to 0 1
@@ -371,7 +371,7 @@ fn a_run_that_another_node_closed_ends_here_too() {
          11 exited 0=-15! 1=0!   -> clear
          12 cleared              -> finish closed",
     );
-    // The node that closed the run may give the reason a little later.
+    // The node that closed the run may report the reason a little later.
     of_two_then(
         5,
         "10 closed               -> signal 15 to 0 1

@@ -1,6 +1,6 @@
 //! Tests of the worker group under random events in random order.
 //!
-//! Every run ends, within its budget, with no worker alive. It reports the failure that came first.
+//! Every run ends within its budget and leaves no worker alive. It reports the first failure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 
 use crate::script::{parse, spec};
 
-/// Exit code that no restart helps.
+/// Exit code that prevents a restart.
 const FINAL: i32 = 3;
 
 /// Delay of a group before another attempt, if it has one.
@@ -33,7 +33,7 @@ struct World {
     alive: BTreeSet<LocalRank>,
     signalled: BTreeSet<LocalRank>,
     clearing: bool,
-    /// Number of the next round.
+    /// Index of the next round.
     rounds: u64,
     restarts: u32,
     /// Restarts of other nodes that this node was notified of.
@@ -42,7 +42,7 @@ struct World {
     ended_by_others: bool,
     /// `true` if the kernel held a worker.
     forfeited: bool,
-    /// `true` if a worker of this attempt failed so that no restart helps.
+    /// `true` if a failure of this attempt prevents a restart.
     beyond_help: bool,
     /// Workers that hang in this attempt.
     unhealthy: Vec<LocalRank>,

@@ -1,8 +1,8 @@
 //! Scripts for the machine: `⟨milliseconds⟩ ⟨input⟩ -> ⟨output⟩ | ⟨output⟩ …`.
 //!
 //! Unless a script specifies otherwise, groups have two workers and a shutdown timeout of eight
-//! seconds. After each input all outputs are compared. After the last line the group has finished,
-//! unless the script ends with `…`.
+//! seconds. The test compares all outputs after each input. The group must have finished after the
+//! last line, unless the script ends with `…`.
 
 use std::time::Duration;
 

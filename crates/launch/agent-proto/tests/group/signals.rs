@@ -1,6 +1,6 @@
-//! Tests of events that end a run from outside.
+//! Tests of events outside the group that end a run.
 //!
-//! Such events are signals to the agent and the loss of the keeper.
+//! These events are signals to the agent and the loss of the keeper.
 
 use crate::script::{run, spec, started_then, static_two_then};
 

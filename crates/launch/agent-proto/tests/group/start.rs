@@ -1,4 +1,4 @@
-//! Tests of the time from the beginning until the workers run.
+//! Tests from the start of a run until its workers run.
 
 use crate::script::{run, spec};
 

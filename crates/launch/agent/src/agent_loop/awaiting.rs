@@ -1,4 +1,4 @@
-//! Reminders of what the agent waits for, once a wait takes long.
+//! Reminders that name what the agent waits for, when a wait takes long.
 
 use rdzv_agent_proto::group::Awaited;
 use rdzv_core::rank::LocalRank;
@@ -20,7 +20,7 @@ struct Wait {
 }
 
 impl Awaiting {
-    /// Records what the group waits for now.
+    /// Records the current wait of the group.
     pub(super) fn update(&mut self, now: Mono, awaited: Option<Awaited>) {
         let before = self.0.take();
         self.0 = awaited.map(|awaited| match before {

@@ -18,20 +18,20 @@ use crate::{AgentError, AgentEvent, Failure, Outcome, Verdict};
 /// Signal for ending workers that are no longer needed: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
 
-/// Longest time that a leaving node waits until the other nodes know it.
-/// They notice its end anyhow, but later.
+/// Longest time that a leaving node waits until the other nodes know.
+/// Without this wait, the other nodes notice the loss of the node later.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Longest time for agreeing with the other nodes on the end of the run.
-/// Backends end sooner.
+/// Longest time to agree with the other nodes on the end of the run.
+/// Backends have shorter limits.
 const CLOSING: Duration = Duration::from_secs(60);
 
-/// Time for the console to take the remaining output after a signal.
-/// Log files have all output that is teed.
+/// Time for the console to accept the remaining output after a signal.
+/// Log files contain all teed output.
 const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 
 impl<S: Supervisor> AgentLoop<'_, S> {
-    /// Ends the run, once all workers that the agent knows of have exited.
+    /// Ends the run after all known workers have exited.
     pub(super) async fn end(mut self, ending: Ending) -> Outcome {
         // From this line on, the run has ended for this process, even if the process is killed.
         self.note(|note| note.has_ended = true);
@@ -92,7 +92,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Waits until the workers' output to the agent's stderr is captured.
-    /// The time limit is the same as for the other output.
+    /// A request to stop ends the wait. After an earlier request, `console_until` ends it.
     async fn capture_output(&mut self, console_until: Instant) {
         let stop_requested = self.stop_requested;
         let request = tokio::select! {
@@ -104,9 +104,9 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Waits until all output is on the console.
-    /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not hold
-    /// the agent. If a signal has already stopped the agent, the wait is short, even if the run had
-    /// failed before.
+    /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not
+    /// block the agent. If a signal has already stopped the agent, the wait ends at
+    /// `console_until`.
     async fn drain_output(&mut self, console_until: Instant) {
         let request = tokio::select! {
             () = self.supervisor.drained() => return,
@@ -122,7 +122,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Records a request to stop that arrived after the workers had ended.
+    /// Records a request to stop that arrived after the workers had exited.
     fn stopped_at_the_end(&mut self, request: Option<Request>) {
         if let Some(Request::Stop(signal)) = request {
             self.stop_requested = true;
@@ -191,8 +191,8 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 LeaveReason::Failed { reason: None }
             }
             (Ending::Devices(text), _) => failed(Some(text.clone())),
-            // A node that could not join, or that has lost the rendezvous, does not speak for the
-            // other nodes.
+            // A node that could not join, or that has lost the rendezvous, does not end the run of
+            // the other nodes.
             (
                 Ending::Broken,
                 Outcome::Error(AgentError::Rendezvous(_) | AgentError::NodeCheck { .. }),
@@ -274,7 +274,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 state: match (outcome, failure) {
                     (Outcome::Succeeded, _) => "SUCCEEDED",
                     (_, Some(_)) => "FAILED",
-                    // The worker has ended well, or as the agent requested: nothing failed here.
+                    // The worker exited with 0 or as the agent requested, so nothing failed here.
                     (_, None) => "TERMINATED",
                 },
                 exit: exit.map(|exit| exit.exit),

@@ -32,7 +32,7 @@ pub(super) fn kill_after(config: &AgentConfig) -> Duration {
     seconds.map_or(KILL_AFTER, Duration::from_secs)
 }
 
-/// Waits until the clock of leases reaches `deadline`.
+/// Waits until the clock of leases reaches `deadline`, if there is one.
 pub(super) async fn due(deadline: Option<Mono>) {
     or_forever(deadline.map(|at| sleep(at.since(fence::now().mono)))).await;
 }
@@ -52,7 +52,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     self.say_of_fence(message.to_owned(), GroupEvent::Fenced);
                 }
                 Output::Continue(stood) => {
-                    // Limits of workers do not count the time in which they could do nothing.
+                    // The workers' time limits exclude the time of the suspension.
                     self.clock.leave_out(stood);
                     self.supervisor.resume();
                     self.signal_others(Signal::CONT);
@@ -85,7 +85,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         }
     }
 
-    /// Logs that rounds have a fence from now on, or none any more.
+    /// Logs that rounds now have a fence, or no longer have one.
     ///
     /// The screen does not report the first round with a fence.
     pub(super) fn say_fence(&mut self, acts: bool) {
@@ -140,7 +140,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 
     /// Signals processes that workers have started in other process groups.
-    /// They are below this process, if this is the agent and not a part of a user's program.
+    /// Does nothing in a user's program, which may have other processes below it.
     fn signal_others(&self, signal: Signal) {
         if is_kept() {
             signal_below(getpid(), signal);

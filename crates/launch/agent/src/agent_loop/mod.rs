@@ -53,7 +53,7 @@ pub(crate) struct AgentLoop<'o, S> {
     group: WorkerGroup,
     /// State of the group in the last event about it.
     emitted_state: GroupState,
-    /// Inputs of the machine that come before anything from outside.
+    /// Queued inputs of the machine, handled before external events.
     inputs: VecDeque<GroupInput>,
     supervisor: S,
     requests: Requests,
@@ -169,8 +169,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
 
     /// Waits for the next event.
     ///
-    /// Ends of workers come first. They happened before another event of the same time could make
-    /// the agent act on the workers.
+    /// Exits of workers take precedence. They happened before a simultaneous event could make the
+    /// agent act on the workers.
     async fn wait(&mut self) {
         let clock = self.clock;
         let deadline = self.group.deadline();
@@ -268,7 +268,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         GroupInput::Signal(signal)
     }
 
-    /// Keeps the first error; the machine only knows that there is one.
+    /// Stores the first error; the machine only learns that there is one.
     fn broken(&mut self, error: AgentError) -> GroupInput {
         self.error.get_or_insert(error);
         GroupInput::Broken
@@ -379,7 +379,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             } => {
                 let used = self.group.restart_count();
                 self.note(|note| note.restarts_used = used);
-                // This restart is one of those that are left, as in torchelastic's line.
+                // The count includes this restart, as in torchelastic's line.
                 info!(
                     target: TORCHELASTIC,
                     "[{}] Worker group {}. {}/{most} attempts left; will restart worker group",
@@ -448,7 +448,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         match self.supervisor.start(self.clock, request, port) {
             Ok(events) => {
                 if self.fence.is_closed() {
-                    // The lease has ended since the round was complete.
+                    // The lease ended after the round was complete.
                     self.supervisor.suspend();
                 }
                 self.take(events);
@@ -473,7 +473,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         }
     }
 
-    /// Announces to the other nodes that this one has failed permanently.
+    /// Announces to the other nodes that this node has failed permanently.
     fn announce(&mut self, text: String) {
         self.announced = true;
         self.rendezvous.announce(text);

@@ -16,7 +16,7 @@ use crate::supervisor::Supervisor;
 use crate::{AgentEvent, Outcome};
 
 /// Number of SIGTERM, the default closing signal.
-/// Workers may also end because of it after a notice.
+/// Workers may also exit because of SIGTERM after a notice.
 const CLOSING_SIGNAL: i32 = 15;
 
 /// Notice of preemption that this agent handles.
@@ -36,7 +36,7 @@ impl Preemption {
         self.workers_have_it
     }
 
-    /// Returns the outcome of a run whose workers ended with these exits.
+    /// Returns the outcome of a run whose workers exited with these statuses.
     pub(super) fn outcome(&self, signal: i32, exits: &[WorkerExit], now: Mono) -> Outcome {
         Outcome::Preempted {
             signal,
@@ -46,7 +46,7 @@ impl Preemption {
     }
 }
 
-/// Returns `true` if a worker has ended because of the notice.
+/// Returns `true` if a worker exited with 0 or because of the notice.
 fn is_in_order(exit: Exit, notice: i32) -> bool {
     let by = |signal: i32| signal == notice || signal == CLOSING_SIGNAL;
     match exit {
@@ -103,7 +103,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     }
 }
 
-/// Writes the end of the shutdown timeout in one step.
+/// Writes the time at which the workers' time ends, atomically.
 fn write(file: &Path, now: Wall, grace: Duration) -> std::io::Result<()> {
     let until = now.unix_seconds_f64() + grace.as_secs_f64();
     let part = file.with_extension("part");

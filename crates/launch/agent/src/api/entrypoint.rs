@@ -79,8 +79,8 @@ impl WorkerEntrypoint {
         }
     }
 
-    /// Returns the function of this program that is registered under `name`.
-    /// Each worker calls it with `input`. Fails if `input` cannot be converted to JSON.
+    /// Creates an entry point that runs the function registered as `name`.
+    /// Each worker calls the function with `input`. Fails if `input` cannot be converted to JSON.
     pub fn function<A: Serialize>(
         name: impl Into<String>,
         input: &A,
@@ -92,7 +92,7 @@ impl WorkerEntrypoint {
         })
     }
 
-    /// Makes workers run one test, in a program that `cargo test` made.
+    /// Makes workers run one test, in a program that `cargo test` built.
     /// That test consists only of
     /// [`WorkerFunctions::run_if_worker`](super::WorkerFunctions::run_if_worker). `test` is the
     /// full name of the test, such as `tests::worker`.

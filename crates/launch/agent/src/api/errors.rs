@@ -1,5 +1,5 @@
 //! Errors of specifications and runs.
-//! Failures of workers are no errors; they are a [`RunResult`](super::RunResult).
+//! Failures of workers are not errors; they are a [`RunResult`](super::RunResult).
 
 use std::io;
 
@@ -29,7 +29,7 @@ pub enum SpecError {
 }
 
 /// Error that prevented the agent's work.
-/// Failures of workers are no errors; they are a [`RunResult`](super::RunResult).
+/// Failures of workers are not errors; they are a [`RunResult`](super::RunResult).
 #[derive(Debug, Error)]
 pub enum RunError {
     /// A signal stopped the agent.
@@ -37,7 +37,7 @@ pub enum RunError {
     Signalled {
         /// Number of the signal.
         signal: i32,
-        /// `false` if the signal came before the first worker was started.
+        /// `false` if the signal arrived before the first worker was started.
         workers_started: bool,
     },
     /// The agent manages other workers.
@@ -55,7 +55,7 @@ pub enum RunError {
          one in a separate process"
     )]
     Busy,
-    /// The arguments of a function could not be passed, or its value not be read.
+    /// A function's argument could not be passed, or its value not be read.
     #[error("call the function '{function}' in the workers: {what}")]
     Function {
         /// Name of the function.
@@ -67,7 +67,7 @@ pub enum RunError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// The supervisor does not know the state of its workers.
-    /// Such a group cannot be recovered; its agent should end.
+    /// Such a group cannot be recovered; its agent should exit.
     #[error("[{role}] Worker group in {state} state")]
     Unrecoverable {
         /// Role of the workers.

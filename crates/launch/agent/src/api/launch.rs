@@ -23,8 +23,8 @@ const STATIC_PORT: u16 = 29_500;
 
 /// Configuration of a launch on this node, like torchelastic's `LaunchConfig`.
 ///
-/// The defaults are torchelastic's, with one exception. Instead of an etcd server, the backend here
-/// is `c10d`, and a single node needs no backend.
+/// The defaults are torchelastic's, with one exception: the backend is `c10d` instead of `etcd`,
+/// and a single node needs no backend.
 ///
 /// | field | default |
 /// |---|---|
@@ -63,7 +63,7 @@ pub struct LaunchConfig {
     pub shutdown_timeout: Duration,
     /// Address of this node that other nodes should use.
     pub local_addr: Option<String>,
-    /// Signals (numbers) that end the run in order.
+    /// Numbers of the signals on which the agent stops the run.
     pub signals: Vec<i32>,
     /// Destinations of the workers' output.
     pub logs: LogPlan,

@@ -20,12 +20,13 @@ static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Agent that runs the workers of one node as processes, as `rdzv run` does.
 ///
-/// [`ElasticAgent::run`] blocks its thread until all workers and their processes have ended. During
-/// the run, this process handles the signals of the specification, adopts orphans of the workers,
-/// and does not let them inherit its open descriptors. A process can have only one run at a time.
+/// [`ElasticAgent::run`] blocks its thread until all workers and their processes have exited.
+/// During the run, this process handles the signals of the specification, adopts orphans of the
+/// workers, and does not let the workers inherit its open descriptors. A process can have only one
+/// run at a time.
 ///
-/// If this process is killed, its workers die with it, but processes that they had started may not.
-/// For that guarantee too, run the program under a keeper ([`keep`](crate::keep)).
+/// If this process is killed, its workers die with it, but processes that the workers started may
+/// survive. To kill those too, run the program under a keeper ([`keep`](crate::keep)).
 #[derive(Debug)]
 pub struct LocalElasticAgent {
     spec: Arc<WorkerSpec>,
@@ -34,7 +35,7 @@ pub struct LocalElasticAgent {
 }
 
 impl LocalElasticAgent {
-    /// Makes an agent for the workers of one node.
+    /// Creates an agent for the workers of one node.
     pub fn new(spec: WorkerSpec) -> Self {
         let spec = Arc::new(spec);
         Self {
@@ -44,7 +45,7 @@ impl LocalElasticAgent {
         }
     }
 
-    /// Returns the specification of its workers.
+    /// Returns the specification of the workers.
     pub fn spec(&self) -> &WorkerSpec {
         &self.spec
     }

@@ -130,7 +130,7 @@ impl<'a> PolledSupervisor<'a> {
         events
     }
 
-    /// Makes the supervisor stop all workers. No worker is left when it returns.
+    /// Makes the supervisor stop all workers; no worker is left afterwards.
     fn stop_all(&mut self, clock: Clock, signal: i32, grace: Duration) -> Vec<WorkerEvent> {
         let group = self.view.snapshot();
         let stopped = self.supervisor.stop_workers(&group, signal, grace);
@@ -249,7 +249,7 @@ impl Polled {
     }
 }
 
-/// Returns the events of workers that have ended, in this order.
+/// Returns the events of workers that have exited, in this order.
 fn exited(ended: Vec<(AgentEvent, WorkerExit)>) -> Vec<WorkerEvent> {
     let (events, exits): (Vec<AgentEvent>, Vec<WorkerExit>) = ended.into_iter().unzip();
     let events = events.into_iter().map(WorkerEvent::from);
@@ -295,7 +295,7 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         let interval = self.spec.monitor_interval();
         let until = watch.within.map(|within| clock.now().mono + within);
         loop {
-            // Other tasks come first, because the supervisor may wait up to its limit.
+            // Other tasks run first, because the supervisor may block up to its limit.
             yield_now().await;
             let left = until.map(|until| until.since(clock.now().mono));
             let within = left.map_or(interval, |left| left.min(interval));

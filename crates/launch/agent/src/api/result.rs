@@ -47,7 +47,7 @@ impl RunResult {
         }
     }
 
-    /// Returns the result for workers that have all ended well, with these values.
+    /// Returns the result for workers that all succeeded, with these values.
     pub fn succeeded(return_values: BTreeMap<Rank, Value>) -> Self {
         Self {
             return_values,
@@ -119,15 +119,15 @@ pub struct ProcessFailure {
     pub id: Option<WorkerId>,
     /// Exit of the worker.
     pub exit: Exit,
-    /// Time in the worker's error file, or the time at which its end was seen.
+    /// Time in the worker's error file, or else the agent's time of the exit.
     pub time: Wall,
-    /// `true` if the agent had stopped the worker before it ended.
+    /// `true` if the agent had signalled the worker before it exited.
     pub stopped_by_agent: bool,
     /// Cause, as far as it can be known; its text is one line.
     pub cause: Cause,
     /// Error file of the worker.
     pub error_file: Option<PathBuf>,
-    /// Content of the error file, if that is JSON of the known forms.
+    /// Content of the error file, if that is JSON of a known form.
     pub error: Option<Value>,
 }
 

@@ -16,12 +16,12 @@ use crate::run::run_supervised;
 /// The machine is that of [`LocalElasticAgent`](super::LocalElasticAgent), with one difference.
 /// This agent polls its supervisor, at least every [monitor
 /// interval](WorkerSpec::monitor_interval); the kernel notifies the other agent. While workers run,
-/// this agent notices changes of other nodes, signals and [`StopHandle`]s within that interval, and
+/// this agent notices changes on other nodes, signals and [`StopHandle`]s within that interval, and
 /// otherwise immediately.
 ///
-/// Several of these may run in one process, on separate threads. Their supervisors must allow that,
-/// and their specifications must name no signals, or the same ones: each agent then receives every
-/// signal.
+/// Several of these agents can run in one process, on separate threads. Their supervisors must
+/// allow that, and their specifications must name no signals, or the same ones: each agent then
+/// receives every signal.
 #[derive(Debug)]
 pub struct SimpleElasticAgent<S> {
     spec: Arc<WorkerSpec>,
@@ -45,12 +45,12 @@ impl<S: WorkerSupervisor> SimpleElasticAgent<S> {
         }
     }
 
-    /// Returns the specification of its workers.
+    /// Returns the specification of the workers.
     pub fn spec(&self) -> &WorkerSpec {
         &self.spec
     }
 
-    /// Returns the supervisor of its workers.
+    /// Returns the supervisor of the workers.
     pub fn supervisor(&self) -> &S {
         &self.supervisor
     }

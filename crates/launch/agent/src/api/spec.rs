@@ -22,7 +22,7 @@ use crate::{AgentConfig, HangPlan, LogBase, LogPlan, MasterPort, RendezvousPlan}
 pub type EventHandler = Arc<Mutex<Box<dyn EventSink + Send>>>;
 
 /// Specification of one node's workers: one role and one entry point.
-/// [`WorkerSpec::builder`] makes and checks it. It is the same for the whole run.
+/// [`WorkerSpec::builder`] creates and checks it. A specification is constant for the whole run.
 ///
 /// Other nodes of the job may have other roles and other numbers of workers. The ranks follow from
 /// the information that each node sends in the rendezvous.
@@ -75,7 +75,7 @@ impl WorkerSpec {
     }
 
     /// Returns the settings of the agent.
-    /// The entry point, the environment and the processors are set only in a run.
+    /// The entry point, the environment and the processors are set only during a run.
     pub fn config(&self) -> &AgentConfig {
         &self.config
     }
@@ -182,13 +182,13 @@ impl WorkerSpecBuilder {
         /// Sets the maximum number of restarts after failures; the default is 3.
         /// 0 is valid.
         restarts.max_restarts: u32;
-        /// Sets the pause between the end of the workers and the next rendezvous.
-        /// The default is none. For hardware or file systems that need a moment after a crash.
+        /// Sets the pause between the workers' exit and the next rendezvous.
+        /// The default is none. Use it for hardware or file systems that need time after a crash.
         restarts.settle_delay: Duration;
         /// Sets the dynamic rendezvous backends, by name; the default is those of rdzv.
         rendezvous.backends: BackendRegistry;
         /// Sets the port of the workers' store; the default is a free port.
-        /// The port of the agent with group rank 0 counts if there are several nodes.
+        /// With several nodes, the port of the agent with group rank 0 applies.
         rendezvous.master_port: MasterPort;
         /// `false` lets the worker with rank 0 host the workers' store.
         /// The agent keeps the port free until that worker starts. Static rendezvous always shares
@@ -199,11 +199,10 @@ impl WorkerSpecBuilder {
         /// role and size.
         rendezvous.identical_workers: bool;
         /// Sets the time between the closing signal and SIGKILL; the default is 30 s.
-        /// It holds on every path.
         stop.shutdown_timeout: Duration;
         /// Sets how long a successful node waits for the others; the default is 300 s.
         rendezvous.exit_barrier_timeout: Duration;
-        /// Sets the signals (numbers) that end the run in order.
+        /// Sets the numbers of the signals on which the agent stops the run.
         /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT. This process continues to handle
         /// them after the run, so specify none if it should not.
         stop.signals: Vec<i32>;
@@ -229,7 +228,7 @@ impl WorkerSpecBuilder {
     }
 
     /// Sets the detection of hangs and the action; the default is no detection.
-    /// For processes only.
+    /// Applies only to worker processes.
     pub fn hang(self, plan: HangPlan) -> Self {
         self.configure(|config| config.hang = plan)
     }
@@ -268,7 +267,7 @@ impl WorkerSpecBuilder {
     }
 
     /// Adds an exit code after which there is no restart.
-    /// A signal counts as its negative number. If a worker ends with this code, and the agent had
+    /// A signal counts as its negative number. If a worker exits with this code, and the agent had
     /// not stopped it, the run fails immediately.
     pub fn non_retryable(mut self, code: i32) -> Self {
         self.spec.config.restarts.non_retryable.insert(code);
@@ -307,7 +306,7 @@ impl WorkerSpecBuilder {
     }
 
     /// Adds a handler that receives every event on the thread of the agent.
-    /// It is a closure, or any other sink of events. It must not block.
+    /// The handler is a closure or another event sink. It must not block.
     pub fn event_handler(mut self, handler: impl EventSink + Send + 'static) -> Self {
         self.spec
             .event_handlers
@@ -335,7 +334,7 @@ impl WorkerSpecBuilder {
     }
 
     /// Binds each worker to processors near its device; the default is no binding.
-    /// For processes only.
+    /// Applies only to worker processes.
     pub fn numa_binding(mut self, mode: BindingMode) -> Self {
         self.spec.numa_binding = Some(mode);
         self

@@ -9,10 +9,10 @@ use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerId}
 
 /// Starts, watches and stops the workers of one node in the caller's way.
 /// The workers may be threads, containers, or jobs on another machine. A
-/// [`SimpleElasticAgent`](super::SimpleElasticAgent) calls the methods always from the thread of
-/// its `run`, and never two at the same time.
+/// [`SimpleElasticAgent`](super::SimpleElasticAgent) always calls the methods from the thread of
+/// its `run`, one at a time.
 ///
-/// Workers are numbered by local rank here, and by global rank in results; the group has both.
+/// These methods identify workers by local rank, and results by global rank. The group has both.
 pub trait WorkerSupervisor {
     /// Starts all workers of an attempt and returns the location of each.
     /// No worker is running at the time of the call.
@@ -28,7 +28,7 @@ pub trait WorkerSupervisor {
     /// Returns the state of the workers.
     ///
     /// * `Healthy`: some workers run and none has failed.
-    /// * `Succeeded`: all workers have ended well; the result has their values.
+    /// `Succeeded`: all workers have succeeded; the result has their values.
     /// * `Failed`: workers have failed; the result has the failures in order.
     /// * `Unhealthy`: workers run without progress. The result has a failure for each such worker,
     ///   or none if all workers are meant.
@@ -45,7 +45,7 @@ pub trait WorkerSupervisor {
 
     /// Ends all running workers: sends `signal`, then SIGKILL after a timeout.
     /// The last argument is this shutdown timeout. No worker may be left when the method returns.
-    /// Workers that have already ended, or never existed, are no error.
+    /// Workers that have already exited, or never existed, are not an error.
     fn stop_workers(
         &mut self,
         group: &WorkerGroup,
@@ -54,7 +54,7 @@ pub trait WorkerSupervisor {
     ) -> Result<(), SupervisorError>;
 
     /// Ends all remaining workers; this is the last call of every run.
-    /// It does the same as [`WorkerSupervisor::stop_workers`], and releases everything else. The
-    /// agent calls it after a failed run too.
+    /// This method does the same as [`WorkerSupervisor::stop_workers`], and releases everything
+    /// else. The agent calls it after a failed run too.
     fn shutdown(&mut self, signal: i32, grace: Duration);
 }

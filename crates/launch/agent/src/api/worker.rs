@@ -11,11 +11,11 @@ use crate::{WorkerId, WorkerIdentity};
 pub struct Worker {
     /// Location of the worker, once it was started.
     pub id: Option<WorkerId>,
-    /// Number within the node.
+    /// Rank within the node.
     pub local_rank: LocalRank,
-    /// Number among all workers of the job.
+    /// Rank among all workers of the job.
     pub global_rank: Option<Rank>,
-    /// Number among the workers of its role.
+    /// Rank among the workers of the same role.
     pub role_rank: Option<RoleRank>,
     /// Number of workers of the job.
     pub world_size: Option<u32>,

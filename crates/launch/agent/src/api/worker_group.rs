@@ -13,7 +13,7 @@ use crate::{AgentEvent, RoundStore, WorkerIdentity};
 pub struct WorkerGroup {
     /// Specification of the workers.
     pub spec: Arc<WorkerSpec>,
-    /// All workers by local rank, from the beginning.
+    /// All workers by local rank, also before the first rendezvous.
     pub workers: Vec<Worker>,
     /// Store that the agents of the round share, once there is a round.
     pub store: Option<RoundStore>,

@@ -22,7 +22,7 @@ impl LostNode {
         let reason = reason
             .strip_prefix("node ")
             .or_else(|| reason.strip_prefix("nodes "))?;
-        // A node that leaves in order, at a signal, is missing just as much if too few are left.
+        // A node that leaves on a signal counts too, because too few nodes may be left.
         let (node, _) = [" is lost: ", " is gone (", " are gone (", " has left"]
             .into_iter()
             .find_map(|words| reason.split_once(words))?;

@@ -57,7 +57,7 @@ pub(crate) struct FailureAnalysis {
     lost_node: Option<LostNode>,
     /// Workers that exited in this attempt without the agent's signal, in order.
     exits: Vec<WorkerExit>,
-    /// Workers of the attempt that were found to hang.
+    /// Workers of the attempt that hang.
     unhealthy: Vec<LocalRank>,
 }
 
@@ -74,7 +74,7 @@ impl FailureAnalysis {
         }
     }
 
-    /// Records workers that fail.
+    /// Records failed workers.
     pub(crate) fn observe(&mut self, input: &GroupInput) {
         match input {
             GroupInput::Exited(exits) => {
@@ -86,7 +86,7 @@ impl FailureAnalysis {
         }
     }
 
-    /// Forgets the last attempt when another one begins.
+    /// Forgets the previous attempt when another one begins.
     pub(crate) fn forget(&mut self) {
         self.exits.clear();
         self.unhealthy.clear();
@@ -129,14 +129,14 @@ impl FailureAnalysis {
         membership::cause(reason)
     }
 
-    /// Records that the rendezvous cannot be reached any more.
+    /// Records that the rendezvous can no longer be reached.
     pub(crate) fn rendezvous_lost(&mut self, at: Wall, error: &RendezvousError) {
         self.lost_node
             .get_or_insert_with(|| LostNode::host(error, at));
     }
 
     /// Records that another node failed permanently.
-    /// Returns the sentence for users in what that node announced.
+    /// Returns the sentence for users in that node's announcement.
     pub(crate) fn peer_failed(&mut self, now: Wall, reason: &str) -> String {
         let (sentence, failure) = Failure::decode(reason);
         if let Some((failure, age)) = failure {
@@ -148,8 +148,8 @@ impl FailureAnalysis {
 
     /// Returns the outcome of a run whose workers failed.
     ///
-    /// Workers that were found to hang have failed, whatever their exit was. A worker that the
-    /// kernel does not end counts as killed.
+    /// Workers that hang count as failed, whatever their exit status. A worker that SIGKILL does
+    /// not end counts as killed.
     pub(crate) fn outcome(
         &self,
         now: Wall,
@@ -179,7 +179,7 @@ impl FailureAnalysis {
         }
     }
 
-    /// Returns the failure that this exit of a worker means.
+    /// Returns the failure that this exit represents.
     fn failure(&self, exit: &WorkerExit, workers: &impl Supervisor) -> Option<Failure> {
         let evidence = Evidence {
             host: host::full_name(),
@@ -188,7 +188,7 @@ impl FailureAnalysis {
             ..workers.evidence(exit.local_rank)?
         };
         let mut failure = Failure::of_worker(exit, evidence);
-        // Workers that are no processes have the id 0.
+        // Workers that are not processes have the id 0.
         failure.evidence.pid = Some(exit.pid).filter(|pid| *pid != 0);
         if matches!(failure.cause, Cause::ExitCode { .. })
             && let Some(cause) = workers.probe(exit)

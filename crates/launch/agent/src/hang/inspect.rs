@@ -1,6 +1,6 @@
 //! Inspection of all workers in parallel with the agent's loop.
 //!
-//! A stack takes 0.1 s, or never arrives.
+//! Reading a stack takes 0.1 s, or never returns.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;

@@ -17,7 +17,7 @@ use crate::process_stat::ProcessStat;
 const GENERATIONS: usize = 64;
 
 /// Reads a file of the kernel.
-/// Names in such a file are chosen by programs and need not be valid text.
+/// Programs choose the names in such a file, which need not be valid text.
 fn text(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim_end().to_owned())
@@ -45,7 +45,7 @@ fn with_io(pid: u32, cpu: Duration) -> Usage {
 }
 
 /// Returns the total usage of the other processes in the workers' sessions.
-/// The result is by worker.
+/// The keys are the workers' process ids.
 pub(crate) fn others_in_sessions(leaders: &[u32]) -> BTreeMap<u32, Usage> {
     let mut usages: BTreeMap<u32, Usage> = leaders
         .iter()
@@ -93,7 +93,7 @@ pub(crate) fn kernel_place_in(directory: &Path) -> KernelState {
     let read = |name: &str| text(&directory.join(name));
     KernelState {
         state: read("stat").and_then(|stat| state_letter(&stat)),
-        // `0` is no function: the process is running, or this process may not know.
+        // `0` is no function: the process is running, or this process may not read the function.
         wait_channel: read("wchan").filter(|text| !text.is_empty() && text != "0"),
         syscall: read("syscall").and_then(|text| syscall::name(&text)),
     }

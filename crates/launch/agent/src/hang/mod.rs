@@ -1,6 +1,6 @@
-//! Detection, inspection and report of workers that hang, and their end.
+//! Detection, inspection and report of workers that hang, and their stop.
 //!
-//! The agent ends such workers only if the user, or the worker itself, requested that.
+//! The agent stops such workers only if the user, or the worker itself, requested that.
 //! `rdzv_agent_proto::hang` decides what a hang is. This module contains the pipes that workers
 //! write to, the readings of `/proc`, and the action that follows.
 //!

@@ -1,4 +1,4 @@
-//! Reaction to the watches: inspection, report, and end of workers at fault.
+//! Reaction to the watches: inspection, report, and stop of workers.
 
 use rdzv_agent_proto::group::{Cause, GroupInput};
 use rdzv_agent_proto::hang::progress::ProgressChange;
@@ -45,7 +45,7 @@ pub(crate) struct HangMonitor {
 }
 
 impl HangMonitor {
-    /// Makes the pipes; must be called inside the runtime.
+    /// Creates the pipes; must be called inside the runtime.
     pub(crate) fn new(plan: &HangPlan, role: &str, workers: u32) -> Result<Self, AgentError> {
         Ok(Self {
             watches: Watches::new(plan, workers)?,
@@ -73,7 +73,7 @@ impl HangMonitor {
         is_on.then_some(HangOutput::Watchdog(action, timer))
     }
 
-    /// Forgets the workers of the attempt, which have ended.
+    /// Forgets the workers of the attempt, which have exited.
     pub(crate) fn clear(&mut self) {
         self.watches.clear();
         self.troubles.clear();
@@ -175,7 +175,7 @@ impl HangMonitor {
         outputs
     }
 
-    /// Reports what the inspection found, and ends the workers that it must end.
+    /// Reports the findings of the inspection, and stops workers at fault.
     fn conclude(
         &self,
         troubles: Vec<Trouble>,
@@ -205,7 +205,7 @@ impl HangMonitor {
                 }
             };
             for (local_rank, cause) in causes(trouble, &places, &blamed) {
-                // The worker may have ended during the inspection.
+                // The worker may have exited during the inspection.
                 let worker = running
                     .iter()
                     .find(|worker| worker.local_rank == local_rank);
@@ -252,7 +252,7 @@ impl HangMonitor {
     }
 }
 
-/// Returns the workers that hang, and why.
+/// Returns the workers that hang, and the cause for each.
 /// If no worker makes progress, these are the suspects, or all workers if there are no suspects.
 fn causes(trouble: Trouble, places: &[WorkerStack], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
     match trouble {

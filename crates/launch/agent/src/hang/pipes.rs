@@ -1,8 +1,8 @@
 //! Named pipes that workers write to.
 //!
-//! The agent opens each pipe for writing too, so that the pipe has no end. It therefore does not
-//! stay readable after the last writer has closed it. Writers neither block when they open the pipe
-//! nor get a SIGPIPE, even without other writers.
+//! The agent opens each pipe for writing too, so that the pipe never reaches its end. The pipe
+//! therefore does not stay readable after the last worker has closed it. Writers neither block when
+//! they open the pipe nor get SIGPIPE, even without other writers.
 
 use std::fs;
 use std::io;
@@ -39,7 +39,7 @@ pub(crate) enum Source {
     Heartbeat(LocalRank),
 }
 
-/// One pipe; dropping this value removes it.
+/// One pipe; dropping this value removes its file.
 #[derive(Debug)]
 struct Pipe {
     source: Source,
@@ -63,7 +63,7 @@ pub(crate) struct Pipes {
 }
 
 impl Pipes {
-    /// Makes an empty set of pipes; must be called inside the runtime.
+    /// Creates an empty set of pipes; must be called inside the runtime.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             poller: awaitable(Poller::new()?)?,
@@ -72,8 +72,8 @@ impl Pipes {
         })
     }
 
-    /// Makes a pipe.
-    /// It replaces a pipe that was left behind, and fails if any other file exists at `path`.
+    /// Creates a pipe.
+    /// Replaces a leftover pipe, and fails if any other file exists at `path`.
     pub(crate) fn make(&mut self, source: Source, path: &Path) -> io::Result<()> {
         match fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_fifo() => fs::remove_file(path)?,
@@ -137,7 +137,8 @@ impl Pipes {
 
     /// Drops everything that can be read, including incomplete lines.
     pub(crate) fn forget(&mut self) {
-        // Bounded, because a process that is no worker of this run may be writing without a limit.
+        // Bounded, because a process that is not a worker of this run may be writing without a
+        // limit.
         for _ in 0..MOST_ROUNDS {
             if self.take_all().is_empty() {
                 break;

@@ -10,7 +10,7 @@ use rdzv_agent_proto::hang::heartbeat::HeartbeatLimits;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HangPlan {
     /// Named pipe of torchelastic's watchdog.
-    /// The agent makes it when the run begins and removes it at the end. The environment in
+    /// The agent creates it when the run begins and removes it at the end. The environment in
     /// [`AgentConfig`](crate::AgentConfig) must contain its path as `TORCHELASTIC_TIMER_FILE`.
     pub watchdog: Option<PathBuf>,
     /// Heartbeats that workers send.
@@ -18,7 +18,7 @@ pub struct HangPlan {
     /// Limit on the time without progress of all workers; `None` = no check.
     pub progress: Option<Duration>,
     /// Action after a missed heartbeat, or if the group makes no progress.
-    /// An expired timer of the watchdog always ends its worker, because the worker requested that.
+    /// An expired timer of the watchdog always stops its worker, because the worker requested that.
     pub action: HangAction,
     /// Program `py-spy`, for the Python stacks of workers that hang.
     /// `None` limits the report to what the kernel knows.
@@ -48,7 +48,7 @@ pub enum HangAction {
 }
 
 impl HangAction {
-    /// Returns the name of the action, as `--hang-action` takes it.
+    /// Returns the name of the action, as `--hang-action` accepts it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Report => "report",

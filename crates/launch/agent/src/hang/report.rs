@@ -13,9 +13,9 @@ use crate::worker::WorkerIdentity;
 /// Action of the watchdog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchdogAction {
-    /// The watchdog listens.
+    /// The watchdog started.
     Started,
-    /// The watchdog has ended.
+    /// The watchdog stopped.
     Stopped,
     /// A timer of a worker expired.
     TimerExpired,
@@ -57,11 +57,11 @@ pub struct HangReport {
     pub places: Vec<WorkerStack>,
     /// One sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
-    /// `true` if the agent ends no worker although the user requested it.
+    /// `true` if the agent stops no worker although the user requested it.
     /// The reason is that all workers here may be waiting for one on another node.
     pub spared: bool,
     /// Action that follows.
-    /// An expired timer of the watchdog ends its worker in any case.
+    /// An expired timer of the watchdog stops its worker in any case.
     pub action: HangAction,
 }
 

@@ -1,8 +1,8 @@
 //! Python stacks from `py-spy`, if that program is installed.
 //!
-//! It reads the memory of the worker without stopping it, which requires the right to trace it.
-//! That means the same user, and no stricter `kernel.yama.ptrace_scope` than 0 (or
-//! `CAP_SYS_PTRACE`).
+//! `py-spy` reads the memory of a worker without stopping the worker, which requires the right to
+//! trace it. The agent has this right if it runs as the same user and `kernel.yama.ptrace_scope` is
+//! 0, or if it has `CAP_SYS_PTRACE`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Time limit of a stack, so that the report is not late.
+/// Time limit for reading a stack, so that the report is not late.
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// Maximum size of the output: enough for a thousand threads with deep stacks.
@@ -41,7 +41,7 @@ struct Call {
 }
 
 /// Returns the stack of the main thread, innermost call first.
-/// The error says in a few words why there is none.
+/// The error states in a few words why there is no stack.
 pub(crate) async fn main_thread(tool: &Path, pid: u32) -> Result<Vec<Frame>, String> {
     match timeout(LIMIT, dump(tool, pid)).await {
         Ok(Ok(output)) => parse(&output, pid),

@@ -1,7 +1,7 @@
 //! Names of the system calls that a process may wait in.
 
 /// Returns the name or number of the call in a text of `/proc/PID/syscall`.
-/// `None` if the process is in no call, or if this process may not know.
+/// `None` if the process is in no call, or if this process may not read it.
 pub(crate) fn name(text: &str) -> Option<String> {
     let number: u32 = text.split_whitespace().next()?.parse().ok()?;
     let mut known = EVERYWHERE.iter().chain(OLDER);

@@ -1,4 +1,4 @@
-//! Watches that are on, and their deadlines.
+//! Enabled watches and their deadlines.
 
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ const MOST_COMPLAINTS: u32 = 20;
 pub(crate) enum HangEvent {
     /// Workers wrote these lines.
     Lines(Vec<(Source, Line)>),
-    /// The agent cannot wait for the pipes any more.
+    /// The agent can no longer wait for the pipes.
     Broken(io::Error),
     /// A deadline of a watch has passed.
     Due,
@@ -65,7 +65,7 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// Makes the pipes; must be called inside the runtime.
+    /// Creates the pipes; must be called inside the runtime.
     pub(super) fn new(plan: &HangPlan, workers: u32) -> Result<Self, AgentError> {
         let mut watches = Self {
             pipes: None,
@@ -127,7 +127,7 @@ impl Watches {
         }
     }
 
-    /// Records that a worker has ended.
+    /// Records that a worker has exited.
     pub(crate) fn ended(&mut self, now: Mono, local_rank: LocalRank) {
         for (_, pid) in self.running.extract_if(.., |(rank, _)| *rank == local_rank) {
             self.timers.forget(pid);
@@ -138,7 +138,7 @@ impl Watches {
         }
     }
 
-    /// Forgets the workers of the attempt, which have ended.
+    /// Forgets the workers of the attempt, which have exited.
     /// The last lines that they wrote no longer matter.
     pub(super) fn clear(&mut self) {
         if !self.on() {

@@ -1,4 +1,4 @@
-//! Wait for a child process.
+//! Waiting for a child process.
 //!
 //! The waiting process passes signals on to the child and kills what the child leaves behind.
 
@@ -24,9 +24,8 @@ use crate::signals::{
 };
 
 /// Signals that are passed on to the child.
-/// These are all catchable signals that end a process by default, and SIGWINCH for a new terminal
-/// size. A signal that the run does not handle ends the agent, and then the keeper ends the same
-/// way.
+/// These are signals that end a process by default, and SIGWINCH for a new terminal size. A signal
+/// that the run does not handle ends the agent, and then the keeper ends the same way.
 const PASSED_ON: [Signal; 12] = [
     Signal::HUP,
     Signal::INT,
@@ -45,7 +44,7 @@ const PASSED_ON: [Signal; 12] = [
 /// Signals with which users end a run.
 const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
-/// Time for leftovers to end after SIGKILL; then the process stops waiting.
+/// Time for leftovers to exit after SIGKILL; then the process stops waiting.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);
 
 /// Blocks the signals that [`Attendant::new`] handles.
@@ -54,7 +53,7 @@ pub(super) fn block_signals() -> Result<(), AgentError> {
     blocked.map_err(system("block signals"))
 }
 
-/// Makes the event loop of a keeper or a guard.
+/// Creates the event loop of a keeper or a guard.
 pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
     Builder::new_current_thread()
         .enable_all()
@@ -63,7 +62,7 @@ pub(super) fn event_loop() -> Result<LocalRuntime, AgentError> {
 }
 
 /// Makes this process the subreaper of its descendants.
-/// Call it before the start of the child if possible. Children that exist already are never
+/// Call it before the start of the child if possible. Children that already exist are never
 /// cleared.
 pub(super) fn adopt_orphans() -> Result<Leftovers, AgentError> {
     Leftovers::adopt().map_err(system("adopt orphans (subreaper)"))
@@ -84,7 +83,7 @@ pub(super) struct Attendant {
 }
 
 impl Attendant {
-    /// Handles signals from now on, also those that came while blocked.
+    /// Handles signals from now on, including those that arrived while blocked.
     /// Must be called inside the runtime.
     pub(super) fn new(
         leftovers: Leftovers,
@@ -108,12 +107,12 @@ impl Attendant {
         })
     }
 
-    /// Waits for the child's end, and passes signals on to it.
+    /// Waits for the child's exit, and passes signals on to the child.
     pub(super) async fn ended(&mut self, child: Pid) -> Result<ExitStatus, AgentError> {
         let ours = HashSet::from([child]);
-        // The child is not collected yet, so a signal cannot hit another process.
+        // The child is not reaped yet, so a signal cannot hit another process.
         loop {
-            // Checks before the first wait too: the child may have ended before SIGCHLD was
+            // Checks before the first wait too: the child may have exited before SIGCHLD was
             // handled.
             let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
             let changed = waitpid(Some(child), options).map_err(system("wait for a child"))?;
@@ -130,7 +129,7 @@ impl Attendant {
             tokio::select! {
                 biased;
                 _ = self.children.recv() => {
-                    // If the child itself has ended, the next turn notices it.
+                    // If the child itself has exited, the next turn notices it.
                     self.leftovers.collect(&ours);
                 }
                 () = self.stopped.stop_in_time(child) => {}
@@ -148,7 +147,7 @@ impl Attendant {
                 number = self.signals.next() => {
                     if let Some(signal) = Signal::from_named_raw(number) {
                         self.passed_on.push(signal);
-                        // The carrier tells the agent that the signal did not come to it directly.
+                        // The carrier shows the agent that it did not receive the signal directly.
                         let signal = if self.outermost { signal } else { carrier_of(signal) };
                         let _ = kill_process(child, signal);
                     }
@@ -157,8 +156,8 @@ impl Attendant {
         }
     }
 
-    /// Returns `true` if a signal that was passed on explains the end of a child.
-    /// This includes any signal that requests an end.
+    /// Returns `true` if a signal that was passed on explains a child's exit.
+    /// Any signal that requests an exit does.
     pub(super) fn has_ended_it(&self, status: ExitStatus) -> bool {
         let by = status.signal().and_then(Signal::from_named_raw);
         let mut passed_on = self.passed_on.iter();
@@ -167,7 +166,7 @@ impl Attendant {
         })
     }
 
-    /// Returns `true` if this process receives a request to end within `time`.
+    /// Returns `true` if this process receives a request to exit within `time`.
     pub(super) async fn ends_within(&mut self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while !time.is_zero()
@@ -180,8 +179,8 @@ impl Attendant {
         false
     }
 
-    /// Kills and collects all processes that the child has left.
-    /// Returns `false` if one of them does not end.
+    /// Kills and reaps all processes that the child left behind.
+    /// Returns `false` if one of them does not exit.
     pub(super) async fn clear(&mut self, group: Option<ControlGroup>) -> bool {
         if let Some(group) = &group {
             group.kill_all();
@@ -191,7 +190,7 @@ impl Attendant {
         while !self.leftovers.kill(&HashSet::new()) {
             let waited = timeout_at(until, self.children.recv()).await;
             if waited.is_err() || Instant::now() > until {
-                // If the console is not read, the message would block the end.
+                // If the console is not read, the message would block the exit.
                 if stderr_takes_lines() {
                     tracing::error!("processes of the run do not end in spite of SIGKILL");
                 }

@@ -34,7 +34,7 @@ const NAME: &CStr = c"launch-guard";
 pub(super) enum Report {
     /// Process id of the agent from now on.
     Started(i32),
-    /// The agent has ended, and no process of it is left.
+    /// The agent has exited, and the guard has cleared its processes.
     Ended {
         /// Wait status of the agent.
         status: i32,
@@ -50,8 +50,8 @@ impl Report {
         serde_json::to_vec(self).expect("numbers and texts are always JSON")
     }
 
-    /// Returns the last agent that was started and its end.
-    /// The end is `None` if the guard was killed before it.
+    /// Returns the last started agent and its exit.
+    /// The exit is `None` if the guard was killed before it.
     pub(super) fn decode(bytes: &[u8]) -> (Option<Pid>, Option<Self>) {
         let (mut agent, mut end) = (None, None);
         let reports = serde_json::Deserializer::from_slice(bytes).into_iter::<Self>();
@@ -75,7 +75,7 @@ pub(super) fn run(agent: Command, keeper: &Keeper, report: OwnedFd) -> ! {
         },
         Err(error) => Report::Failed(error.to_string()),
     };
-    // Fails if the keeper has ended; then nothing needs the report.
+    // Fails if the keeper has exited; then nothing needs the report.
     let _ = report.write_all(&outcome.encode());
     process::exit(0)
 }
@@ -93,7 +93,7 @@ fn guard(
     report: &mut File,
 ) -> Result<(ExitStatus, u32), AgentError> {
     setsid().map_err(system("make a session for the guard"))?;
-    // If the guard is stopped when the keeper dies, it continues, to clear everything.
+    // SIGCONT resumes a stopped guard when the keeper dies, so that the guard clears everything.
     set_parent_process_death_signal(Some(Signal::CONT)).map_err(system("watch the keeper"))?;
     let leftovers = adopt_orphans()?;
     let kept = Kept::new();
@@ -146,7 +146,7 @@ fn guard(
                 status,
                 u32::try_from(agent.as_raw_nonzero().get()).unwrap_or(0),
             );
-            // If a process does not end, no other agent may assume that this one has ended.
+            // If a process does not exit, no other agent may assume that this one has exited.
             let next = if is_clear && !attendant.has_ended_it(status) {
                 next_life(&mut lives, kept.as_ref(), ended, lived)
             } else {
@@ -163,7 +163,7 @@ fn guard(
             if !may_go_on {
                 return Ok(ended);
             }
-            // Signals that come before the new agent handles them stay pending for it.
+            // Signals that arrive before the new agent handles them stay pending for it.
             block_signals()?;
             let started = start();
             unblock().map_err(system("unblock signals"))?;
@@ -182,7 +182,7 @@ fn next_life(
 ) -> Option<Duration> {
     let kept = kept?;
     let note = kept.read_note().ok()?;
-    // An agent that ends in order records this first. One that exits without the record has
+    // An agent that ends in order records this first. An agent that exits without the record has
     // panicked.
     if note.restarts == 0 || note.has_ended {
         return None;

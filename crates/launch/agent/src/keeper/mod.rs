@@ -24,10 +24,11 @@
 //! matters only if guard *and* agent are killed during that time. If all three are killed, no
 //! process clears the rest. Then only a control group that another program kills helps.
 //!
-//! The keeper forks the guard without a new program, which would take longer. It does so before it
-//! has any other thread or an event loop. The agent is this program again. The guard starts it
-//! immediately and prepares itself while the agent's program is loaded. The guard knows when no
-//! process of the agent is left. State that outlives an agent therefore belongs to the guard.
+//! The keeper forks the guard without executing a new program, which would take longer. The keeper
+//! forks before it has any other thread or an event loop. The agent executes this program again.
+//! The guard starts it immediately and prepares itself while the agent's program is loaded. The
+//! guard knows when no process of the agent is left. State that outlives an agent therefore belongs
+//! to the guard.
 //!
 //! Guard and agent have separate sessions. A signal from the terminal, or to the process group,
 //! therefore reaches only the keeper. The keeper passes it on exactly once.
@@ -59,5 +60,5 @@ pub use service::{Service, keep_service};
 pub(crate) use watch::{KeeperWatch, last_death, launcher};
 pub use watch::{is_kept, kept, launcher_pid};
 
-/// Time for the agent to end alone after the end of its keeper or guard.
+/// Time for the agent to exit alone after its keeper or guard has exited.
 const LAST_RESORT_AFTER: Duration = Duration::from_millis(700);

@@ -25,10 +25,10 @@ use crate::control_group::ControlGroup;
 use crate::error::system;
 use crate::spawn::{fork, keep_descriptors_private};
 
-/// Time for an agent without a guard to end, including its own last resort.
+/// Time for an agent without a guard to exit, including its own last resort.
 const AGENT_CLEARS_WITHIN: Duration = LAST_RESORT_AFTER.saturating_mul(2);
 
-/// End of an agent.
+/// Exit of an agent.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct AgentEnd {
@@ -39,7 +39,7 @@ pub struct AgentEnd {
     pub pid: Option<u32>,
 }
 
-/// Starts the agent, waits for its end, and kills what is left of the run.
+/// Starts the agent, waits for its exit, and kills what is left of the run.
 ///
 /// `agent` is this program with the same arguments; [`is_kept`] is true in it. Must be called on
 /// the main thread, before any other thread exists.
@@ -54,7 +54,7 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     let pid = getpid();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("watch the keeper"))?;
     let (report, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system("start the guard"))?;
-    // No signal is lost: keeper and guard each unblock them when they handle them.
+    // No signal is lost: keeper and guard each unblock signals once they handle them.
     block_signals()?;
     let Some(guard) = fork().map_err(system("start the guard"))? else {
         drop(report);
@@ -94,7 +94,7 @@ pub fn keep(agent: Command) -> Result<AgentEnd, AgentError> {
     })
 }
 
-/// Asks the kernel to kill this process when its caller ends, if it has one.
+/// Asks the kernel to kill this process when its caller exits, if it has one.
 /// Guard and agent then clear the rest, as after every other death of the keeper.
 fn end_with_caller() -> io::Result<()> {
     let Some(caller) = env::var(RDZV_CALLER).ok() else {
@@ -102,7 +102,7 @@ fn end_with_caller() -> io::Result<()> {
     };
     let caller = caller.parse().ok().and_then(Pid::from_raw);
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The caller may have ended before the line above.
+    // The caller may have exited before the line above.
     if caller.is_none() || getppid() != caller {
         return Err(io::Error::other(format!(
             "{RDZV_CALLER} is not the parent of this process"
@@ -111,7 +111,7 @@ fn end_with_caller() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this process as another one ended: with the same code or signal.
+/// Exits as another process did: with the same code or signal.
 pub fn end_like(status: ExitStatus) -> ! {
     let Some(number) = status.signal() else {
         process::exit(status.code().unwrap_or(1));

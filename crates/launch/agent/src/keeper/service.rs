@@ -36,24 +36,24 @@ const ENDS: [Number; 3] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP];
 /// Process in which [`keep_service`] returned.
 #[derive(Debug)]
 pub enum Service {
-    /// Process that serves, with the end of its predecessor, if there was one.
-    /// The three signals that end it in order (SIGTERM, SIGINT, SIGHUP) are blocked.
+    /// The service, with the exit of its predecessor, if there was one.
+    /// The three signals that end the service in order (SIGTERM, SIGINT, SIGHUP) are blocked.
     Serves(Option<Restart>),
-    /// Keeper, with the end of the service.
-    /// It must [end like](super::end_like) the service.
+    /// The keeper, with the exit of the service.
+    /// The keeper must [end like](super::end_like) the service.
     Ended(ExitStatus),
 }
 
-/// Starts the service as a child of this process, and waits for its end.
+/// Starts the service as a child of this process, and waits for its exit.
 ///
 /// In the child this function returns immediately. The keeper restarts a service that is killed or
-/// panics. It stops if more than `restarts` consecutive lives were shorter than 10 s. It does not
-/// restart a service that ends in another way, or after a signal to this process. Must be called
-/// before a second thread exists.
+/// panics. The keeper stops if more than `restarts` consecutive lives were shorter than 10 s. It
+/// does not restart a service that exits in another way, or after a signal to the keeper. Must be
+/// called before a second thread exists.
 ///
 /// # Errors
 ///
-/// Returns an error if the system cannot make a process, or if this process has several threads.
+/// Returns an error if the system cannot create a process, or if this process has several threads.
 pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
     let mut signals = SigSet::from_iter(ENDS);
     signals.add(Number::SIGCHLD);
@@ -91,7 +91,7 @@ pub fn keep_service(restarts: u32) -> Result<Service, AgentError> {
     }
 }
 
-/// Waits for the end of the service, and passes signals on to it.
+/// Waits for the exit of the service, and passes signals on to it.
 /// Also returns `true` if there were any signals.
 fn wait(service: Pid, signals: &SignalFd) -> Result<(ExitStatus, bool), AgentError> {
     let mut is_told = false;
@@ -122,7 +122,7 @@ fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
     }
 }
 
-/// Returns the next signal to this process, if one comes in time.
+/// Returns the next signal to this process, if one arrives in time.
 fn next(signals: &SignalFd, within: Option<Duration>) -> Result<Option<Signal>, AgentError> {
     let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], within);
     let info = signals.read_signal();

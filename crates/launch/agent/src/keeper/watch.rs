@@ -27,7 +27,7 @@ use crate::reap::Leftovers;
 use crate::spawn::inherited;
 
 /// Returns the ids of keeper and guard, if the guard started this process.
-/// The result is cached, because this process gets another parent when the guard ends.
+/// The result is cached, because this process gets another parent when the guard exits.
 fn around() -> Option<(Pid, Pid)> {
     static AROUND: OnceLock<Option<(Pid, Pid)>> = OnceLock::new();
     *AROUND.get_or_init(|| {
@@ -54,8 +54,8 @@ pub(crate) fn launcher() -> Pid {
 }
 
 /// Returns the sockets and the record that outlive this agent.
-/// `None` if no guard started it. Must be called before a second thread or process exists, because
-/// it stops the descriptors from being inherited further.
+/// `None` if no guard started this process. Must be called before a second thread or process
+/// exists, because it stops the descriptors from being inherited further.
 pub fn kept() -> Option<&'static Kept> {
     static KEPT: OnceLock<Option<Kept>> = OnceLock::new();
     let kept = KEPT.get_or_init(|| {
@@ -71,7 +71,7 @@ pub fn kept() -> Option<&'static Kept> {
     kept.as_ref()
 }
 
-/// Returns the end of the previous agent, if that agent was killed.
+/// Returns the reason for this restart, if the previous agent was killed.
 pub(crate) fn last_death(kept: &Kept) -> Option<Restart> {
     let note = kept.note();
     let death = note.last_death?;
@@ -110,7 +110,7 @@ impl KeeperWatch {
         // From now on this process notices the guard's end, unless this process is stopped. SIGCONT
         // then resumes it.
         set_parent_process_death_signal(Some(Signal::CONT))?;
-        // If the guard ended earlier, the signal for that may look like a signal from the user.
+        // If the guard exited earlier, the signal for that may look like a signal from the user.
         if getppid() != Some(parent) {
             return Err(Errno::SRCH.into());
         }
@@ -122,7 +122,7 @@ impl KeeperWatch {
         self.both.is_some()
     }
 
-    /// Waits until one of the two ends; never returns without a keeper.
+    /// Waits until keeper or guard exits; never returns without a keeper.
     pub(crate) async fn lost(&mut self) {
         if let Some([keeper, guard]) = &self.both {
             let _ = tokio::select! {
@@ -137,9 +137,9 @@ impl KeeperWatch {
     }
 }
 
-/// Ends the agent and its descendants if it outlives keeper or guard.
+/// Kills the agent and its descendants if it outlives keeper or guard.
 ///
-/// The agent gets some time to end alone. Its main thread may be blocked by a console that no
+/// The agent gets some time to exit alone. Its main thread may be blocked by a console that no
 /// process reads: the keeper was killed, but the reader of its pipe is suspended. Workers must not
 /// survive because of that.
 fn last_resort(watched: &[OwnedFd; 2], leftovers: &Leftovers) {

@@ -138,12 +138,12 @@ impl StderrCapture {
     pub(crate) fn resized(&self) {
         let size = pty::size();
         for terminal in self.terminals.iter().filter_map(Weak::upgrade) {
-            // A terminal that is about to end does not matter.
+            // A terminal that is about to close does not matter.
             let _ = pty::resize(&*terminal, size);
         }
     }
 
-    /// Waits until all output of ended workers is copied.
+    /// Waits until all output of exited workers is copied.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn drained(&self) {
         let (answer, drained) = oneshot::channel::<()>();
@@ -157,7 +157,7 @@ impl StderrCapture {
     }
 
     /// Blocks until all output is copied, with a short timeout.
-    /// Log lines about a worker's end then follow that worker's output.
+    /// Log lines about a worker's exit then follow that worker's output.
     pub(crate) fn flush(&self) {
         let (answer, flushed) = channel::<()>();
         self.drain(answer);

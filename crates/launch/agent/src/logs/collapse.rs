@@ -1,11 +1,11 @@
-//! Decision on the lines of several workers that become one.
+//! Decides which lines of several workers become one.
 //!
 //! The lines of each worker wait in a separate queue, for at most one window. Lines leave only from
 //! the heads of the queues, so the lines of a worker stay in order. A line leaves
 //!
 //! * immediately, if it is at the heads of all streams that have not ended, or if it is not
 //!   compared;
-//! * otherwise when its window is over, together with the equal heads. If a worker has the line
+//! * otherwise when its window has expired, together with the equal heads. If a worker has the line
 //!   further back in its queue, the lines before it leave first. This aligns output that is the
 //!   same except for some lines, such as tracebacks.
 //!
@@ -165,7 +165,7 @@ impl Fold {
         common.cloned()
     }
 
-    /// Returns a line whose window is over.
+    /// Returns a line whose window has expired.
     /// A line with the same streams as the last one comes first, so that lines that belong together
     /// stay together. Otherwise the oldest line comes first.
     fn due(&self, now: Instant) -> Option<Text> {

@@ -215,8 +215,8 @@ impl Console {
         });
     }
 
-    /// Leaves the rows where they are and shows no others.
-    /// Another program writes to the terminal now. `false` ends the suspension.
+    /// Stops or resumes the drawing of rows.
+    /// Existing rows stay where they are while another program writes to the terminal.
     pub(super) fn suspend_rows(&self, are_suspended: bool) {
         self.are_rows_suspended
             .store(are_suspended, Ordering::Relaxed);
@@ -329,7 +329,7 @@ pub(crate) fn is_on_terminal() -> bool {
     Console::get().stderr.is_none() && io::stdout().is_terminal()
 }
 
-/// Returns `true` if stderr would take a short line immediately.
+/// Returns `true` if stderr would accept a short line immediately.
 pub(crate) fn stderr_takes_lines() -> bool {
     let stderr = io::stderr();
     let mut writable = [PollFd::new(&stderr, PollFlags::OUT)];

@@ -39,7 +39,7 @@ impl Filter {
         }
     }
 
-    /// Takes a piece; the filter matches its line together with the prefix.
+    /// Adds a piece; the filter matches its line together with the prefix.
     pub(super) fn feed(&mut self, prefix: &[u8], piece: Piece<'_>) {
         if self.log.is_none() {
             return;

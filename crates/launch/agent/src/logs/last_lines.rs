@@ -12,7 +12,7 @@ const FURTHEST: u64 = 64 << 10;
 /// Number of bytes that are searched for the beginning of a longer last line.
 const LONGEST_LINE: u64 = 4 << 20;
 
-/// Number of bytes of such a line that are returned, from its beginning.
+/// Number of bytes to return from the beginning of such a line.
 const BEGINNING_OF_LINE: u64 = 4 << 10;
 
 /// Returns the last lines of a file, at most `most`, without their ends.

@@ -26,7 +26,7 @@ use crate::{AgentError, LogBase};
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,
-    /// Directory that was made only for this run.
+    /// Directory that was created only for this run.
     temporary: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ impl RunDirectory {
         Ok(Self { path, temporary })
     }
 
-    /// Makes the directory of an attempt.
+    /// Creates the directory of an attempt.
     /// The directory of an earlier attempt is never touched. If one with the same count exists, the
     /// new one is named `attempt_⟨n⟩.r1` and so on.
     pub(super) fn attempt(&self, restart_count: u32) -> Result<AttemptDirectory, AgentError> {
@@ -73,7 +73,7 @@ impl RunDirectory {
         Ok(AttemptDirectory { path })
     }
 
-    /// Removes the directory if it was made for this run only and has no output.
+    /// Removes the directory if it was created for this run and has no output.
     /// Retained output of hidden workers counts only if the run has failed.
     pub(super) fn tidy_up(self, succeeded: bool) {
         if let Some(temporary) = self.temporary
@@ -86,7 +86,7 @@ impl RunDirectory {
 }
 
 impl AttemptDirectory {
-    /// Makes the directory of a worker.
+    /// Creates the directory of a worker.
     pub(super) fn worker(&self, local_rank: LocalRank) -> Result<PathBuf, AgentError> {
         let path = self.path.join(local_rank.to_string());
         match fs::create_dir(&path) {
@@ -103,9 +103,9 @@ impl AttemptDirectory {
     }
 }
 
-/// Makes a log file in append mode.
-/// A worker may open its own output again (as `/dev/stderr`, for example). It must not overwrite
-/// the existing text.
+/// Creates a log file in append mode.
+/// A worker may open its own output again (as `/dev/stderr`, for example). The worker must not
+/// overwrite the existing text.
 pub(super) fn create_log(path: &Path) -> Result<File, AgentError> {
     let mut options = OpenOptions::new();
     let opened = options.append(true).create(true).open(path);

@@ -47,7 +47,7 @@ impl LineAssembler {
         self.begun.is_some()
     }
 
-    /// Takes bytes and emits all lines that they complete.
+    /// Adds bytes and emits all lines that they complete.
     /// Also emits lines that are too long to be buffered.
     pub(super) fn take(&mut self, mut bytes: &[u8], mut emit: impl FnMut(Piece<'_>)) {
         if self.after_return && !bytes.is_empty() {

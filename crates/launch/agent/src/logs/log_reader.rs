@@ -125,7 +125,7 @@ impl LogReader {
         }
     }
 
-    /// Flushes the beginning of a line whose time is over.
+    /// Flushes the beginning of a line whose buffering time has expired.
     pub(super) fn flush_if_due(&mut self, now: Instant, output: &mut Output) {
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;

@@ -1,6 +1,6 @@
 //! Path of lines from the log readers to the console.
 //!
-//! It adds prefixes, and folds equal lines if requested.
+//! This path adds prefixes, and folds equal lines if requested.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -59,7 +59,7 @@ struct Folds {
 }
 
 impl Output {
-    /// Makes an output; with `collapse`, equal lines of several workers become one.
+    /// Creates an output; with `collapse`, equal lines of workers become one.
     pub(super) fn new(collapse: Option<Labels>) -> Self {
         Self {
             console: Console::get(),
@@ -82,7 +82,7 @@ impl Output {
         }
     }
 
-    /// Takes a piece; [`Output::flush`] writes it to the console.
+    /// Adds a piece; [`Output::flush`] writes it to the console.
     /// A line that waits for equal lines appears later.
     pub(super) fn take(&mut self, stream: &LogStream, piece: Piece<'_>, now: Instant) {
         let whole = piece.ended && piece.begun.is_none();
@@ -98,13 +98,13 @@ impl Output {
         }
     }
 
-    /// Writes what was taken from this stream.
+    /// Writes the pieces that were added from this stream.
     pub(super) fn flush(&mut self, stream: &LogStream) {
         self.console
             .write(stream.target, stream.id, &mut self.batch);
     }
 
-    /// Writes the lines whose window is over.
+    /// Writes the lines whose window has expired.
     pub(super) fn write_folded(&mut self, now: Instant) {
         for target in [Target::Stdout, Target::Stderr] {
             self.write_while(target, |fold| fold.pop(now));

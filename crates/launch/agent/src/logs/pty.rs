@@ -43,7 +43,7 @@ pub(super) fn open_pipe() -> io::Result<Ends> {
 }
 
 /// Sets the size of a terminal for its workers.
-/// They learn it from a query or from SIGWINCH.
+/// The workers learn the size from a query or from SIGWINCH.
 pub(super) fn resize(reader: impl AsFd, (columns, rows): (u16, u16)) -> io::Result<()> {
     let size = Winsize {
         ws_col: columns,

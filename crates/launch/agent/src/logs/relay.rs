@@ -93,7 +93,7 @@ fn parse_head(packet: &[u8]) -> Option<(u8, u64, &[u8])> {
 }
 
 impl Relay {
-    /// Makes both ends of a relay; the other end must [serve](RelayEnd::serve).
+    /// Creates both ends of a relay; the caller must [serve](RelayEnd::serve) one.
     pub(crate) fn pair() -> io::Result<(Self, RelayEnd)> {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
@@ -140,7 +140,7 @@ impl Relay {
     ///
     /// # Errors
     ///
-    /// Returns an error if the relay has ended.
+    /// Returns an error if the relay has exited.
     pub(super) fn receive<'b>(&self, buffer: &'b mut Vec<u8>) -> io::Result<Option<Packet<'b>>> {
         buffer.resize(HEAD + PACKET, 0);
         let length = match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
@@ -192,7 +192,7 @@ pub(crate) struct RelayEnd {
     buffer: Vec<u8>,
 }
 
-/// Error that the agent has ended.
+/// Error that the agent has exited.
 struct Gone;
 
 impl RelayEnd {
@@ -206,7 +206,7 @@ impl RelayEnd {
         }
     }
 
-    /// Reads and passes on output until the agent ends.
+    /// Reads and passes on output until the agent exits.
     pub(crate) fn serve(mut self) {
         while self.turn().is_ok() {}
     }
@@ -260,7 +260,7 @@ impl RelayEnd {
         Ok(())
     }
 
-    /// Counts the time of a wait for the stall of the agent.
+    /// Adjusts the stall time of the agent after a wait.
     /// If this process did not run, the agent perhaps did not run either: the machine was suspended
     /// or overloaded. The agent then had no time to take output.
     fn has_waited(&mut self, time: Duration) {
@@ -297,7 +297,7 @@ impl RelayEnd {
                 }
             }
         }
-        // Only if the agent is stalled is there more than one turn above the limit.
+        // Only a stalled agent leaves more than one turn above the limit.
         while self
             .streams
             .get(&id)

@@ -1,9 +1,9 @@
 //! End of a stream that goes neither to the console nor to a log.
 //!
 //! `--local-ranks-filter` hides workers from the console. Without a log file their output would be
-//! lost, and with it the reason of a failure. They therefore write into a file whose beginning is
-//! released to the file system while it grows. A worker that writes directly into a file is never
-//! blocked, and about [`RETAINED`] bytes of the file stay.
+//! lost, and with it the reason of a failure. Such workers therefore write into a file. While the
+//! file grows, rdzv releases its beginning to the file system. A worker that writes directly into a
+//! file is never blocked, and about [`RETAINED`] bytes of the file stay.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -72,9 +72,9 @@ impl RetainedFile {
         }
     }
 
-    /// Leaves a file with only the retained end, once all writers have ended.
+    /// Shortens the file to the retained end, after all writers have exited.
     ///
-    /// It is a different file that replaces the first one. A reader of the first one can continue.
+    /// A new file replaces the first one. A reader of the first one can continue.
     pub(super) fn finish(self) -> LogReader {
         let mut reader = self.reader;
         let length = reader.file.metadata().map_or(0, |file| file.len());

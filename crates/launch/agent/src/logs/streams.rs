@@ -62,7 +62,7 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Makes the output of a run; opens nothing yet.
+    /// Creates the output of a run; opens nothing yet.
     pub(crate) fn new(config: &AgentConfig) -> Self {
         let node = rustix::system::uname();
         let node = node.nodename().to_string_lossy().into_owned();
@@ -84,7 +84,7 @@ impl Logs {
         }
     }
 
-    /// Makes the directory of an attempt, and first that of the run.
+    /// Creates the directory of an attempt, and first that of the run.
     ///
     /// Errors end the first attempt, but not a later one: a run of several days must not end
     /// because the disk of its logs is full. The workers of such an attempt write to the console.
@@ -276,7 +276,7 @@ impl Logs {
     ///
     /// There are at most `most` lines from the last 64 KiB. The result is empty if the stream goes
     /// to no file, or if the file is empty or unreadable. It is complete once the worker and its
-    /// descendants have ended.
+    /// descendants have exited.
     pub(crate) fn tail(&self, local_rank: LocalRank, stream: Target, most: usize) -> Vec<String> {
         self.files
             .get(&(local_rank, stream))

@@ -1,8 +1,8 @@
 //! Thread that copies workers' output from their files to the console.
 //!
-//! It sleeps until the kernel reports that a file has changed (inotify) or the agent sends a
-//! command (a mailbox). It has the files of all workers open. It closes the files of a worker once
-//! it has copied them to their end after the last writer ended.
+//! The thread sleeps until the kernel reports that a file has changed (inotify) or the agent sends
+//! a command (a mailbox). It has the files of all workers open. It closes a worker's files once the
+//! last writer has exited and all bytes are copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -40,14 +40,14 @@ pub(super) enum Command {
     Add(LogReader),
     /// Retain the end of a file.
     Retain(RetainedFile),
-    /// All writers of the current files have ended.
+    /// All writers of the current files have exited.
     /// The thread copies the retained output of these failed workers to the console.
     WritersAreGone(BTreeSet<LocalRank>),
     /// Dropped once all files have been closed.
     Drain(oneshot::Sender<()>),
 }
 
-/// Agent's end of the thread, which ends when this is dropped.
+/// Agent's handle of the thread; dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Tail {
     thread: Sender<Command>,
@@ -98,7 +98,7 @@ impl Tail {
     }
 
     /// Waits until all files have been copied to their ends.
-    /// This requires that their writers have ended.
+    /// This requires that their writers have exited.
     pub(super) async fn drained(&self) {
         let (answer, drained) = oneshot::channel();
         self.thread.send(Command::Drain(answer));

@@ -35,7 +35,7 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Opens or makes the file; existing content stays.
+    /// Opens or creates the file, and appends to existing content.
     ///
     /// # Errors
     ///

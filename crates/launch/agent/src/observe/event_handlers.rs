@@ -7,7 +7,7 @@ use super::sink::{EventSink, RunFacts};
 use super::torchelastic_events::ConsoleEvents;
 use crate::AgentEvent;
 
-/// Function that makes a sink for one run.
+/// Function that creates a sink for one run.
 type Factory = Box<dyn Fn(&RunFacts) -> Box<dyn EventSink + Send> + Send + Sync>;
 
 /// Sinks that users select by name (`--event-log-handler`).
@@ -20,7 +20,7 @@ type Factory = Box<dyn Fn(&RunFacts) -> Box<dyn EventSink + Send> + Send + Sync>
 pub struct EventRegistry(BTreeMap<String, Factory>);
 
 impl EventRegistry {
-    /// Makes a registry with the three names of torchelastic.
+    /// Creates a registry with the three names of torchelastic.
     pub fn with_defaults() -> Self {
         let mut registry = Self(BTreeMap::new());
         registry.register("null", |_| Box::new(|_: &AgentEvent| {}));

@@ -20,7 +20,7 @@ pub struct InfoLines {
 }
 
 impl InfoLines {
-    /// Makes the sink for a run.
+    /// Creates the sink for a run.
     /// `event_log_handler` is the name of the run's event handler, which one of the lines contains.
     pub fn new(facts: &RunFacts, event_log_handler: &str) -> Self {
         Self {

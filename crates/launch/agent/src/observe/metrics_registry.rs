@@ -1,7 +1,8 @@
 //! Metrics registry of torchelastic: named numbers and their sinks.
 //!
 //! Each point belongs to a group. A group has a separate sink or uses the default one, which drops
-//! everything. The agent publishes torchelastic's names; see [`AgentMetrics`](super::AgentMetrics).
+//! everything unless it is configured. The agent publishes torchelastic's names; see
+//! [`AgentMetrics`](super::AgentMetrics).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,7 +72,7 @@ pub struct MetricsRegistry {
 }
 
 impl MetricsRegistry {
-    /// Makes a registry that drops everything until it is configured.
+    /// Creates a registry that drops everything until it is configured.
     pub fn new() -> Self {
         Self {
             default: Box::new(NullMetrics),

@@ -71,11 +71,11 @@ pub struct WorkerStatus {
     pub identity: WorkerIdentity,
     /// `true` while the worker runs.
     pub running: bool,
-    /// Exit code, or the negative number of the signal that ended the worker.
+    /// Exit code, or the negative number of the signal that killed the worker.
     pub exit_code: Option<i32>,
     /// Time of the start (RFC 3339).
     pub started: String,
-    /// Time at which the agent noticed the end (RFC 3339).
+    /// Time at which the agent noticed the exit (RFC 3339).
     pub ended: Option<String>,
     /// File of the standard output, if there is one.
     pub stdout: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub struct WorkerStatus {
 }
 
 impl NodeReport {
-    /// Makes the report of a run without any events.
+    /// Creates the report of a run without any events.
     pub fn new(facts: &RunFacts) -> Self {
         Self {
             run_id: facts.run_id.clone(),

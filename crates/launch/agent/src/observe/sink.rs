@@ -8,7 +8,8 @@ use crate::{AgentConfig, AgentEvent};
 
 /// Receiver of every event of a run, in order.
 ///
-/// Every closure over an event is an event sink. [`EventSinks`] gives several sinks to one run.
+/// Every closure that takes an event is an event sink. [`EventSinks`] gives several sinks to one
+/// run.
 pub trait EventSink {
     /// Records one event.
     /// The agent calls this on its thread between two decisions. It supervises nothing during the
@@ -31,7 +32,7 @@ impl<F: FnMut(&AgentEvent)> EventSink for F {
 pub struct EventSinks(Vec<Box<dyn EventSink>>);
 
 impl EventSinks {
-    /// Makes an empty list of sinks.
+    /// Creates an empty list of sinks.
     pub fn new() -> Self {
         Self::default()
     }

@@ -20,7 +20,7 @@ use crate::{AgentEvent, Exit, WatchdogTimer, WorkerIdentity};
 pub struct ConsoleEvents(TorchelasticEvents);
 
 impl ConsoleEvents {
-    /// Makes the sink for one run.
+    /// Creates the sink for one run.
     pub fn new(facts: RunFacts) -> Self {
         Self(TorchelasticEvents::new(facts))
     }
@@ -119,7 +119,7 @@ impl<'a> WatchdogDetails<'a> {
 }
 
 impl TorchelasticEvents {
-    /// Makes the conversion for one run.
+    /// Creates the conversion for one run.
     pub fn new(facts: RunFacts) -> Self {
         Self {
             facts,

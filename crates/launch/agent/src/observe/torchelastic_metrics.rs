@@ -60,7 +60,7 @@ pub struct AgentMetrics {
 }
 
 impl AgentMetrics {
-    /// Makes a sink that publishes to this registry.
+    /// Creates a sink that publishes to this registry.
     pub fn new(facts: &RunFacts, registry: MetricsRegistry) -> Self {
         Self {
             registry,
@@ -121,7 +121,7 @@ impl AgentMetrics {
                 self.restarted = Some(stopping);
             }
         }
-        // Torchelastic publishes the result of a poll. Failures come with their consequences.
+        // Torchelastic publishes the result of a poll. Other events publish the state `failed`.
         let found = matches!(
             state,
             GroupState::Healthy

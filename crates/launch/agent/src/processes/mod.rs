@@ -46,7 +46,7 @@ struct Worker {
     /// Last signal that the agent sent to the worker while it was running.
     closing_signal: Option<i32>,
     /// Fault for which the agent kills the worker (a hang, for example).
-    /// The end of the worker is then a failure with this cause, and not a consequence of a stop.
+    /// The exit of the worker is then a failure with this cause, and not a consequence of a stop.
     kill_cause: Option<Cause>,
     error_file: Option<PathBuf>,
     /// The kernel's counters at the start of the worker.
@@ -62,7 +62,7 @@ pub(crate) struct ProcessSupervisor {
     exits: Exits,
     children: unix::Signal,
     leftovers: Leftovers,
-    /// `true` if orphans must be collected once the ended workers are.
+    /// `true` if orphans must be reaped after the exited workers.
     orphans_wait: bool,
     /// `true` while leftovers are being killed.
     clearing: bool,
@@ -71,7 +71,7 @@ pub(crate) struct ProcessSupervisor {
     view: Option<LiveView>,
     hang: HangMonitor,
     kernel_holds: KernelHolds,
-    /// Control group of the workers, made with the first worker.
+    /// Control group of the workers, created with the first worker.
     control_group: OnceCell<Option<ControlGroup>>,
     oom_counters: OutOfMemoryCounters,
 }
@@ -85,7 +85,7 @@ enum Wakeup<H> {
 }
 
 impl ProcessSupervisor {
-    /// Makes the supervisor; must be called inside the runtime.
+    /// Creates the supervisor; must be called inside the runtime.
     ///
     /// From now on, orphans of workers become children of this process. A view shows the output of
     /// workers that goes to no file. Without a view, the workers share the console.
@@ -208,7 +208,7 @@ impl ProcessSupervisor {
         })
     }
 
-    /// Collects orphans that have ended, or continues to kill them.
+    /// Reaps exited orphans, or continues to kill them.
     fn collect_orphans(&mut self) -> Vec<WorkerEvent> {
         let running = self.watched_pids();
         if !self.clearing {
@@ -220,7 +220,7 @@ impl ProcessSupervisor {
         Vec::new()
     }
 
-    /// Records that all processes of this attempt have ended or been abandoned.
+    /// Records that all processes of this attempt have exited or are abandoned.
     fn cleared(&mut self) {
         self.clearing = false;
         self.logs.writers_are_gone();
@@ -302,7 +302,7 @@ impl ProcessSupervisor {
         ]
     }
 
-    /// Returns the process ids of the workers whose ends are not collected yet.
+    /// Returns the process ids of the workers that are not reaped yet.
     fn watched_pids(&self) -> HashSet<Pid> {
         self.workers
             .iter()
@@ -364,14 +364,14 @@ impl ProcessSupervisor {
     }
 
     /// Sends any signal to the whole process group of one worker, if it exists.
-    /// The leader of the group may have ended.
+    /// The leader of the group may have exited.
     fn signal_group(&self, worker: LocalRank, signal: Signal) {
         let Some(worker) = self.workers.get(&worker) else {
             return;
         };
         let ours = self.watched_pids();
-        // While the leader is not collected, or one of its orphans is our child, no other group can
-        // have the same number.
+        // Until the leader and those of its orphans that are our children are reaped, no other
+        // group can have the same number.
         if ours.contains(&worker.pid) || self.leftovers.holds_group(worker.pid, &ours) {
             let _ = kill_process_group(worker.pid, signal);
         }

@@ -1,4 +1,4 @@
-//! Search for the cause of an end that the worker itself does not explain.
+//! Search for the cause of an exit that the worker itself does not explain.
 
 use std::fs::File;
 use std::io::Read;

@@ -32,7 +32,7 @@ use tracing::{info, warn};
 use super::{Answer, Joined, LeaveReason, RoundStore, STORE_SERVER};
 use crate::AgentError;
 
-/// Function that makes the backend, on its thread.
+/// Function that creates the backend, on its thread.
 pub(super) type NewBackend =
     Box<dyn Fn() -> Result<Box<dyn RendezvousBackend>, RendezvousError> + Send>;
 
@@ -62,7 +62,7 @@ pub(super) struct BackendHandle {
 pub(super) struct JoinedRound {
     pub(super) info: RendezvousInfo,
     /// Store of the round on separate connections.
-    /// A wait in them delays nothing else, and can be ended.
+    /// A wait on these connections delays nothing else, and can be ended.
     pub(super) store: RoundStore,
     /// Threads of the backend, by name.
     threads: Threads,
@@ -254,7 +254,7 @@ struct Rendezvous {
 
 impl Rendezvous {
     fn serve(mut self, commands: &Receiver<Command>) {
-        // Also ends when the agent has ended, as in a test that fails.
+        // The loop also ends when the agent has exited, as in a test that fails.
         while let Ok(command) = commands.recv() {
             match command {
                 Command::Join => {

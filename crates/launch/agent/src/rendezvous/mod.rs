@@ -77,7 +77,7 @@ pub(crate) enum Answer {
     /// Event: the agent with rank `by` received this signal of preemption.
     /// The scheduler will take the nodes away.
     Preempted { signal: i32, by: GroupRank },
-    /// Event: the rendezvous has recorded something.
+    /// Event: the rendezvous recorded an event.
     Recorded(RendezvousEvent),
 }
 
@@ -98,7 +98,7 @@ pub(crate) enum LeaveReason {
 /// Result of a complete rendezvous.
 pub(crate) struct Joined {
     pub(crate) round: Round,
-    /// State that is kept; `None` if there is one node.
+    /// State to keep; `None` if there is one node.
     state: Option<Box<JoinedRound>>,
 }
 
@@ -317,7 +317,7 @@ impl RendezvousHandle {
         }
     }
 
-    /// Announces to the other nodes that this one failed permanently, if possible.
+    /// Announces to the other nodes that this node failed permanently.
     pub(crate) fn announce(&mut self, reason: String) {
         if let Some(backend) = &self.backend {
             backend.announce(reason);

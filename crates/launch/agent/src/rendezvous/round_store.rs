@@ -18,8 +18,8 @@ pub struct RoundStore {
     connections: Arc<Mutex<Connections>>,
 }
 
-/// Connections of a round, each made at its first use.
-/// A node stays in its round even if the server has ended.
+/// Connections of a round, each opened at its first use.
+/// A node stays in its round even if the server has exited.
 #[derive(Debug)]
 struct Connections {
     /// Connection of the rendezvous, on which no call waits.
@@ -40,7 +40,7 @@ impl RoundStore {
         }
     }
 
-    /// Returns a connection separate from the agent's; the first call makes it.
+    /// Returns a connection separate from the agent's; the first call opens it.
     ///
     /// The connection ends with the round: its waits then return, and every call fails. (A store in
     /// memory stays.)
@@ -51,13 +51,13 @@ impl RoundStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server of the store has ended, or if it does not answer within the
+    /// Returns an error if the server of the store has exited, or if it does not answer within the
     /// timeout of the store. The first call also returns an error if the round is over.
     pub fn connect(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_others)
     }
 
-    /// Returns the connection of the agent's threads; the first call makes it.
+    /// Returns the connection of the agent's threads; the first call opens it.
     /// No other code may wait in it.
     pub(super) fn of_agent(&self) -> Result<Arc<dyn Store>, StoreError> {
         self.connection(|connections| &mut connections.of_agent)

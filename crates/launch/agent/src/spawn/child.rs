@@ -93,8 +93,9 @@ fn overwrite_arguments(name: &[u8]) -> io::Result<()> {
 
 /// Prepares the command so that it starts the agent.
 ///
-/// The agent gets a new session and process group. SIGTERM ends it when the guard ends, until the
-/// agent watches the guard. The signals for the workers are blocked until the agent handles them.
+/// The agent gets a new session and process group. Until the agent watches the guard, the kernel
+/// sends SIGTERM to the agent when the guard exits. The signals for the workers are blocked until
+/// the agent handles them.
 ///
 /// The kernel ties the death signal to the *thread* that forks. The command must therefore be
 /// spawned by a thread that lives as long as this process: the main thread.
@@ -112,8 +113,8 @@ pub(crate) fn detach_agent(command: &mut Command) {
 }
 
 /// Gives this process a new session and process group.
-/// The kernel kills the process when the thread that forked it ends. A process made by [`fork`]
-/// must call this first.
+/// The kernel kills the process when the thread that forked it exits. A process created by [`fork`]
+/// must call this function first.
 pub(crate) fn follow_parent(parent: Pid) -> io::Result<()> {
     follow(parent, Signal::KILL)
 }
@@ -121,7 +122,7 @@ pub(crate) fn follow_parent(parent: Pid) -> io::Result<()> {
 fn follow(parent: Pid, death_signal: Signal) -> io::Result<()> {
     setsid()?;
     set_parent_process_death_signal(Some(death_signal))?;
-    // The parent may have died before the line above; then the signal never comes.
+    // The parent may have died before the line above; then the signal never arrives.
     if getppid() != Some(parent) {
         return Err(io::Error::from_raw_os_error(
             rustix::io::Errno::SRCH.raw_os_error(),
@@ -218,8 +219,8 @@ struct Start<'a> {
 /// Starts a worker; must be called on the main thread.
 ///
 /// The worker gets a new session and process group and no blocked signals, even if some were
-/// blocked at the start of the agent. The kernel kills it when the calling *thread* ends, so that
-/// thread must live as long as this process.
+/// blocked at the start of the agent. The kernel kills the worker when the calling *thread* exits,
+/// so that thread must live as long as this process.
 pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     let shells = program.candidates.iter();
     let mut start = Start {
@@ -266,7 +267,7 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     Err(error)
 }
 
-/// Makes the new process, in its control group or outside.
+/// Creates the new process, in its control group or outside.
 /// Signals must be blocked.
 fn make(start: &mut Start<'_>, group: Option<BorrowedFd<'_>>) -> io::Result<Made> {
     start.is_outside = group.is_none();
@@ -366,8 +367,8 @@ pub(crate) fn keep_descriptors_private() -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the descriptor with this number, which this process inherited.
-/// Programs that this process starts do not inherit it further. Each number must be taken once
+/// Takes ownership of an inherited descriptor.
+/// Programs that this process starts do not inherit the descriptor. Each number must be taken once
 /// only.
 pub(crate) fn inherited(number: i32) -> io::Result<OwnedFd> {
     // SAFETY: the borrow lives for two calls that only read and write the flags of the descriptor;

@@ -1,8 +1,8 @@
-//! System calls that make a process which shares the memory of this one.
+//! System calls that create a process in the memory of this one.
 //!
-//! The new process shares it until it executes a program.
+//! The new process shares the memory until it executes a program.
 //!
-//! Invariant: the calling thread waits until the new process has executed a program or ended
+//! Invariant: the calling thread waits until the new process has executed a program or exited
 //! (CLONE_VFORK). The new process runs on a separate stack and never returns into code of this one.
 //!
 //! `clone3` can start a process inside a control group. Moving the process there afterwards costs
@@ -28,11 +28,11 @@ const INTO_CGROUP: u64 = 1 << 33;
 
 const FLAGS: c_int = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
 
-/// New process, and a descriptor that becomes readable when it ends.
+/// New process, and a descriptor that becomes readable when it exits.
 /// The descriptor is `None` if the kernel does not support it.
 pub(super) type Made = (Pid, Option<OwnedFd>);
 
-/// Makes a process that runs `child`.
+/// Creates a process that runs `child`.
 /// With the directory of a control group, the process starts in that group, or the call fails.
 ///
 /// # Safety
@@ -93,7 +93,7 @@ pub(super) unsafe fn clone(
     Ok((pid, pidfd))
 }
 
-/// Returns the number of the new process, or a negative error number.
+/// Returns the id of the new process, or a negative error number.
 ///
 /// # Safety
 ///
@@ -103,7 +103,7 @@ pub(super) unsafe fn clone(
 unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_void) -> c_int {
     let made: i64;
     // SAFETY: the kernel preserves all registers except these three. The new process gets copies of
-    // them, and its stack; it calls `child` and ends.
+    // them, and its stack; it calls `child` and exits.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -130,7 +130,7 @@ unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_vo
     made as c_int
 }
 
-/// Returns the number of the new process, or a negative error number.
+/// Returns the id of the new process, or a negative error number.
 ///
 /// # Safety
 ///
@@ -140,7 +140,7 @@ unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_vo
 unsafe fn clone3(arguments: &libc::clone_args, child: Child, argument: *mut c_void) -> c_int {
     let made: i64;
     // SAFETY: the kernel preserves all registers except the first. The new process gets copies of
-    // them, and its stack; it calls `child` and ends.
+    // them, and its stack; it calls `child` and exits.
     unsafe {
         std::arch::asm!(
             "svc #0",

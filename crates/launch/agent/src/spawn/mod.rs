@@ -1,7 +1,7 @@
 //! Start of one worker: command, environment, streams.
 //!
 //! A worker has a separate session, so that a terminal's Ctrl-C reaches it only through the agent.
-//! It dies with the agent, and inherits the working directory, stdin and descriptors 0 to 2.
+//! A worker dies with the agent. It inherits the working directory and descriptors 0 to 2.
 
 mod child;
 mod clone;
@@ -29,7 +29,7 @@ use crate::{AgentConfig, AgentError};
 #[derive(Debug)]
 pub(crate) struct Spawned {
     pub(crate) pid: Pid,
-    /// Descriptor that becomes readable when the process ends.
+    /// Descriptor that becomes readable when the process exits.
     pub(crate) pidfd: OwnedFd,
 }
 

@@ -1,4 +1,4 @@
-//! Program to execute, in the form that the kernel takes.
+//! Program to execute, in the form that the kernel accepts.
 //!
 //! All memory is allocated before the new process exists.
 
@@ -31,7 +31,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Makes a program; a `name` without a slash is searched for in `PATH`.
+    /// Creates a program; a `name` without a slash is searched for in `PATH`.
     /// `PATH` is the variable of `environment`.
     pub(super) fn new(
         name: &OsStr,

@@ -28,7 +28,7 @@ pub(super) fn affinity() -> CpuList {
     }
 }
 
-/// Reads the same mask from the kernel's text, which can have any length.
+/// Reads the affinity mask from the kernel's text, which can have any length.
 fn allowed_by_status(tree: &Tree) -> Option<CpuList> {
     let status = tree.text("/proc/thread-self/status")?;
     let mut lines = status.lines();

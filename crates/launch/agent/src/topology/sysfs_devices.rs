@@ -10,7 +10,7 @@
 //! 2. Only devices of the class of display controllers without a display.
 //!
 //! NVIDIA's devices are in the order of their addresses. AMD's devices are in the order of their
-//! nodes, like in AMD's runtime.
+//! nodes, as in AMD's runtime.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub(super) fn accelerators(tree: &Tree) -> Accelerators {
 /// Returns the NUMA node of a device.
 /// Returns 0 if the machine reports no node, as on machines with one node.
 pub(super) fn numa_node(tree: &Tree, device: &Device) -> Result<u32, PlacementError> {
-    // For multi-function devices, function 0 has the number, as in PyTorch.
+    // For multi-function devices, function 0 reports the node, as in PyTorch.
     let slot = device.address.split('.').next().unwrap_or_default();
     let path = format!("/sys/bus/pci/devices/{slot}.0/numa_node");
     match tree.number(&path) {

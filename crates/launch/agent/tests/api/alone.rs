@@ -1,4 +1,4 @@
-//! Agent in a separate process, without a keeper.
+//! Tests of an agent in a separate process, without a keeper.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -20,7 +20,7 @@ const SCRIPT: &str = "RDZV_TEST_SCRIPT";
 #[ignore = "other tests run it in a separate process"]
 fn an_agent_that_handles_signals() {
     let directory = tempfile::tempdir().unwrap();
-    // In a run of all tests, this is not such a process.
+    // Without the variable, this is a normal run of all tests.
     let Ok(script) = std::env::var(SCRIPT) else {
         return;
     };

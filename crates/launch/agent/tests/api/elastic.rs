@@ -1,4 +1,4 @@
-//! Agent with a scripted rendezvous: nodes join, leave and fail.
+//! Tests of an agent with a scripted rendezvous: nodes join, leave and fail.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,16 +22,16 @@ use tempfile::TempDir;
 
 use crate::{in_turn, lines, shell};
 
-/// Number of the round, our rank, number of agents, and our ranks if known.
-/// The last part consists of our first rank and the number of workers.
+/// Round index, this node's rank, number of agents, and ranks if known.
+/// The last part is the first rank of this node's workers and the number of all workers.
 type Round = (u32, u32, u32, Option<(u32, u32)>);
 
 /// Answer to a join.
 type Answer = Box<dyn FnOnce() -> Result<RendezvousInfo, RendezvousError> + Send>;
 
-/// Rendezvous whose other end is in the test.
-/// The agents of a round share nothing here. If a round has several agents and no ranks, its agents
-/// never get ranks. No node passes the exit barrier of such a round.
+/// Rendezvous that the test answers.
+/// The agents of a round share nothing here. If a round has several agents and no ranks, the agents
+/// never receive ranks. No node passes the exit barrier of such a round.
 struct Scripted {
     run_id: RunId,
     asked: Sender<String>,
@@ -104,7 +104,7 @@ impl RendezvousBackend for Scripted {
     }
 }
 
-/// Running agent, and the other end of its rendezvous.
+/// Running agent, and the test's side of its rendezvous.
 struct Run {
     directory: TempDir,
     stop: StopHandle,
@@ -206,7 +206,7 @@ impl Run {
         self.observer.get().unwrap()(change);
     }
 
-    /// Notifies the agent that a node came, which ends a round.
+    /// Notifies the agent that a node arrived, which ends a round.
     fn change(&self, round: u32) {
         let reason = "node b came".to_owned();
         self.notify(Change::Membership {
@@ -225,7 +225,7 @@ impl Run {
         self.wait_for(|event| matches!(event, AgentEvent::WorkerStarted { .. }));
     }
 
-    /// Waits for the end, and returns the output of the workers.
+    /// Waits for the agent's end, and returns the output of the workers.
     #[track_caller]
     fn succeeds(self) -> Vec<String> {
         assert!(!self.agent.join().unwrap().unwrap().is_failed());
@@ -255,7 +255,7 @@ const RANK: &str = "echo $RANK/$WORLD_SIZE >> $DIR/said";
 
 #[test]
 fn a_newcomer_leads_to_a_new_round_that_costs_no_restart() {
-    // The script ends well in the round with the number 1.
+    // The script succeeds in round 1.
     let run = agent(
         "echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE \\
             $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $RDZV_ROUND

@@ -1,4 +1,4 @@
-//! Functions of this test program as workers.
+//! Tests whose workers are functions of this test program.
 
 use rdzv_agent::Cause;
 use rdzv_agent::api::{

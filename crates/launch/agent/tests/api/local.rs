@@ -1,4 +1,4 @@
-//! Agents whose workers are processes.
+//! Tests of agents whose workers are processes.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -60,8 +60,8 @@ fn a_command_that_succeeds_leaves_a_full_snapshot() {
 #[test]
 fn failures_come_by_global_rank_with_the_first_one_named() {
     let (_turn, directory) = in_turn();
-    // The failing worker waits for the other one; otherwise the agent would stop that one too
-    // early.
+    // The failing worker waits for the other worker; otherwise the agent would stop the other
+    // worker too early.
     let script = "
 echo x >> $DIR/attempts
 other=$DIR/on$TORCHELASTIC_RESTART_COUNT

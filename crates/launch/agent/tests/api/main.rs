@@ -1,4 +1,4 @@
-//! Library interface to the agent: processes, functions and threads.
+//! Tests of the agent's library interface: processes, functions, threads.
 #![allow(clippy::unwrap_used, reason = "this is all test code")]
 
 mod alone;
@@ -19,7 +19,7 @@ use rdzv_agent::api::{WorkerEntrypoint, WorkerSpec, WorkerSpecBuilder};
 use rdzv_agent::{AgentEvent, LogBase, LogPlan, RankSelection, StreamSelection};
 use tempfile::TempDir;
 
-/// Returns the turn and the directory of a test.
+/// Locks out other tests, and returns the guard and the directory of a test.
 /// A process can have only one agent with processes at a time.
 fn in_turn() -> (MutexGuard<'static, ()>, TempDir) {
     static TURN: Mutex<()> = Mutex::new(());
@@ -41,7 +41,7 @@ fn noted<T: Send + 'static>(
     (builder, noted)
 }
 
-/// Makes threads whose first attempt fails; they return the number of restarts.
+/// Creates threads that fail once, then return the number of restarts.
 fn second_attempt() -> threads::ThreadWorkers {
     threads::ThreadWorkers::new(|request, _| match request.restart_count {
         0 => Err("the first attempt".to_owned()),

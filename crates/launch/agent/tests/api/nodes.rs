@@ -1,4 +1,4 @@
-//! Two nodes in this process, each with a separate agent.
+//! Tests of two nodes in this process, each with a separate agent.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -154,7 +154,7 @@ fn supervisors_of_a_round_reach_its_store() {
             let mut agent = SimpleElasticAgent::new(spec, Greeting::new());
             assert!(!agent.run("default").unwrap().is_failed());
             let group = agent.worker_group("default").unwrap();
-            // The store has ended with the round.
+            // The round's store no longer serves requests.
             let store = group.store.as_ref().unwrap().connect().unwrap();
             assert!(store.check(&["greeting/0"]).is_err());
             (

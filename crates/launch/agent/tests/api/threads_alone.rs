@@ -1,4 +1,4 @@
-//! Custom agent on one node: a supervisor that the library drives.
+//! Tests of a custom agent on one node: a supervisor that the library drives.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;

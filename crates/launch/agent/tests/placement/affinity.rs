@@ -1,4 +1,4 @@
-//! Workers that are bound on this machine.
+//! Tests of workers that are bound on this machine.
 
 use rdzv_agent::topology::Hardware;
 use rdzv_agent::{AgentConfig, Entrypoint, LogBase, LogPlan, Outcome, run};

@@ -1,4 +1,4 @@
-//! Workers and the processors near their devices.
+//! Tests that bind workers to the processors near their devices.
 
 use rdzv_agent::topology::Hardware;
 use rdzv_agent_proto::topology::{BindingMode, VisibleLists};
@@ -28,7 +28,7 @@ fn bound(hardware: &Hardware, mode: BindingMode, workers: u32) -> Vec<String> {
     bound_with(hardware, mode, workers, None).unwrap()
 }
 
-/// Makes a machine with 2 sockets, 4 NUMA nodes, 16 cores and 32 threads.
+/// Creates a machine with 2 sockets, 4 NUMA nodes, 16 cores and 32 threads.
 /// Each node has four cores with two threads each: the threads of core `c` are `c` and `c + 16`.
 /// Two devices are at node 0, one at node 1, and one at node 3.
 fn two_sockets() -> Machine {

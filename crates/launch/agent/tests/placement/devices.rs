@@ -1,4 +1,4 @@
-//! Accelerators as their drivers publish them.
+//! Tests of accelerators as their drivers publish them.
 
 use rdzv_agent_proto::topology::{Device, Vendor, VisibleLists};
 

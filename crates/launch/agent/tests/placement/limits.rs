@@ -1,4 +1,4 @@
-//! Quotas of control groups.
+//! Tests of control-group quotas.
 
 use crate::machine::Machine;
 

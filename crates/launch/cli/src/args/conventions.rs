@@ -1,13 +1,14 @@
 //! Conversion of `torchrun` command lines into the form that clap expects.
 //!
-//! `torchrun` uses Python's argparse, and the job scripts of users rely on its rules:
+//! `torchrun` uses Python's argparse, and users' job scripts rely on its rules:
 //!
 //! * A prefix of an option is enough if it is unambiguous. Both spellings of an option
 //!   (`--nproc-per-node`, `--nproc_per_node`) count, so `--nproc` is ambiguous. An option that only
 //!   rdzv has is listed under a heading in the help. It never makes a prefix of a `torchrun` option
 //!   ambiguous.
-//! * A negative number is a value; any other word with a leading dash is an option.
-//! * The first word that is not an option is the script. All words after it belong to the script.
+//! * A negative number is a value; any other argument with a leading dash is an option.
+//! * The first argument that is not an option is the script. All arguments after it belong to the
+//!   script.
 //! * The first `--` of the whole line is dropped, even if it comes after the script.
 //! * Environment variables (`PET_*`) set defaults. A switch is a number there: 0 or 1.
 //!
@@ -65,7 +66,7 @@ pub(crate) fn unknown_variables(
         .collect()
 }
 
-/// A command line in the form that clap reads as `torchrun` reads the original.
+/// A command line that clap parses as `torchrun` parses the original.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub(crate) struct Normalised {
     /// Options with full names and attached values, then `--` and the script.
@@ -334,7 +335,7 @@ fn is_negative_number(text: &str) -> bool {
 
 /// Reads the defaults from the environment.
 ///
-/// Each is the id of an option, its variable, and the word for the line.
+/// Each default has the id of the option, its variable, and the argument for the line.
 fn defaults<'a>(
     options: &[Known<'a>],
     environment: &BTreeMap<OsString, OsString>,

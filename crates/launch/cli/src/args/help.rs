@@ -28,7 +28,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     (
-        "How the nodes meet",
+        "Rendezvous of the nodes",
         &[
             "rdzv_backend",
             "rdzv_endpoint",
@@ -41,7 +41,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     (
-        "The program of the workers",
+        "Worker program",
         &["module", "no_python", "run_path", "start_method"],
     ),
     (
@@ -117,8 +117,8 @@ pub(crate) fn grouped(command: Command) -> Command {
             None => option,
         }
     };
-    let more = "Every flag may also be written with underscores, and shortened as long as it stays unambiguous. A value on \
-        the command line wins over the variable in brackets. `rdzv help` lists more pages.";
+    let more = "Flags can also be written with underscores, and abbreviated if the abbreviation is unambiguous. A value on \
+        the command line overrides the variable in brackets. `rdzv help` lists more pages.";
     command
         .mut_args(heading)
         .after_long_help(format!("{EXAMPLES}\n\n{more}"))
@@ -146,7 +146,7 @@ pub(super) fn text(command: Command, is_short: bool) -> String {
             .hide_default_value(has_value)
     };
     let mut command = command.mut_args(short).term_width(80).after_help(format!(
-        "{EXAMPLES}\n\n--help has all flags, `rdzv help` more pages."
+        "{EXAMPLES}\n\n--help shows all flags, and `rdzv help` lists more pages."
     ));
     command.render_help().to_string()
 }

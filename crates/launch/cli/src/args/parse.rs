@@ -234,8 +234,8 @@ pub(crate) fn command(launcher: Launcher) -> Command {
         .about("Start and supervise the workers of this node")
         .override_usage(synopsis(program))
         .after_help(
-            "Every flag may also be written with underscores (--nproc_per_node) and shortened as \
-             long as it stays\nunambiguous. A value on the command line wins over the variable in \
+            "Flags can also be written with underscores (--nproc_per_node), and abbreviated if the \
+             abbreviation\nis unambiguous. A value on the command line overrides the variable in \
              brackets.",
         )
         .args_override_self(true)

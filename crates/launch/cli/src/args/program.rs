@@ -30,15 +30,15 @@ impl Launcher {
 pub(crate) enum Program {
     /// A launcher, with its words.
     ///
-    /// The words are not parsed yet. The keeper does not need their meaning, and the agent, which
-    /// parses them, reports a wrong line once.
+    /// The arguments are not parsed yet. The keeper does not need their meaning. The agent parses
+    /// them, so that a wrong line is reported once.
     Launch(Launcher, Vec<OsString>),
-    /// Any other command of rdzv, with all words except the program's name.
+    /// Any other command of rdzv, with all arguments.
     Own(Vec<OsString>),
 }
 
 impl Program {
-    /// Chooses the command by the name of the program and the words after it.
+    /// Chooses the command by the program's name and its arguments.
     pub(crate) fn of(called: &OsStr, mut words: Vec<OsString>) -> Self {
         let first = words.first().and_then(|word| word.to_str());
         let launcher = match (is_torchrun(called), first) {

@@ -75,7 +75,7 @@ pub(crate) fn print(mut command: Command, program: &str, shell: &str) -> ExitCod
 
 /// Returns the completions for tcsh, for which clap has no generator.
 ///
-/// They are one line, with rules that say which words may follow which.
+/// The script is one line of rules for the words that can follow one another.
 fn tcsh(command: &mut Command, program: &str) -> String {
     command.build();
     let mut names = Vec::new();

@@ -48,7 +48,7 @@ pub(super) struct Ended {
     pub(super) logs: LogPlan,
     /// Signals that the run handled.
     pub(super) signals: Vec<i32>,
-    /// `true` if one of them came.
+    /// `true` if the run received one of them.
     pub(super) signalled: bool,
     pub(super) outcome: Outcome,
 }
@@ -385,7 +385,7 @@ const FATAL: [&str; 7] = [
 
 /// Reports in place of a killed agent: on stderr and in the requested files.
 ///
-/// The keeper calls it.
+/// The keeper calls this function.
 pub(super) fn conclude_lost_agent(called: &OsStr, end: &AgentEnd) {
     let killed_by = end
         .status

@@ -27,7 +27,7 @@ use crate::observe::{event_sinks, log};
 use crate::terminal::{Form, complain, finish_lines, name_node, say, show, start_lines};
 use crate::trust;
 
-/// Starts this program a second time as the agent, and ends as the agent does.
+/// Starts this program a second time as the agent, and exits as it does.
 pub(crate) fn keep(called: &OsStr) -> ExitCode {
     if let Ok(level) = log::level(std::env::var(env::LOGLEVEL).ok().as_deref()) {
         log::install(level, face_of(called));

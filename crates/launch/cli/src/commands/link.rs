@@ -1,4 +1,4 @@
-//! `rdzv link`: makes a link named `torchrun` to this program.
+//! `rdzv link`: creates a link named `torchrun` to this program.
 
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use crate::terminal::{complain, show};
 /// Name under which this program acts as PyTorch's launcher.
 const NAME: &str = "torchrun";
 
-/// Make a link named `torchrun` to this program.
+/// Create a link named `torchrun` to this program.
 ///
 /// Through the link, the program behaves as PyTorch's torchrun. An existing file is never
 /// overwritten.
@@ -24,7 +24,7 @@ pub(super) struct LinkArgs {
     dir: Option<PathBuf>,
 }
 
-/// Makes the link and prints its path.
+/// Creates the link and prints its path.
 pub(super) fn run(arguments: &LinkArgs) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,

@@ -31,9 +31,9 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
 
-    /// Port to listen on; 0 picks a free one.
+    /// Port to listen on; 0 selects a free port.
     ///
-    /// The first line on stdout is the address in use.
+    /// The first line on stdout reports the address in use.
     #[arg(long, value_name = "PORT", default_value_t = 29500)]
     port: u16,
 
@@ -55,33 +55,34 @@ pub(crate) struct StoreArgs {
 
     /// Maximum memory for keys, values and the buffers of all connections.
     ///
-    /// One connection may use an eighth of it. All connections from one address may use a quarter
-    /// if no agent has joined from there. All clients except agents may use three quarters
-    /// together. The store refuses a peer that exceeds its share; other peers are not affected.
+    /// A connection can use at most an eighth of this memory. All connections from one address can
+    /// use a quarter if no agent has joined from there. All clients except agents can use three
+    /// quarters together. The store refuses a peer that exceeds its share; other peers are not
+    /// affected.
     #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = parse_size)]
     max_memory: usize,
 
-    /// Restart a killed store up to N times in a row (0: never)
+    /// Restart a killed store up to N times in a row (0 disables restarts)
     ///
     /// Only a store that dies within 10 s of its start counts. A restarted store uses the same
-    /// sockets. Its keys are lost, and clients have to connect again. But agents of rdzv that use
-    /// it for their rendezvous keep their round, and their workers are not affected.
+    /// sockets. Its keys are lost, and clients have to connect again. However, rdzv agents that use
+    /// the store for their rendezvous keep their round, and their workers are not affected.
     #[arg(long, value_name = "N", default_value_t = 3)]
     restarts: u32,
 
-    /// Seconds for which agents wait for this store after its end.
+    /// Seconds that agents wait for this store after it exits.
     #[arg(long, value_name = "SECONDS", default_value_t = AWAITED)]
     coordinator_timeout: u64,
 
-    /// Confirm that the previous store and all missing agents have ended.
+    /// Confirm that the previous store and all missing agents have exited.
     ///
-    /// A store may start at the address of an earlier store that has ended. If agents of that
-    /// store reach the new one, it waits for all agents of their round. With this flag, it
-    /// continues after 3 s without the missing agents.
+    /// A store can start at the address of an earlier store that has exited. If agents of the
+    /// earlier store reach the new one, the new store waits for all agents of their round. With
+    /// this flag, it continues after 3 s without the missing agents.
     #[arg(long)]
     recover: bool,
 
-    /// Run as a voter of a job; ENDPOINTS is the list that its agents have.
+    /// Run as a voter of a job; ENDPOINTS is the list that its agents use.
     ///
     /// A job on two machines can have its third voter on a third machine: `rdzv run
     /// --rdzv-endpoint a:29400,b,c` on a and b, and `rdzv store --join a:29400,b,c` on c. The store
@@ -91,7 +92,7 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "ENDPOINTS", conflicts_with_all = ["host", "port", "recover"])]
     join: Option<String>,
 
-    /// Seconds for which a machine may be silent, as in the agents' --rdzv-conf (3)
+    /// Seconds before a silent machine is lost, as in --rdzv-conf (3)
     #[arg(long, value_name = "SECONDS", requires = "join")]
     node_timeout: Option<String>,
 
@@ -99,11 +100,12 @@ pub(crate) struct StoreArgs {
     ///
     /// The pages are those of `rdzv run`: `/` is 200 while the store makes progress, and 503
     /// otherwise. `/metrics` is for Prometheus. `/status` shows the coordinator's group of voters
-    /// as JSON. A port alone is on 127.0.0.1. Port 0 picks a free one, which LOGLEVEL=INFO logs.
+    /// as JSON. A port without a host is served on 127.0.0.1. Port 0 selects a free port, which
+    /// LOGLEVEL=INFO logs.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
 
-    #[command(flatten, next_help_heading = "The secret of the job")]
+    #[command(flatten, next_help_heading = "Job token and TLS")]
     trust: TrustArgs,
 }
 
@@ -121,13 +123,13 @@ impl StoreArgs {
     }
 }
 
-/// Time that clients have to disconnect once the server has to end.
+/// Time that clients have to disconnect once the server stops.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// The same time for a voter, which first hands over to another voter.
 const HAND_OVER: Duration = Duration::from_millis(500);
 
-/// Seconds for which agents wait for a killed store.
+/// Seconds that agents wait for a killed store.
 const AWAITED: u64 = 60;
 
 /// Error about flags with impossible values or combinations.
@@ -172,7 +174,7 @@ pub(crate) fn run(arguments: &StoreArgs) -> ExitCode {
 /// Returns the exit status of the serving process to its keeper, and `None` to that process.
 fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatus>> {
     rdzv_agent::host::raise_open_files_limit();
-    // Signals are blocked before the address is known, so that none can come too early.
+    // Signals are blocked before the address is known, so that none can arrive too early.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ends.thread_block().context("handle signals")?;
     let mut options = ServerOptions {
@@ -213,7 +215,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
                 Service::Ended(ended) => return Ok(Some(ended)),
             }
         }
-        // The voter has threads, so the serving process makes it, after the fork.
+        // The voter has threads, so the serving process creates it, after the fork.
         let serves = voter.serve_with(&mut options, timeout, node_timeout, onlookers);
         serves.with_context(|| format!("be a voter at {}", voter.place()))?;
         linger = HAND_OVER;
@@ -239,7 +241,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         let own = own_endpoint(&options);
         options.extension = Some(native::restartable(note, origin, own, onlookers));
     }
-    // After the signals were blocked, so that this thread does not take them either.
+    // This thread starts after the signals were blocked, so that it does not receive them.
     start_lines();
     let ends = SignalFd::with_flags(&ends, SfdFlags::SFD_CLOEXEC).context("handle signals")?;
     if let Some(restart) = &restart {

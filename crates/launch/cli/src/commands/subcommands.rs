@@ -1,6 +1,6 @@
 //! The commands of `rdzv` that are not launchers.
 //!
-//! For a wrong line, they print one sentence.
+//! For an invalid command line, they print one sentence.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -31,7 +31,7 @@ use crate::trust::{self, TokenArgs};
     name = "rdzv",
     version,
     about = "The control plane of distributed training",
-    after_help = "A link to this program named `torchrun` behaves as `torchrun`, that is, as `rdzv run`.",
+    after_help = "A link named `torchrun` to this program behaves as `torchrun`.",
     arg_required_else_help = true,
     disable_help_subcommand = true
 )]
@@ -43,25 +43,25 @@ struct OwnArgs {
 /// One command of `rdzv`.
 #[derive(Debug, Subcommand)]
 enum OwnCommand {
-    /// Start and supervise the workers of this node (as torchrun does).
+    /// Start and supervise the workers of this node, like torchrun.
     Run(RunArgs),
-    /// Start workers as the older `python -m torch.distributed.launch` does.
+    /// Start workers like the older `python -m torch.distributed.launch`.
     LaunchCompat(LaunchArgs),
     /// Run a key/value store that PyTorch's TCPStore clients can use.
     Store(StoreArgs),
-    /// Make a job token, by which the processes of a job recognize one another.
+    /// Create a job token, which authenticates the processes of a job.
     Token(TokenArgs),
     Verdict(VerdictArgs),
     Check(CheckArgs),
     Demo(DemoArgs),
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
-    /// Show a page about a topic, such as exit-codes, or the help of a command.
+    /// Show a page about a topic, such as exit-codes, or a command's help.
     Help {
         /// Topic or command (default: list the topics)
         topic: Option<String>,
 
-        /// Print the table of the flags of `rdzv run` as JSON.
+        /// Print the flags of `rdzv run` as JSON.
         #[arg(long, conflicts_with = "topic")]
         json: bool,
     },

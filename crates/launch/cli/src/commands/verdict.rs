@@ -1,7 +1,7 @@
 //! `rdzv verdict`: computes the result of a job from the reports of its nodes.
 //!
-//! A scheduler takes the worst exit code of all nodes as that of the job. But a job that lost a
-//! node and continued may have succeeded. The reports of the remaining nodes show that.
+//! Schedulers use the worst exit code of all nodes as the job's exit code. But a job that lost a
+//! node and continued may have succeeded. The reports of the remaining nodes show whether it did.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use crate::terminal::{complain, show};
 
 /// Print the result of a job from the report files of its nodes.
 ///
-/// `rdzv run --report` writes these files. The command prints one sentence and ends with the exit
-/// code of the job. That code is 0 if the workers of any node succeeded, because workers succeed
-/// only together. Otherwise it is the code of the node with the first failure. A lost node has no
-/// file and needs none.
+/// `rdzv run --report` writes these files. The command prints one sentence and exits with the job's
+/// exit code. That code is 0 if the workers of any node succeeded, because workers succeed only
+/// together. Otherwise it is the code of the node with the first failure. A lost node has no file
+/// and needs none.
 #[derive(Debug, Args)]
 pub(super) struct VerdictArgs {
     /// Report files, such as `report-*.json`, or directories of them.

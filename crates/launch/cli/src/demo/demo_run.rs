@@ -40,7 +40,7 @@ pub(crate) struct DemoArgs {
         value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
 
-    /// Kill no worker: the result is the same to the last bit.
+    /// Kill no worker; the result is identical to the last bit.
     #[arg(long)]
     no_kill: bool,
 }
@@ -152,7 +152,7 @@ fn show_block(title: &str, sentences: &[String], form: Form) {
 
 fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // If the process has ended already, the timeline reports that SIGKILL was not the cause.
+        // If the process has already exited, the timeline reports that SIGKILL was not the cause.
         let _ = kill_process(pid, Signal::KILL);
     }
 }

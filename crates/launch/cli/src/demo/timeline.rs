@@ -1,7 +1,7 @@
 //! The state of the demo: it turns events and reports into lines of output.
 //!
-//! It also decides which worker to kill, and when. The result depends only on the inputs and their
-//! times. The verdict depends only on observed events.
+//! The timeline also decides which worker to kill, and when. The result depends only on the inputs
+//! and their times. The verdict depends only on observed events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,7 +77,7 @@ const KILL_AT: u32 = 47;
 /// Width of the chart of all losses, in columns.
 const COLUMNS: usize = 60;
 
-/// Interval of the steps that have a line.
+/// Number of steps between two printed lines.
 const SHOWN: u32 = 20;
 
 impl Timeline {

@@ -60,7 +60,7 @@ pub(crate) struct Called {
     pub(crate) own: Option<PathBuf>,
     /// `true` if scripts get `--local-rank=N`, as from the older launcher.
     pub(crate) local_rank_argument: bool,
-    /// `true` to refuse unknown `--rdzv-conf` options and signals, as `rdzv run`.
+    /// `true` to refuse unknown `--rdzv-conf` options and signals (`rdzv run`).
     ///
     /// `torchrun` only warns about them.
     pub(crate) is_strict: bool,
@@ -121,8 +121,8 @@ impl CommandArgs {
 impl CommandArgs {
     /// Returns the identity of the workers' program.
     ///
-    /// Agents without a common run id compare it to find out if they belong to one job. The text
-    /// of a script identifies it, because its path may differ between nodes.
+    /// Agents without a common run id compare their identities to find out if they belong to one
+    /// job. The identity of a script is its text, because its path may differ between nodes.
     pub(super) fn program(
         &self,
         training_script: &[OsString],

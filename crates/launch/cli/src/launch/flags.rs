@@ -37,13 +37,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value = "0", value_parser = number::int)]
     pub(crate) max_restarts: i64,
 
-    /// Seconds between two polls of the workers; checked, but not used.
+    /// Seconds between polls of the workers; checked, but not used.
     ///
     /// rdzv waits for exits instead of polling.
     #[arg(long, value_name = "SECONDS", default_value = "0.1", value_parser = number::float)]
     pub(super) monitor_interval: f64,
 
-    /// Start method of function workers; accepted, but without effect.
+    /// Start method of function workers; accepted without effect.
     #[arg(
         long,
         value_name = "METHOD",
@@ -71,7 +71,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) fixed: StaticArgs,
 
-    /// Plug-in for the destination of output; rdzv has only `default`.
+    /// Plug-in for output destinations; rdzv has only `default`.
     #[arg(long, value_name = "NAME")]
     pub(super) logs_specs: Option<String>,
 
@@ -103,7 +103,7 @@ pub(crate) struct RunArgs {
     /// Show equal lines of several workers once, as in `[default0-3,5]:text`
     ///
     /// This applies to lines that -t labels; without -t, all output is labelled (-t 3). Equal lines
-    /// that come within 100 ms become one line, whose label names all ranks. Other lines stay
+    /// that arrive within 100 ms become one line, whose label names all ranks. Other lines stay
     /// unchanged and in the order of their worker, but appear up to 100 ms later.
     #[arg(long)]
     pub(super) collapse: bool,
@@ -123,9 +123,9 @@ pub(crate) struct RunArgs {
     #[command(flatten, next_help_heading = "Watching a run")]
     pub(super) observe: ObserveArgs,
 
-    /// Print what would start, and the origin of every value; start nothing.
+    /// Print the plan and the origin of every value; start nothing.
     ///
-    /// `--explain=json` prints the same as JSON. A line that cannot run is refused as usual.
+    /// `--explain=json` prints the plan as JSON. An invalid command line is refused as usual.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -139,11 +139,11 @@ pub(crate) struct RunArgs {
 
     /// Cluster scheduler that configures the rendezvous if no flag does.
     ///
-    /// In a step of several nodes of a Slurm job, `srun rdzv run train.py` needs no other flags.
-    /// Nodes, endpoint, port and run id come from Slurm, and with GPUs also the number of workers;
+    /// In a Slurm step with several nodes, `srun rdzv run train.py` needs no other flags. Nodes,
+    /// endpoint, port and run id come from Slurm, and with GPUs also the number of workers;
     /// `--explain` shows each value. A step with several tasks on a node is refused. `auto` uses
     /// Slurm inside such a step; `slurm` refuses to run elsewhere; `none` uses no scheduler. The
-    /// link named torchrun never uses one. [env: RDZV_SCHEDULER]
+    /// link named torchrun never uses a scheduler. [env: RDZV_SCHEDULER]
     #[arg(
         long,
         value_name = "NAME",
@@ -153,12 +153,13 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) scheduler: String,
 
-    /// Number of spare nodes, out of those of --nnodes or of the Slurm step.
+    /// Number of spare nodes among the nodes of the job.
     ///
-    /// The job runs on the other nodes, and starts without waiting for the spare ones. Spare nodes
-    /// have no workers until another node is lost or withdraws. This needs a dynamic rendezvous,
-    /// and a fixed number of nodes instead of MIN:MAX. Under Slurm, use `srun --no-kill
-    /// --kill-on-bad-exit=0`; `rdzv verdict` prints the result of the job, see docs/slurm.md.
+    /// --nnodes or the Slurm step includes the spare nodes. The job runs on the other nodes, and
+    /// starts without waiting for the spare ones. Spare nodes have no workers until another node is
+    /// lost or withdraws. This needs a dynamic rendezvous, and a fixed number of nodes instead of
+    /// MIN:MAX. Under Slurm, use `srun --no-kill --kill-on-bad-exit=0`; `rdzv verdict` prints the
+    /// result of the job, see docs/slurm.md.
     #[arg(
         long,
         value_name = "K",
@@ -183,18 +184,18 @@ pub(crate) struct RunArgs {
     #[command(flatten, next_help_heading = "Preemption")]
     pub(crate) preemption: PreemptionArgs,
 
-    #[command(flatten, next_help_heading = "What is left of a run")]
+    #[command(flatten, next_help_heading = "Results of a run")]
     pub(crate) report: ReportArgs,
 
     /// Behave as torchrun: its log lines, errors, exit codes and failure report.
     ///
-    /// This is for programs that depend on them. Without this flag, `rdzv run` reports events in
-    /// plain sentences, and ends with the first failure and its cause. The link named torchrun
-    /// always behaves as torchrun. [env: RDZV_COMPAT_OUTPUT=1]
-    #[arg(long, help_heading = "What is left of a run")]
+    /// This flag is for programs that parse torchrun's output. Without it, `rdzv run` reports
+    /// events in plain sentences, and ends with the first failure and its cause. The link named
+    /// torchrun always behaves as torchrun. [env: RDZV_COMPAT_OUTPUT=1]
+    #[arg(long, help_heading = "Results of a run")]
     pub(crate) compat_output: bool,
 
-    #[command(flatten, next_help_heading = "The secret of the job")]
+    #[command(flatten, next_help_heading = "Job token and TLS")]
     pub(super) trust: TrustArgs,
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct HangArgs {
     /// Seconds without progress on this node that count as a hang (0 disables)
     ///
     /// rdzv observes progress from outside: processor time of a worker and its children, output,
-    /// data read. With several nodes, the timeout must be longer than one node may wait for
-    /// another.
+    /// and data read. With several nodes, the timeout must exceed the longest time that one node
+    /// may wait for another.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     hang_timeout: f64,
 
@@ -31,8 +31,8 @@ pub(crate) struct HangArgs {
     ///
     /// Workers write lines to the named pipe RDZV_HEARTBEAT. The first word of a line is the phase
     /// that the worker enters. The limit of that phase applies until the next line. A number
-    /// without a phase is the limit of all phases that are not named. But `init` (before the first
-    /// line) and `done` have no limit unless they are named.
+    /// without a phase is the limit of all phases that are not named. However, `init` (before the
+    /// first line) and `done` have no limit unless they are named.
     #[arg(long, value_name = "LIMITS")]
     heartbeat_timeout: Option<String>,
 

@@ -1,4 +1,4 @@
-//! The command that has to succeed before this node joins a round.
+//! The command that must succeed before this node joins a round.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ pub(crate) struct NodeCheckArgs {
     /// Command (for sh) that must exit with 0 before this node joins.
     ///
     /// The command runs before every round, also after a failure. A node leaves the job if its
-    /// check fails or exceeds --node-check-timeout. It reports the last line of the check and ends
-    /// with 77, and a spare node replaces it. `rdzv check --local` is such a command.
+    /// check fails or exceeds --node-check-timeout. The node then reports the check's last line of
+    /// output and exits with 77, and a spare node replaces it. `rdzv check --local` is such a
+    /// command.
     #[arg(long, value_name = "COMMAND")]
     node_check: Option<String>,
 
-    /// Seconds in which the command of --node-check must end.
+    /// Time limit of the --node-check command, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = number::float)]
     node_check_timeout: f64,
 }

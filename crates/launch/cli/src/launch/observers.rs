@@ -42,7 +42,7 @@ pub(crate) struct ObserveArgs {
     ///
     /// `/` is 200 while the agent's own threads make progress, and 503 otherwise. `/metrics` is for
     /// Prometheus. `/status` shows the worker group and the coordinator's group as JSON. A port
-    /// alone is on 127.0.0.1. Port 0 picks a free port, which LOGLEVEL=INFO logs.
+    /// without a host is served on 127.0.0.1. Port 0 selects a free port, which LOGLEVEL=INFO logs.
     /// TORCHELASTIC_HEALTH_CHECK_PORT serves only `/`, on all addresses.
     #[arg(long, value_name = "[HOST:]PORT")]
     status_addr: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct ObserveArgs {
     ///
     /// Sets TORCH_WORKER_SERVER_SOCKET to a separate path for each worker. Workers that use
     /// PyTorch's `worker_main` answer requests there. With --status-addr, HTTP requests to
-    /// `/workers/LOCAL_RANK/handler/NAME` reach them too.
+    /// `/workers/LOCAL_RANK/handler/NAME` reach these workers too.
     #[arg(long)]
     worker_server: bool,
 }
@@ -125,7 +125,8 @@ pub(crate) fn address(text: &str) -> Result<Endpoint, Refusal> {
             port,
         });
     }
-    // A text without a port takes the default. Two defaults show if the text has a port.
+    // A text without a port takes the default. Parsing with two defaults shows if the text has a
+    // port.
     let parsed = |default| Endpoint::parse(text, default).map_err(|_| bad());
     match (parsed(0)?, parsed(1)?) {
         (one, other) if one == other && !one.host.is_empty() => Ok(one),

@@ -21,27 +21,28 @@ pub(crate) struct PreemptionArgs {
     ///
     /// The signal reaches one agent, which notifies all agents of the job. Each agent writes the
     /// file that RDZV_PREEMPT names. It sends the signal once to each of its workers that has a
-    /// handler for it. No restart follows. All workers of a node may end within --preempt-grace,
-    /// with 0 or as the signal ends a process. Then the launcher ends with --preempt-exit-code.
-    /// Without this flag, SIGUSR1 and SIGUSR2 are passed on, and SIGTERM ends the run.
+    /// handler for it. No restart follows. If all workers of a node exit with 0, or because of the
+    /// signal or SIGTERM, the launcher exits with --preempt-exit-code. Without this flag, SIGUSR1
+    /// and SIGUSR2 are passed on, and SIGTERM ends the run.
     #[arg(long, value_name = "NAME")]
     preempt_signal: Option<String>,
 
     /// Seconds that workers have between the notice and SIGTERM.
     ///
-    /// The default is --shutdown-timeout, or 30. Workers have the shutdown timeout once more
-    /// between SIGTERM and SIGKILL.
+    /// The default is --shutdown-timeout, or 30. After SIGTERM, workers have the shutdown timeout
+    /// until SIGKILL.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     preempt_grace: Option<i64>,
 
-    /// Exit code of a launch whose workers ended in order after the notice.
+    /// Exit code of a launch whose workers exited in order after the notice.
     #[arg(long, value_name = "CODE", default_value = "75", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) preempt_exit_code: u8,
 
     /// Requeue the Slurm job after the notice (`scontrol requeue`)
     ///
-    /// The agent of task 0 does so when its workers have ended in order. This ends the rest of the
-    /// job immediately. A batch script can wait for all nodes instead: see docs/slurm.md.
+    /// The agent of task 0 requeues the job once its workers have exited in order. This ends the
+    /// rest of the job immediately. A batch script can wait for all nodes instead: see
+    /// docs/slurm.md.
     #[arg(long)]
     requeue_on_preempt: bool,
 }
@@ -142,7 +143,7 @@ pub(super) fn deadline(scheduled: Option<u64>, context: &mut Context<'_>) -> Opt
     }
 }
 
-/// Returns the name of the job for `scontrol`; in an array, that of its task.
+/// Returns the job's name for `scontrol`; in an array, that of the array task.
 fn job(environment: &Environment) -> Option<String> {
     let array = environment.filled("SLURM_ARRAY_JOB_ID");
     match (array, environment.filled("SLURM_ARRAY_TASK_ID")) {

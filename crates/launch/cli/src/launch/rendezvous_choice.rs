@@ -27,7 +27,7 @@ pub(super) const C10D_PORT: u16 = 29400;
 /// All backends; some may not be built in.
 const BACKENDS: [&str; 4] = ["static", "c10d", "etcd", "etcd-v2"];
 
-/// Seconds for which static rendezvous waits for the other nodes.
+/// Seconds that static rendezvous waits for the other nodes.
 const STATIC_TIMEOUT: i64 = 900;
 
 /// Flags for the rendezvous of the nodes.
@@ -45,9 +45,9 @@ pub(crate) struct RendezvousArgs {
     /// The default port is 29400 for c10d and 2379 for etcd. The agent on the endpoint's host hosts
     /// c10d, unless a store (such as `rdzv store`) already runs there. With three nodes or more,
     /// agents become voters automatically: c10d continues if any one machine is lost, or any two of
-    /// five. With a list of three or five, `a:29400,b,c`, the agents there are the voters.
-    /// RDZV_CONTACT_POINTS lists addresses of voters, separated by commas. A new node contacts them
-    /// too while the machine of the only endpoint is down.
+    /// five. With a list of three or five endpoints, such as `a:29400,b,c`, the agents there are
+    /// the voters. RDZV_CONTACT_POINTS lists addresses of voters, separated by commas. A new node
+    /// also contacts these voters, in case the machine of the only endpoint is down.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "")]
     rdzv_endpoint: String,
 
@@ -78,15 +78,15 @@ pub(crate) struct RendezvousArgs {
     ///                             its addresses decide
     ///   store_type=tcp            `tcp` or `file`
     ///   read_timeout=60           limit for a connection to the store
-    ///   coordinator_timeout=60    wait for a coordinator that has ended
-    ///   voters                    most voters: 1, 3 or 5; by default, as many as the
+    ///   coordinator_timeout=60    wait for a coordinator that has exited
+    ///   voters                    maximum voters: 1, 3 or 5; by default, as many as the
     ///                             endpoint lists, or up to 5 agents
-    ///   node_timeout=3            limit for the silence of a machine
+    ///   node_timeout=3            silence after which a machine is lost
     ///   fence=auto                `auto`: with three voters, a node that is cut off
     ///                             suspends its workers; or `off`
     ///   fence_kill=60             kill suspended workers after this time
     ///   recover=false             `true` confirms that the previous host and all
-    ///                             missing agents have ended
+    ///                             missing agents have exited
     /// etcd:
     ///   protocol=http             `http` or `https`
     ///   cert, key, cacert         files for `https`
@@ -119,7 +119,7 @@ pub(crate) struct StaticArgs {
     #[arg(long, value_name = "PORT", value_parser = number::int)]
     master_port: Option<i64>,
 
-    /// Address of this node that others should use.
+    /// Address at which other nodes reach this node.
     #[arg(long, value_name = "HOST")]
     local_addr: Option<String>,
 }

@@ -42,8 +42,8 @@ pub(crate) struct Launch {
 
 /// Resolves a command line.
 ///
-/// Values are checked in the order of `torchrun`. So for a line with several mistakes, both report
-/// the same one.
+/// Values are checked in the order of `torchrun`. For a line with several mistakes, both programs
+/// therefore report the same one.
 pub(crate) fn resolve(
     args: &RunArgs,
     called: &Called,

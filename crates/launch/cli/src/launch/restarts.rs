@@ -28,7 +28,7 @@ pub(crate) struct RestartArgs {
     #[arg(long, value_name = "CODES", allow_hyphen_values = true)]
     final_exit_codes: Option<String>,
 
-    /// Seconds between the end of the workers and the next rendezvous.
+    /// Seconds between the workers' exit and the next rendezvous.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     settle_delay: f64,
 
@@ -49,7 +49,7 @@ const AGENT_RESTARTS: u32 = 3;
 /// Flags for the end of a run by a signal.
 #[derive(Debug, Clone, Args, PartialEq)]
 pub(crate) struct StopArgs {
-    /// Signals that end the run in order and are passed on to the workers.
+    /// Signals that stop the run and are passed on to the workers.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -59,9 +59,9 @@ pub(crate) struct StopArgs {
 
     /// Seconds that workers have between the closing signal and SIGKILL.
     ///
-    /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. It is less in a step of Slurm whose
-    /// KillWait is not longer than 30. Unlike in torchrun, the timeout applies on every path:
-    /// signals, restarts and failures of a sibling.
+    /// The default is TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30. In a Slurm step with a short KillWait,
+    /// it is less, so that it ends before Slurm's SIGKILL. Unlike in torchrun, the timeout applies
+    /// on every path: signals, restarts and failures of a sibling.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
     shutdown_timeout: Option<i64>,
 }

@@ -16,8 +16,8 @@ pub(crate) struct ReportArgs {
     /// Write the verdict on the run to this file, as JSON.
     ///
     /// The verdict names the first failure of the job: node, rank, cause, traceback and the last
-    /// lines of stderr. It also lists the failures that followed. rdzv writes the file at every
-    /// end of the run, in one step, so a reader always finds a complete file. The keys are in
+    /// lines of stderr. It also lists the failures that followed. rdzv writes the file atomically
+    /// at every end of the run, so a reader always finds a complete file. The keys are in
     /// docs/report.md. A path that ends in a slash, or is a directory, gets one file for each node,
     /// named after its host. The directory is created if necessary; `rdzv verdict DIRECTORY` reads
     /// all files in it.
@@ -35,9 +35,10 @@ pub(crate) struct ReportArgs {
 
     /// Let workers write directly to rdzv's own stderr.
     ///
-    /// Workers whose stderr is neither redirected nor teed share that of rdzv. Unless it is a
-    /// terminal, they write to it through a pipe, unchanged. Through the pipe, rdzv gets the last
-    /// lines of a failed worker for the verdict. With this flag, the verdict has no such lines.
+    /// Workers whose stderr is neither redirected nor teed share rdzv's stderr. Unless that is a
+    /// terminal, they write to it through a pipe, which does not change the output. From the pipe,
+    /// rdzv reads the last lines of a failed worker for the verdict. With this flag, the verdict
+    /// has no such lines.
     #[arg(long)]
     pub(crate) bare_stderr: bool,
 }

@@ -16,8 +16,8 @@ pub(crate) struct TerminalArgs {
     /// each progress bar, and one for the state of the run. `plain` shows only lines with labels.
     /// `auto` is live, or plain on a dumb terminal (TERM=dumb). With `auto`, workers write to the
     /// console themselves in three cases: stdout and stderr are not both the terminal, this node
-    /// has the only worker of the job, or rdzv behaves as torchrun. NO_COLOR=1 turns the colours of
-    /// rdzv off.
+    /// has the only worker of the job, or rdzv behaves as torchrun. NO_COLOR=1 turns off rdzv's
+    /// colours.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "live", "plain"])]
     ui: String,
 
@@ -32,7 +32,7 @@ pub(crate) struct TerminalArgs {
 impl TerminalArgs {
     /// Starts the view, if the flags and the terminal allow one.
     ///
-    /// Otherwise, it may set in the plan that stderr passes through a pseudo-terminal of rdzv.
+    /// Otherwise, the method may change the plan, so that stderr passes through a pseudo-terminal.
     /// `is_ours` is `true` if this program prints in rdzv's style, not in torchrun's.
     pub(crate) fn view(
         &self,

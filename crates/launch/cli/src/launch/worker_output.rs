@@ -34,7 +34,7 @@ pub(crate) struct OutputArgs {
     #[arg(short, long, value_name = "STREAMS", default_value = "0")]
     redirects: String,
 
-    /// Streams that go to files and, prefixed, to the console; written as for -r.
+    /// Streams that go to files and, prefixed, to the console; format as for -r.
     #[arg(short, long, value_name = "STREAMS", default_value = "0")]
     pub(crate) tee: String,
 
@@ -47,8 +47,8 @@ pub(crate) struct OutputArgs {
 
     /// Local ranks whose output may reach the console: 0,2,3 (default: all)
     ///
-    /// Output of other ranks is in their files, if they have any. Otherwise rdzv keeps its end
-    /// (64 KiB of each stream), and shows it if the worker fails.
+    /// Output of other ranks is in their files, if they have any. Otherwise rdzv keeps the last 64
+    /// KiB of each stream, and shows them if the worker fails.
     #[arg(long, value_name = "RANKS", default_value = "")]
     local_ranks_filter: String,
 

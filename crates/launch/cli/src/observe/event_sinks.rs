@@ -118,7 +118,7 @@ pub(crate) fn open(
     })
 }
 
-/// Makes the private directory for the file with the notice of preemption.
+/// Creates the private directory for the file with the notice of preemption.
 ///
 /// Workers get the path of the file in a variable.
 fn notice_directory(plan: &mut AgentConfig) -> io::Result<Option<TempDir>> {
@@ -190,7 +190,7 @@ const NAME: usize = 1 + PREFIX.len() + 6;
 
 const PREFIX: &str = "rdzv-";
 
-/// Makes a private directory, for this user only.
+/// Creates a private directory, for this user only.
 ///
 /// It is in `temporary` if the paths of sockets fit there, and in `/tmp` otherwise. The directory
 /// is removed when the returned value is dropped.

@@ -121,7 +121,7 @@ impl Document {
         Self::new((run_id, None), "error", exit, Some(error), &[])
     }
 
-    /// Returns the report of a launch whose agent was killed; `text` says how.
+    /// Returns the report of a launch whose agent was killed as `text` states.
     pub(crate) fn of_lost_agent(
         run_id: Option<&str>,
         title: &str,

@@ -44,7 +44,7 @@ fn kill_wait(configuration: &str) -> u64 {
 
 /// Returns the shutdown timeout that fits into `kill_wait` seconds.
 ///
-/// A tenth of the time, but at least one second, remains for the end of the agent and its report.
+/// A tenth of the time, but at least one second, remains for the agent's report and exit.
 fn grace_within(kill_wait: u64) -> Option<Duration> {
     let kept = u64::max(kill_wait / 10, 1);
     let grace = kill_wait.saturating_sub(kept);

@@ -1,7 +1,7 @@
 //! Settings from a cluster scheduler: `srun rdzv run train.py` needs no flags.
 //!
-//! rdzv reads them only inside a step of a Slurm job, with one task on each node. A flag or a
-//! `PET_*` variable overrides a setting. If one of them configures the rendezvous, rdzv takes no
+//! rdzv reads the settings only inside a step of a Slurm job, with one task on each node. A flag or
+//! a `PET_*` variable overrides a setting. If one of them configures the rendezvous, rdzv takes no
 //! rendezvous settings from Slurm. In a batch script, an `salloc` shell or a worker, rdzv takes no
 //! settings at all.
 
@@ -69,7 +69,7 @@ pub(crate) struct Scheduled {
 pub(crate) struct StepPlace {
     /// Name of the node.
     pub(crate) node: String,
-    /// Number of the node's task.
+    /// Index of the node's task.
     pub(crate) task: usize,
     /// Names of all nodes of the step.
     pub(crate) names: Vec<String>,
@@ -324,7 +324,8 @@ impl Step {
 
     /// Returns the nodes that can host the coordinator.
     ///
-    /// They are three if there are spare nodes: then the job continues if the first node is lost.
+    /// With spare nodes, three nodes can host it, so the job continues after the loss of the first
+    /// node.
     /// A group of voters waits at its start until all voters run. A node whose check fails never
     /// runs, so with `--node-check` there is only one voter, unless `voters` requests more.
     fn voters(&self, given: impl Fn(&str) -> Option<String>) -> &[String] {

@@ -45,7 +45,7 @@ fn the_page_has_each_accident_under_both_launchers() {
         let (_, section) = page.split_once(&format!("\n## {}\n", scene.name)).unwrap();
         let section = section.split("\n## ").next().unwrap();
         assert!(section.contains("`torchrun`"), "{}", scene.name);
-        // The terminal wraps texts, so the comparison ignores blanks.
+        // The terminal wraps lines, so the comparison ignores blanks.
         let joined = |text: &str| text.split_whitespace().collect::<String>();
         let (section, cause) = (joined(section), joined(scene.cause));
         assert!(section.contains(&cause), "{}: {cause}", scene.name);

@@ -1,4 +1,4 @@
-//! Check that block and `--report` name the first failure (INV-G3, INV-A10).
+//! Checks that block and report name the first failure (INV-G3, INV-A10).
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::checks::{exhausted, generations, own_failures};
 use crate::plan::Plan;
 use crate::record::{Life, Node, Record};
 
-/// Maximum distance of two exits on one node whose order is uncertain.
+/// Maximum time between two exits on one node whose order is uncertain.
 const TIE: Duration = Duration::from_millis(3);
 /// Same limit for two nodes, whose agents read different clocks, possibly late.
 const TIE_BETWEEN_NODES: Duration = Duration::from_millis(150);
@@ -89,7 +89,7 @@ fn first_failures(
     let mut expected = Vec::new();
     for any in 0..record.nodes.len() {
         // Without a dynamic rendezvous, each node has separate failures, and the report may name
-        // those of another node. A node with restarts left did not end by its failures.
+        // the failures of another node. A node with restarts left did not end by its failures.
         if !exhausted(plan, record, lives, any) {
             continue;
         }
@@ -116,7 +116,7 @@ fn first_failures(
                         TIE_BETWEEN_NODES
                     }
             };
-            // The report may name the node that could still restart, or the one that could not.
+            // The report may name the node that could still restart, or the node that could not.
             if tie(first) || first_here.is_some_and(|first| first.node == life.node && tie(first)) {
                 expected.push((life.process.rank, own_failures(plan, record, life)));
             }

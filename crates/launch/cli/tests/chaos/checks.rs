@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::plan::{Act, End, Plan};
 use crate::record::{Life, Record};
 
-/// Maximum duration of an exit that nothing can change any more.
+/// Maximum duration of an exit that can no longer be prevented.
 const EXITING: Duration = Duration::from_millis(100);
 
 /// Returns a sentence for each violation.
@@ -39,9 +39,9 @@ fn generation(life: &Life) -> (u32, u32) {
     (life.process.attempt, life.process.round)
 }
 
-/// Returns exit codes or negative signals of a worker's possible own failures.
+/// Returns exit codes or negative signals that a worker's own failure can have.
 ///
-/// The reason of an own failure is the plan of the worker or a fault, but not its agent.
+/// A worker's own failure comes from its plan or a fault, but not from its agent.
 pub(crate) fn own_failures(plan: &Plan, record: &Record, life: &Life) -> Vec<i64> {
     let by_itself = act(plan, life).and_then(|act| act.end.failure());
     let mut reasons: Vec<i64> = by_itself.into_iter().collect();
@@ -63,7 +63,8 @@ fn must_fail(plan: &Plan, record: &Record, life: &Life) -> bool {
     if act.is_some_and(|act| act.end != End::Success) {
         return true;
     }
-    // A worker may ignore other signals. Even these come too late if it is already exiting.
+    // A worker may ignore other signals. Even these signals arrive too late if the worker is
+    // already exiting.
     let deadly = [Signal::KILL, Signal::ABORT];
     let pause = Duration::from_millis(act.map_or(0, |act| act.pause.into()));
     record.fired.iter().any(|fired| {

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::plan::{Act, After, End, Fault, Plan, Rendezvous, What};
 
-/// Returns the plan of a seed, which is always the same.
+/// Returns the plan of a seed, always the same plan.
 pub(crate) fn plan(seed: u64) -> Plan {
     // Without the factor, the plans of neighbouring seeds would begin with the same values.
     let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -67,7 +67,7 @@ fn acts(rng: &mut Rng, generation: u32, world: u32, acts: &mut Vec<Act>) {
             _ => (0, End::Hang),
         };
         let before = before(rng);
-        // A worker that ignores a signal does not end by it.
+        // A signal does not end a worker that ignores the signal.
         let ignored = before.iter().any(|step| step.starts_with("ignore:"));
         let end = match end {
             End::Signal(15) if ignored => End::Signal(9),
@@ -96,7 +96,7 @@ fn failure(rng: &mut Rng) -> End {
 
 fn before(rng: &mut Rng) -> Vec<String> {
     let mut steps: Vec<&str> = Vec::new();
-    // The children of a dead worker get no message, so rdzv must find and end each of them.
+    // The children of a dead worker get no message, so rdzv must find and kill each child.
     let relatives = [
         "child:hello:SOCKET:child;hang",
         "child-in-session:hello:SOCKET:child;hang",

@@ -56,7 +56,7 @@ fn a_console_that_nobody_reads_does_not_keep_a_signal_from_ending_the_run() {
     ends_soon_after_a_signal(End::Hang);
 }
 
-// If the signal comes while a failed group is being stopped, the failure remains the cause.
+// If the signal arrives while a failed group is being stopped, the failure remains the cause.
 #[test]
 fn nor_does_it_if_the_run_had_failed_already() {
     ends_soon_after_a_signal(End::Code(3));
@@ -81,7 +81,7 @@ fn ends_soon_after_a_signal(end_of_worker: End) {
         stalled_console: true,
         acts: vec![
             act(0, "flood:1000000", 600, end_of_worker),
-            // This worker delays the stop of the group until the signal comes.
+            // This worker delays the stop of the group until the signal arrives.
             act(1, "ignore:2,15", 0, End::Hang),
         ],
         faults: Vec::new(),

@@ -17,7 +17,7 @@ use crate::proxy::Proxy;
 use crate::record::{Fired, Node, Record};
 use crate::store_process::Store;
 
-/// Maximum wait of a fault for all workers, because some may never begin.
+/// Time limit of a fault's wait for all workers, because some may never begin.
 const ALL_BEGAN_WITHIN: Duration = Duration::from_millis(1500);
 /// Maximum duration of a run after its end signal, beyond the shutdown timeout.
 const SLACK: Duration = Duration::from_secs(20);
@@ -55,7 +55,7 @@ struct Launcher {
     ended: Option<Node>,
 }
 
-/// Runs a plan to its end, and leaves no process behind.
+/// Runs a plan to completion, and leaves no process behind.
 pub(crate) fn run(plan: &Plan) -> Record {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s");
@@ -69,7 +69,7 @@ pub(crate) fn run(plan: &Plan) -> Record {
             .collect(),
         None => Vec::new(),
     };
-    // A kill of wrong processes hits this one.
+    // A kill of wrong processes would hit this process.
     let mut bystander = Process::start(Command::new(fixture_worker()).arg("hang"));
     let began = Instant::now();
     let mut job = Job {
@@ -212,7 +212,7 @@ impl Job<'_> {
         }
     }
 
-    /// Waits for events and runs due actions until all launchers have ended.
+    /// Waits for events and runs due actions until all launchers have exited.
     fn go_on(&mut self, began: Instant) {
         let world = self.plan.nodes.iter().sum::<u32>() as usize;
         let mut gave_up = false;

@@ -17,8 +17,8 @@
 //!
 //! `CHAOS_RUNS=500 cargo test -p rdzv --test chaos` runs 500 seeds. `CHAOS_SEED=N` runs one seed
 //! and prints everything about it. `CHAOS_FIRST=N` sets the first seed, and `CHAOS_PARALLEL=N` the
-//! number of runs at a time. The same seed gives the same plan, but the kernel's timing differs.
-//! So a rare failure may need several tries.
+//! number of parallel runs. The same seed always yields the same plan, but the kernel's timing
+//! differs. Therefore a rare failure may need several tries.
 
 // This crate contains only tests, but the lint's exception applies only to `#[test]` functions.
 #![allow(clippy::unwrap_used)]
@@ -43,7 +43,9 @@ use std::time::Instant;
 
 /// Number of runs in the everyday test, about half a minute on two cores.
 const RUNS: u64 = 36;
-/// Number of parallel runs; they mostly wait, so it may exceed the processors.
+/// Number of parallel runs.
+///
+/// Runs mostly wait, so there may be more runs than processors.
 const PARALLEL: u64 = 4;
 
 #[test]
@@ -85,9 +87,9 @@ fn whatever_breaks_nothing_is_left_nothing_hangs_and_the_first_cause_is_reported
     );
 }
 
-/// Runs a seed, and returns its violations.
+/// Runs a seed's plan, and returns the violations.
 ///
-/// For a violation, it prints the plan and the record.
+/// If there are violations, it prints the plan and the record.
 fn one(seed: u64, always_print: bool) -> Vec<String> {
     let plan = draw::plan(seed);
     let record = job::run(&plan);

@@ -1,10 +1,10 @@
 //! Observer of the starts and exits of processes, in the kernel's order.
 //!
-//! A worker connects to a socket and continues after the observer's answer. By then, the epoll set
-//! of the observer contains a descriptor of the worker. The ready list of epoll keeps the order of
-//! the exits, even if the observer reads it late. So the order is exact, and times are only ever
-//! too late. The kernel identifies a process (credentials of the socket, marker in `/proc`), and
-//! the environment of the process contains its ranks.
+//! A worker connects to a socket and continues after the observer's answer. Before the answer, the
+//! observer adds a descriptor of the worker to its epoll set. The ready list of epoll retains the
+//! order of the exits, even if the observer reads the list late. Therefore the order is exact, but
+//! times may be late. The kernel identifies a process (credentials of the socket, marker in
+//! `/proc`), and the environment of the process contains its ranks.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write, pipe};
@@ -81,7 +81,7 @@ impl Observer {
         self.seen.recv_timeout(left).ok()
     }
 
-    /// Ends the observer, and returns all remaining observations.
+    /// Stops the observer, and returns all remaining observations.
     pub(crate) fn finish(self) -> Vec<Seen> {
         drop(self.wake);
         self.thread.join().unwrap();
@@ -149,7 +149,7 @@ fn watch(
     }
 }
 
-/// Identifies the process on a connection; `None` if it has already ended.
+/// Identifies the process on a connection; `None` if it has already exited.
 fn heard(stream: &UnixStream) -> Option<(Process, OwnedFd)> {
     let pid = socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
     let descriptor = open(pid)?;

@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) stalled_console: bool,
     pub(crate) acts: Vec<Act>,
     pub(crate) faults: Vec<Fault>,
-    /// Time from the start until everything that still runs gets SIGTERM.
+    /// Time from the start until everything that still runs receives SIGTERM.
     pub(crate) end: Duration,
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct Act {
     /// Restart count; with a dynamic rendezvous, the round.
     pub(crate) generation: u32,
     pub(crate) rank: u32,
-    /// Steps before the end, without those of every worker.
+    /// Steps before the worker's end, in addition to those of every worker.
     pub(crate) before: Vec<String>,
-    /// Pause before the end in milliseconds.
+    /// Pause before the worker's end, in milliseconds.
     pub(crate) pause: u32,
     pub(crate) end: End,
 }
 
-/// End of a worker without a fault.
+/// Planned end of a worker that no fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Success,
@@ -129,7 +129,7 @@ pub(crate) enum What {
     Node {
         node: usize,
     },
-    /// SIGSTOP, and SIGCONT after the time.
+    /// SIGSTOP, and SIGCONT after the specified time.
     PauseWorker {
         pick: u32,
         millis: u32,
@@ -142,11 +142,11 @@ pub(crate) enum What {
         node: usize,
         millis: u32,
     },
-    /// All connections to the store end, but new ones are possible.
+    /// All connections to the store are closed; new ones are possible.
     Cut {
         node: usize,
     },
-    /// The link passes no bytes for the time.
+    /// The link passes no bytes for the specified time.
     Stall {
         node: usize,
         millis: u32,

@@ -44,7 +44,7 @@ impl Proxy {
         Self { address, link }
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub(crate) fn cut(&self) {
         self.link.cut();
     }
@@ -61,7 +61,7 @@ impl Drop for Proxy {
         self.link.state.lock().unwrap().ended = true;
         self.stall(false);
         self.cut();
-        // The connection wakes the accepting thread, which then ends.
+        // The connection wakes the accepting thread, which then exits.
         let _ = TcpStream::connect(self.address);
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Life {
 }
 
 impl Record {
-    /// Returns all workers in the order in which they began.
+    /// Returns all workers in the order in which they started.
     pub(crate) fn workers(&self) -> Vec<Life> {
         let mut lives: Vec<Life> = Vec::new();
         for (position, seen) in self.seen.iter().enumerate() {
@@ -153,7 +153,7 @@ impl fmt::Display for Record {
         for (index, node) in self.nodes.iter().enumerate() {
             let ended = self.millis(node.ended);
             writeln!(f, "---- node {index} ({}) after {ended} ms", node.status)?;
-            // The lines of a flood are left out.
+            // The output omits the lines of a flood.
             for line in node
                 .stderr
                 .lines()

@@ -222,7 +222,7 @@ fn topics_commands_and_their_typos_have_help() {
     for (line, text) in [
         (&["help"][..], "\n  exit-codes "),
         (&["help", "exit-codes"], "# Exit codes\n"),
-        (&["help", "run"], "\nHow the nodes meet:\n"),
+        (&["help", "run"], "\nRendezvous of the nodes:\n"),
         (&["help", "store"], "--max-keys"),
     ] {
         rdzv(line).expect(0).assert_stdout(text);
@@ -248,7 +248,7 @@ fn manual_pages_have_every_flag() {
         assert!(run.contains(&escaped), "{name}");
     }
     assert!(
-        run.contains(".SH \"HOW THE NODES MEET\"") || run.contains("How the nodes meet"),
+        run.contains(".SH \"RENDEZVOUS OF THE NODES\"") || run.contains("Rendezvous of the nodes"),
         "{run}"
     );
 }

@@ -14,7 +14,7 @@ fn a_line_without_an_end_is_shown_while_the_worker_waits() {
         .pipe("other")
         .start();
     running.stderr.await_text("[default0]:name? ", 1);
-    // The other worker writes after the open question. The two texts must not join.
+    // The other worker writes after the open question. The two texts must stay on separate lines.
     running.write("other", "x\n");
     running
         .stderr

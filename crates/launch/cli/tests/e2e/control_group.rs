@@ -1,7 +1,8 @@
 //! Tests of workers in real control groups.
 //!
-//! They need a writable unified hierarchy (v2). Root has one on most machines, as do containers and
-//! sessions with delegation. On other machines, these tests report that they tested nothing.
+//! The tests need a writable unified hierarchy (v2). Root has one on most machines, as do
+//! containers and sessions with delegation. On other machines, these tests report that they tested
+//! nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,7 @@ impl Drop for Group {
 
 /// Script that prints its control group and leaves three processes behind.
 ///
-/// They are a child, a child in a separate session, and a doubly forked process.
+/// The three processes are a child, a child in a separate session, and a doubly forked process.
 const FAMILY: &str = "grep ^0:: /proc/self/cgroup
     sleep 1000 & setsid sleep 1000 & (setsid sh -c 'echo up >&2; exec sleep 1000' &)";
 

@@ -1,7 +1,7 @@
 //! Tests of signals at every moment of the start of a launch.
 //!
-//! They come before the launcher handles signals, between keeper and agent, and during the start of
-//! the workers.
+//! The signals arrive before the launcher handles signals, between keeper and agent, and during the
+//! start of the workers.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ const STEP: Duration = Duration::from_micros(700);
 
 /// Number of moments.
 ///
-/// On a fast machine, they reach beyond the start of the workers, and on a slow one into it.
+/// On a fast machine, the moments extend past the start of the workers. On a slow machine, they end
+/// during the start.
 const MOMENTS: u32 = 60;
 
 fn start() -> Running {

@@ -46,8 +46,8 @@ struct Block {
 }
 
 impl Blocks {
-    /// Takes a line, and emits complete text.
-    /// That is one line, or several with `\n` between them.
+    /// Adds a line, and emits complete text.
+    /// The text is one line, or several lines with `\n` between them.
     pub fn push(&mut self, line: &[u8], now: Mono, emit: &mut dyn FnMut(&[u8])) {
         let Some(block) = &mut self.open else {
             match FIRST_LINE.find(line) {
@@ -82,7 +82,7 @@ impl Blocks {
         Some(block.last + if block.is_whole { PAUSE } else { LONG_PAUSE })
     }
 
-    /// Emits a block whose pause is over.
+    /// Emits a block whose pause has ended.
     pub fn pass(&mut self, now: Mono, emit: &mut dyn FnMut(&[u8])) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
             self.finish(emit);

@@ -14,7 +14,7 @@ const COLORS: [AnsiColor; 6] = [
     AnsiColor::BrightCyan,
 ];
 
-/// The text before each line of a worker, or of several that wrote the same.
+/// Text before each line of a worker, or of workers that wrote the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     text: String,
@@ -24,7 +24,7 @@ pub struct Label {
 impl Label {
     /// Creates a label with `text` and a space.
     /// With `colours`, the label has the colour of its rank, or is bold for several ranks (`None`).
-    /// Without, it is plain.
+    /// Without `colours`, the label is plain.
     pub fn new(text: &str, rank: Option<u32>, colours: bool) -> Self {
         let style = match rank {
             _ if !colours => Style::new(),

@@ -58,7 +58,7 @@ struct Tracked {
 }
 
 impl Screen {
-    /// Takes bytes, and emits the lines that they finish.
+    /// Adds bytes, and emits the lines that they finish.
     /// Lines are clean text without line ends, colours included.
     pub fn take(&mut self, mut bytes: &[u8], emit: &mut dyn FnMut(&[u8])) {
         while !bytes.is_empty() {
@@ -106,7 +106,7 @@ impl Screen {
         self.state = State::default();
     }
 
-    /// Returns the unfinished row to show, and whether it is one that is redrawn.
+    /// Returns the unfinished row to show, and `true` if it is redrawn.
     pub fn row(&self) -> Option<(&Row, bool)> {
         let state = &self.state;
         let mut seen = state.rows.iter().filter(|tracked| !tracked.row.is_blank());
@@ -134,7 +134,7 @@ fn is_simple(line: &[u8]) -> bool {
 }
 
 impl State {
-    /// `true` if the next line begins with nothing before it.
+    /// `true` if no text, style or hidden cursor affects the next line.
     fn is_plain(&self) -> bool {
         self.column == 0
             && !self.is_hidden

@@ -31,7 +31,7 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Awaited {
     /// A sentence whose parts are separated by `; `.
-    /// Parts about the time that is left end with ` left`.
+    /// Parts about the remaining time end with ` left`.
     pub text: String,
     /// End of the wait.
     pub until: Option<Mono>,
@@ -39,9 +39,9 @@ pub struct Awaited {
 
 impl Awaited {
     /// Returns the parts of a row, most important first.
-    /// One part is the time that is left now.
+    /// One part is the remaining time.
     fn parts(&self, now: Mono) -> Vec<Part> {
-        // The text has the time that was left when it was written, which is out of date.
+        // The text contains the remaining time at the time of writing, which is out of date.
         let is_time = |part: &&str| self.until.is_some() && part.ends_with(" left");
         let mut parts = sentence(self.text.split("; ").filter(|part| !is_time(part)));
         if let Some(until) = self.until {
@@ -67,20 +67,20 @@ pub enum Phase {
         signal: i32,
         /// Number of requests until now.
         requests: u32,
-        /// Ranks that have not ended.
+        /// Ranks of the workers that are still running.
         left: Vec<u32>,
         /// Time of SIGKILL.
         until: Mono,
     },
-    /// Workers that still run are ended before the next attempt.
+    /// The agent stops the remaining workers before the next attempt.
     Restarting,
-    /// The workers have ended.
+    /// The workers have exited.
     Finishing,
 }
 
 impl Status {
     /// Returns the row in at most `width` columns.
-    /// Names of nodes and advice are left out before times.
+    /// To fit, the row omits node names and advice before times.
     pub fn row(&self, now: Mono, width: usize) -> String {
         let mut parts = Vec::new();
         let mut phase = |text: &str| parts.push(Part::kept(text.to_owned()));
@@ -151,7 +151,7 @@ impl Status {
         };
         let left = until.map_or(Duration::ZERO, |until| until.since(now));
         let second = Duration::from_secs(1);
-        // The time that is left is cut to whole seconds.
+        // The remaining time is cut to whole seconds.
         let countdown = (!left.is_zero()).then(|| {
             let within = Duration::from_nanos(u64::from(left.subsec_nanos()) + 1);
             now + within.min(second)

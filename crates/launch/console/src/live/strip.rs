@@ -3,7 +3,7 @@
 use vte::{Parser, Perform};
 
 /// Returns the characters of some output, including `\n`, `\r` and tabs.
-/// A pattern is searched in this text.
+/// Callers search this text for patterns.
 pub fn strip(bytes: &[u8]) -> String {
     let mut text = Text(String::with_capacity(bytes.len()));
     Parser::new().advance(&mut text, bytes);

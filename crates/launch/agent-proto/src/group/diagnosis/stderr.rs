@@ -1,14 +1,14 @@
-//! Causes in the last lines of a worker's stderr.
+//! Finds causes in the last lines of a worker's stderr.
 
 use super::exception;
 use crate::group::cause::{Cause, one_line};
 use crate::group::exit::Exit;
 
-/// Returns the cause that a worker reported before it ended, if it did.
+/// Returns the cause that a worker reported on stderr, if it did.
 ///
-/// The last recognised line counts, with one exception. The last line of a Python traceback
-/// (`Class: text`) is searched from the traceback's head on, because exit handlers and threads may
-/// print more lines after it.
+/// The exception (`Class: text`) of the last Python traceback takes precedence, because exit
+/// handlers and threads may print more lines after it. Without a traceback, the last recognised
+/// line counts.
 pub(super) fn last_words(lines: &[String], exit: Exit) -> Option<Cause> {
     if let Some((_, last)) = traceback(lines) {
         return Some(exception(unprefixed(&lines[last]).trim()));
@@ -21,10 +21,10 @@ pub(super) fn last_words(lines: &[String], exit: Exit) -> Option<Cause> {
 }
 
 /// Finds the last Python traceback.
-/// Returns the indexes of its first line and of the line with the exception. The latter is the
-/// first line after the head that is not indented and names a class.
+/// Returns the indexes of its first line and of the exception's line. The exception's line is the
+/// first line after the head that is not indented and begins with a class name.
 pub(super) fn traceback(lines: &[String]) -> Option<(usize, usize)> {
-    // A line with a bar belongs to one exception of a group, whose own traceback is further up.
+    // A line with a bar belongs to one exception of a group. The group's traceback is further up.
     let head = lines.iter().rposition(|line| {
         let line = line.trim();
         line.ends_with("Traceback (most recent call last):") && !line.starts_with('|')
@@ -36,8 +36,8 @@ pub(super) fn traceback(lines: &[String]) -> Option<(usize, usize)> {
     Some((head, head + 1 + last))
 }
 
-/// Returns a line without the prefix that all lines of a traceback have.
-/// PyTorch adds such a prefix (`[rank0]: `), and Python does for a group of exceptions.
+/// Returns a line without the prefix that each line of its traceback has.
+/// PyTorch adds such a prefix (`[rank0]: `), and so does Python for a group of exceptions.
 fn unprefixed(line: &str) -> &str {
     let after_rank = line
         .strip_prefix("[rank")
@@ -78,8 +78,8 @@ fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
             text: one_line(line),
         });
     }
-    // Rust: since 1.73 the message is on the line after the source location, before on the same
-    // line.
+    // Rust: since 1.73 the message is on the line after the source location. Earlier versions print
+    // both on one line.
     if line.starts_with("thread '") && line.contains(" panicked at ") {
         let message = next
             .filter(|_| line.ends_with(':'))
@@ -98,7 +98,7 @@ fn recognised(line: &str, next: Option<&String>, exit: Exit) -> Option<Cause> {
     fatal.then(|| Cause::exception(line))
 }
 
-/// Beginnings of lines with which programs and libraries report a fatal error.
+/// Line prefixes with which programs and libraries report a fatal error.
 const FATAL: &[&str] = &[
     "Fatal Python error:",
     "malloc(): ",

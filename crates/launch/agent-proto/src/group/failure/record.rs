@@ -1,4 +1,4 @@
-//! The JSON of a failure; its keys, their order and their forms are published.
+//! JSON form of a failure. Its keys, their order and formats are public.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub(super) struct Record {
     rank: Option<u32>,
     local_rank: Option<u32>,
     pid: Option<u32>,
-    /// Exit code; a negative number is minus the signal that ended the worker.
+    /// Exit code; a negative number is minus the signal that killed the worker.
     exit_code: Option<i32>,
     /// Time of the failure, RFC 3339 with microseconds.
     time: String,
@@ -84,7 +84,7 @@ impl From<Failure> for Record {
     }
 }
 
-/// A record from another node: all texts are escaped here, where they enter.
+/// Converts a record from another node, and escapes all its texts.
 impl From<Record> for Failure {
     fn from(record: Record) -> Self {
         let seen = record.time.parse().ok();

@@ -3,17 +3,16 @@
 //! | event | workers run | stopping, restarts left | last failure, unannounced | exit barrier |
 //! |---|---|---|---|---|
 //! | membership changed | stop, join again | no effect | after a loss: join again | success |
-//! | a peer failed | stop, end | end with the peer's failure | end with the own failure | end |
-//! | run closed | stop, end | end with the own failure | end with the own failure | end soon |
-//! | rendezvous lost | stop, end | end with the loss | end with the own failure | ignored |
+//! | a peer failed | stop, end | end with the peer's failure | end with own failure | end |
+//! | run closed | stop, end | end with own failure | end with own failure | end within 5 s |
+//! | rendezvous lost | stop, end | end with the loss | end with own failure | ignored |
 //!
-//! The group determines finality before it records the end of the others, because that end makes
-//! every failure final. A peer that gives its reason after the run was closed counts as if it had
-//! given the reason immediately.
+//! The group determines whether its own failure is final before it records that the others have
+//! ended, because that record makes every failure final. A peer's reason that arrives after the run
+//! was closed counts as if it had arrived first.
 //!
-//! All nodes share one budget of restarts. A restart that another node has used for a failure there
-//! is no longer available here. No other change of membership costs a restart, and joining again
-//! costs none either.
+//! All nodes share one restart budget. A restart that another node has used for its failure is no
+//! longer available here. No other change of membership costs a restart.
 
 use super::phase::{Phase, StopReason};
 use super::{Ending, GroupOutput, WorkerExit, WorkerGroup};
@@ -29,8 +28,8 @@ pub(super) struct Others {
     superseded: Option<(u64, String)>,
     /// The last round that this node has entered.
     entered: Option<u64>,
-    /// A failure that becomes final at this time.
-    /// A change of membership before then may explain it.
+    /// Last failure, and the time at which it becomes final.
+    /// Until then, the loss of a node may explain the failure.
     unexplained: Option<(Mono, WorkerExit)>,
     /// `true` if no further round will be formed.
     ended: bool,
@@ -39,7 +38,7 @@ pub(super) struct Others {
 }
 
 impl Others {
-    /// Returns the reason why a round no longer holds; `None` if it holds.
+    /// Returns the reason why a round is superseded; `None` if it is not.
     pub(super) fn superseded(&self, round: u64) -> Option<String> {
         self.superseded
             .as_ref()
@@ -47,7 +46,7 @@ impl Others {
             .map(|(_, reason)| reason.clone())
     }
 
-    /// Records that this node is in that round now.
+    /// Records that this node has entered a round.
     pub(super) fn enter(&mut self, round: u64) {
         self.entered = Some(round);
     }
@@ -61,7 +60,7 @@ impl Others {
             .is_none_or(|known| known < round)
     }
 
-    /// `true` if the last failure may still turn out to be a consequence of a loss.
+    /// `true` if the loss of a node may still explain the last failure.
     pub(super) fn may_explain(&self) -> bool {
         self.unexplained.is_some()
     }
@@ -71,7 +70,7 @@ impl Others {
         self.ended
     }
 
-    /// Begins the exit barrier; it has a deadline if the others have ended.
+    /// Begins the exit barrier, with a deadline if the others have ended.
     pub(super) fn at_barrier(&mut self, now: Now) {
         self.barrier_until = self.ended.then(|| now.mono + BARRIER_AFTER_CLOSE);
     }
@@ -88,9 +87,9 @@ impl Others {
 }
 
 impl WorkerGroup {
-    /// Handles a failure of a worker when no restart is left.
-    /// The group announces it, unless it learns in time that the loss of another node caused the
-    /// failure.
+    /// Handles a worker's failure when no restart is left.
+    /// The group announces the failure, unless it learns in time that the loss of another node
+    /// caused it.
     pub(super) fn last_failure(&mut self, now: Now, failure: WorkerExit) {
         let alone = self
             .round
@@ -125,7 +124,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Leaves the round for the next one; nothing of the round is running.
+    /// Joins the next round; no process of the current round is running.
     pub(super) fn regroup(&mut self, reason: String) {
         self.outbox.push(GroupOutput::Regrouping { reason });
         self.join();
@@ -144,8 +143,8 @@ impl WorkerGroup {
         // Only a loss elsewhere makes workers here fail. A node that restarts may itself have
         // failed because of this node.
         let explained = cause == MembershipCause::Lost && self.others.unexplained.take().is_some();
-        // The restart costs the same at every step of the round. A failure of this node in the same
-        // round belongs to the same restart.
+        // The other node's restart costs one at every step of the round, except after a failure of
+        // this node, which belongs to the same restart.
         let costs = cause == MembershipCause::Restarted
             && match &self.phase {
                 Phase::New | Phase::Joining => self.others.is_unknown(round),
@@ -219,7 +218,7 @@ impl WorkerGroup {
         self.others.ended = true;
     }
 
-    /// Ends the waits for other nodes whose time is over.
+    /// Ends the expired waits for other nodes.
     pub(super) fn expire_others(&mut self, now: Now) {
         if self
             .others

@@ -22,19 +22,19 @@ pub(super) enum Phase {
         signal: i32,
         until: Mono,
         killed: bool,
-        /// `true` if the workers only received the notice of preemption.
-        /// They are to end on their own.
+        /// `true` if the workers received only the preemption notice.
+        /// The workers have time to exit on their own.
         on_notice: bool,
     },
-    /// Waits until nothing of the group is left; `then` is `None` after a success.
+    /// Waits for leftover processes; `then` is `None` after a success.
     Clearing {
         then: Option<StopReason>,
         until: Mono,
     },
     /// Waits for an explanation of the last failure.
-    /// Nothing is left of the workers.
+    /// No process of the workers is left.
     AwaitingExplanation,
-    /// Waits before the next rendezvous; nothing is left of the workers.
+    /// Waits before the next rendezvous; no process of the workers is left.
     Delayed {
         until: Mono,
     },
@@ -43,7 +43,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Returns the state under torchelastic's name.
+    /// Returns the state in torchelastic's terms.
     pub(super) fn state(&self) -> GroupState {
         match self {
             Self::New | Self::Joining | Self::Assigning | Self::Starting { .. } => GroupState::Init,
@@ -73,18 +73,18 @@ pub(super) enum StopReason {
     RunClosed,
     Broken,
     Signalled(i32),
-    /// The scheduler will take the node away, and reported that by this signal.
+    /// The scheduler announced with this signal that it will take the node away.
     Preempted(i32),
     KeeperLost,
 }
 
 /// Replaces the current reason to stop if the new one takes precedence.
 ///
-/// The loss of the keeper always takes precedence. A failure that ends the run alone stays, because
-/// users need to know it (*INV-G3*). A reason that allows another attempt gives way to a reason
-/// that ends the run. A failure that had restarts left gives way to the final failure of another
-/// node. This also holds if the others had ended before their reason arrived, so all nodes name the
-/// same failure.
+/// The loss of the keeper always takes precedence. A final failure of this node stays, because
+/// users need to know it (*INV-G3*). A change of membership yields to every other reason. A failure
+/// with restarts left yields to a signal, to an error of this agent and to the final failure of
+/// another node. This also holds if the run was closed before that failure arrived, so all nodes
+/// report the same failure.
 pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Option<Finality>) {
     let counts = match (&*current, &again) {
         (_, StopReason::KeeperLost) => true,
@@ -106,7 +106,7 @@ pub(super) fn overrule(current: &mut StopReason, again: StopReason, failure: Opt
 }
 
 /// Returns the ending of a run that was stopped for this reason.
-/// After a change of membership another attempt follows instead.
+/// Panics after a change of membership, because another attempt follows.
 pub(super) fn ending(
     why: StopReason,
     exits: Vec<WorkerExit>,

@@ -58,7 +58,7 @@ impl Call {
     }
 
     /// Returns the value of one worker.
-    /// `None` if the worker ended without returning from the function.
+    /// `None` if the worker exited without returning from the function.
     pub(in super::super) fn returned(&self, pid: u32) -> Result<Option<Value>, RunError> {
         let text = match fs::read(return_path(&self.directory, pid)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -83,12 +83,12 @@ pub(super) fn request_path(directory: &Path) -> PathBuf {
     directory.join("call.json")
 }
 
-/// Returns the path of the file in which a worker leaves its value.
+/// Returns the path of the file in which a worker stores its value.
 pub(super) fn return_path(directory: &Path, pid: u32) -> PathBuf {
     directory.join(format!("{pid}.json"))
 }
 
-/// Returns the process id of the agent that made this directory.
+/// Returns the process id of the agent that created this directory.
 /// Only children of that agent are its workers.
 pub(super) fn agent_of(directory: &Path) -> Option<u32> {
     let name = directory.file_name()?.to_str()?.strip_prefix(PREFIX)?;

@@ -1,9 +1,9 @@
 //! Functions of this program as workers, in a copy of the program.
 //! Arguments and return values are passed as JSON.
 //!
-//! A worker is a new process of this executable; nothing is forked without a new program image. The
-//! environment variable `RDZV_FUNCTION_CALL` makes the process call a function instead of running
-//! the program.
+//! A worker is a new process of this executable; no worker is a fork without a new program image.
+//! The environment variable `RDZV_FUNCTION_CALL` makes the process call a function instead of
+//! running the program.
 //!
 //! ```text
 //!   agent                                        worker: the same executable

@@ -63,16 +63,16 @@ impl WorkerFunctions {
         self
     }
 
-    /// In a worker: calls its function and ends the process.
-    /// In the program itself: does nothing.
+    /// In a worker, calls its function and exits.
+    /// In any other process, does nothing.
     ///
-    /// Call this first in `main`, before there are threads, output or open files that workers
-    /// should not have.
+    /// Call this method first in `main`, before the program has threads, output or open files that
+    /// workers should not have.
     pub fn run_if_worker(&self) {
         let Some(directory) = env::var_os(RDZV_FUNCTION_CALL).map(PathBuf::from) else {
             return;
         };
-        // A process that a worker starts inherits the variable, but it is no worker.
+        // A process that a worker starts inherits the variable, but is not a worker.
         if agent_of(&directory) != Some(parent_id()) {
             return;
         }
@@ -125,8 +125,8 @@ fn text_of(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("with something that is no text")
 }
 
-/// Leaves an error file, prints the error on stderr, and exits with 1.
-/// Recorders of torchelastic leave the same file.
+/// Writes an error file, prints the error on stderr, and exits with 1.
+/// torchelastic's error recorders write the same file.
 fn fail(text: &str) -> ! {
     let _ = writeln!(io::stderr(), "{text}");
     if let Some(path) = env::var_os(TORCHELASTIC_ERROR_FILE).filter(|path| !path.is_empty())

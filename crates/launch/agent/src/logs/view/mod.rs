@@ -97,7 +97,7 @@ enum Command {
     /// Dropped once all output until now is on the console.
     Drain(Box<dyn Send>),
     Resized,
-    /// `true` if another program has the terminal now, `false` at the end of that.
+    /// `true` while another program has the terminal.
     Suspend(bool),
     /// Remove the rows, and drop this.
     End(Box<dyn Send>),
@@ -209,7 +209,7 @@ impl LiveView {
         let size = pty::size();
         for reader in self.readers.streams().values() {
             if let Some(label) = reader.label {
-                // A terminal that is about to end does not matter.
+                // A terminal that is about to close does not matter.
                 let _ = pty::resize(&reader.end, inner_size(size, label));
             }
         }
@@ -229,7 +229,7 @@ impl LiveView {
         last_lines(strip(&bytes).as_bytes(), cut, most)
     }
 
-    /// Waits until all output of ended workers is on the console.
+    /// Waits until all output of exited workers is on the console.
     /// Cancel-safe: the caller may drop the future.
     pub(crate) async fn drained(&self) {
         let (answer, drained) = oneshot::channel::<()>();
@@ -238,7 +238,7 @@ impl LiveView {
     }
 
     /// Blocks until all output is on the console, with a short timeout.
-    /// Log lines about a worker's end then follow that worker's output.
+    /// Log lines about a worker's exit then follow that worker's output.
     pub(crate) fn flush(&self) {
         let (answer, flushed) = channel::<()>();
         self.thread.send(Command::Drain(Box::new(answer)));

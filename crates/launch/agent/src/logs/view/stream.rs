@@ -60,7 +60,7 @@ impl Stream {
         *was_flood || *so_far > FLOOD
     }
 
-    /// Takes bytes, and emits the blocks of lines that they complete.
+    /// Adds bytes, and emits the blocks of lines that they complete.
     pub(super) fn take(&mut self, bytes: &[u8], at: Mono, emit: &mut dyn FnMut(&[u8])) {
         let blocks = &mut self.blocks;
         self.screen

@@ -49,7 +49,7 @@ pub(super) struct View {
     streams: BTreeMap<StreamId, Stream>,
     /// Lines of stdout and of stderr that wait for equal ones.
     folds: [Fold; 2],
-    /// Workers of streams, until none of their output waits any more.
+    /// Workers of the streams whose output is still waiting.
     ranks: BTreeMap<StreamId, WorkerRanks>,
     /// Label of the last line and its streams.
     /// Consecutive lines usually come from the same workers.
@@ -170,7 +170,7 @@ impl View {
         self.folds[fold_of(target)].add(id);
     }
 
-    /// Takes the packets of one turn.
+    /// Receives the packets of one turn.
     fn take(&mut self, buffer: &mut Vec<u8>) {
         let (mut taken, now) = (0, Instant::now());
         while taken < TURN && self.lines.len() < MUCH {
@@ -316,7 +316,7 @@ impl View {
         self.lines.clear();
         self.lines.shrink_to(2 * MUCH);
         self.is_dirty = false;
-        // During a long write, workers have had no turn.
+        // During a long write, the thread reads no output of workers.
         self.drawn = Instant::now();
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Finding {
 /// Observations of one node about the other nodes.
 #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Seen {
-    /// Nodes that it could not reach, each with the reason.
+    /// Nodes that this node could not reach, each with the reason.
     pub(super) unreachable: BTreeMap<String, String>,
     /// Clock of the node in Unix seconds, read at the same moment on all nodes.
     pub(super) clock: f64,
@@ -55,7 +55,7 @@ pub(super) fn alone(facts: &Facts, least_free: u64) -> Vec<Finding> {
 
 /// Returns the problems that show only in the comparison of nodes.
 ///
-/// `seen` holds the observations by node name. A node that became silent is not in it.
+/// `seen` contains the observations by node name. A node that became silent is missing.
 pub(super) fn together(all: &[Facts], seen: &BTreeMap<String, Seen>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for facts in all {

@@ -76,12 +76,12 @@ impl<'a> Exchange<'a> {
         format!("{what}/{}", self.place.rank)
     }
 
-    /// Returns the time that is left.
+    /// Returns the remaining time.
     fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// Reads the values that the expected nodes publish in the time that is left.
+    /// Reads the values that the expected nodes publish in the remaining time.
     ///
     /// `what` is the first part of the key. The value is `None` for every other node.
     fn read_all<T: serde::de::DeserializeOwned>(
@@ -100,11 +100,11 @@ impl<'a> Exchange<'a> {
             .collect()
     }
 
-    /// Returns the facts of all nodes; `None` for a node that did not come.
+    /// Returns the facts of all nodes; `None` for a node that did not join.
     pub(super) fn facts(&mut self, names: &[String]) -> Vec<Option<Facts>> {
         self.await_all(names);
         let all = self.read_all("facts", |_| true);
-        // A node that did not come has used up all the time, so the others get more.
+        // A node that did not join has used up the time, so the other nodes get more.
         self.until = Instant::now() + ANSWERED_WITHIN;
         all
     }
@@ -116,7 +116,7 @@ impl<'a> Exchange<'a> {
         let nodes = self.place.nodes;
         let keys: Vec<String> = (0..nodes).map(|rank| format!("facts/{rank}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        // The report names the nodes that did not come, so the error is not needed.
+        // The report names the nodes that did not join, so the error is not needed.
         let _ = wait_reminding(&self.store, &keys, Some(self.left()), &mut |_, left| {
             if !self.place.is_host {
                 return;
@@ -164,7 +164,7 @@ impl<'a> Exchange<'a> {
 
     /// Publishes the number of findings of each node.
     ///
-    /// Waits until the nodes that came have read it.
+    /// Waits for up to 5 s until the nodes that joined have read it.
     pub(super) fn conclude(
         &self,
         findings: &BTreeMap<String, usize>,

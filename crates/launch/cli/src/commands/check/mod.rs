@@ -36,15 +36,15 @@ pub(super) struct CheckArgs {
     #[arg(long)]
     local: bool,
 
-    /// Another directory that needs free space (can be repeated).
+    /// Additional directory to check for free space (can be repeated).
     #[arg(long, value_name = "PATH")]
     dir: Vec<PathBuf>,
 
-    /// Free space that each directory needs.
+    /// Minimum free space in each directory.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     min_free: usize,
 
-    /// Seconds that all nodes have to join the check and answer.
+    /// Seconds to wait for all nodes to join the check.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
 }
