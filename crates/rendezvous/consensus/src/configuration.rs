@@ -6,7 +6,7 @@ use bytes::{Buf as _, BufMut as _};
 
 use crate::voter::VoterId;
 
-/// Number of voter indexes, and so the maximum number of members.
+/// Number of voter indexes, and therefore the maximum number of members.
 pub(crate) const VOTER_INDICES: u8 = 10;
 
 /// Voter indexes per position in a list of voters.
@@ -105,7 +105,7 @@ impl Configuration {
         beside.or_else(|| (0..VOTER_INDICES).find(is_free))
     }
 
-    /// `true` if `members` include a majority of current and of outgoing voters.
+    /// `true` if `members` include majorities of current and outgoing voters.
     pub fn is_majority(&self, members: &BTreeSet<VoterId>) -> bool {
         let most = |voters: &BTreeSet<VoterId>| {
             voters.is_empty() || voters.intersection(members).count() * 2 > voters.len()

@@ -69,10 +69,7 @@ use rdzv_rendezvous_proto::{Rule, coordinator};
 pub use rdzv_consensus::VoterId;
 pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
 
-/// Endpoints of the voters, in the order that every voter has.
-///
-/// In a group that agents may join, these are the known endpoints, and the first one is the
-/// endpoint of the job.
+/// Settings of a voter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Endpoints of the voters, in the order that every voter has.
@@ -139,7 +136,7 @@ pub enum Start {
 }
 
 impl Settings {
-    /// Returns the settings of the consensus group; 60 ticks make one `node_timeout`.
+    /// Returns the consensus settings; 60 ticks make one `node_timeout`.
     fn consensus(&self) -> consensus::Settings {
         consensus::Settings {
             tick: self.node_timeout / 60,
