@@ -10,7 +10,7 @@ use rdzv_store_proto::number;
 use thiserror::Error;
 
 /// Error that a store operation returns.
-/// Each message is a fragment that completes "failed to …: ".
+/// Most messages complete the words "failed to".
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The keys did not appear in time.
