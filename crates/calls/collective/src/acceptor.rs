@@ -52,9 +52,9 @@ pub(crate) struct Acceptor {
     shared: bool,
 }
 
-/// Number of unauthenticated connections, beside one for each peer.
+/// Maximum number of unauthenticated connections, beside one for each peer.
 ///
-/// Beyond it the oldest connections are closed.
+/// If there are more, the oldest ones are closed.
 const UNAUTHENTICATED: usize = 64;
 
 impl Acceptor {
@@ -149,7 +149,7 @@ impl Acceptor {
 
 /// Returns the rank behind a hello, or the reason to refuse it.
 ///
-/// `hello` is `None` if the bytes are no hello.
+/// `hello` is `None` if the bytes are not a hello.
 fn admit(
     member: &Member,
     hello: Option<Hello>,

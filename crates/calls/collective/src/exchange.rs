@@ -1,10 +1,10 @@
 //! Execution of a schedule on buffers.
 //!
 //! The parts are cut into pieces, and the whole schedule runs on each piece. So no message is
-//! longer than [`Mesh::longest`], and data flows through long chains of ranks like through a pipe.
-//! Sending only queues the data. A rank receives while its own data is in flight, and waits for the
-//! sending only when it is behind by more than one message. With INV-C1 of the schedules this
-//! cannot deadlock.
+//! longer than [`Mesh::longest`], and a rank passes a piece on while the next one arrives. Sending
+//! only queues the data. A rank receives while its own data is in flight, and waits for the sending
+//! only when it is behind by more than one message. With INV-C1 of the schedules this cannot
+//! deadlock.
 
 use std::ops::Range;
 

@@ -21,7 +21,7 @@ pub(crate) struct Handshake {
     /// Received bytes: the hello, and the offer of memory if one follows.
     said: [u8; HELLO + MESSAGE],
     read: usize,
-    /// Descriptors that came with the offer.
+    /// Descriptors that arrived with the offer.
     descriptors: Vec<OwnedFd>,
 }
 
@@ -38,8 +38,8 @@ impl Handshake {
 
     /// Returns the hello once all its bytes have arrived.
     ///
-    /// `Some(None)` if the bytes are no hello, and `None` if bytes are missing. An error means that
-    /// no more bytes will arrive.
+    /// `Some(None)` if the bytes are not a hello, and `None` if bytes are missing. An error means
+    /// that no more bytes will arrive.
     pub(crate) fn read_hello(&mut self) -> io::Result<Option<Option<Hello>>> {
         loop {
             let wanted = match self.hello() {
@@ -219,9 +219,10 @@ impl Inbound {
         Ok(read)
     }
 
-    /// Reads a control frame beside the ring; the same frame each time.
+    /// Reads a control frame beside the ring; returns the same frame each time.
     ///
-    /// An error if the peer has ended. The peer wrote the data in the ring before this frame.
+    /// Returns an error if the peer has ended. The peer wrote the data in the ring before this
+    /// frame.
     pub(crate) fn read_control(&mut self) -> io::Result<Option<Sent>> {
         if self.shared.is_none() {
             return Ok(None);

@@ -92,7 +92,7 @@ impl Running {
 
 /// Returns a frame in the form that errors show.
 ///
-/// Bytes that are no frame are escaped.
+/// Bytes that are not a frame are escaped.
 pub(crate) fn shown(sent: Sent) -> String {
     match sent {
         Ok(frame) => format!("{frame:?}"),

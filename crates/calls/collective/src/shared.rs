@@ -38,14 +38,14 @@ pub(crate) struct Shared {
     pub(crate) buffer: PeerBuffer,
 }
 
-/// Makes the shared buffer of this rank.
+/// Creates the shared buffer of this rank.
 pub(crate) fn own_buffer() -> Option<SharedBuffer> {
     let refused =
         |error: &_| tracing::debug!(%error, "no memory is shared with ranks of this host");
     SharedBuffer::new(BUFFER).inspect_err(refused).ok()
 }
 
-/// Makes a ring for the peer of this socket, or returns why not.
+/// Creates a ring for the peer of this socket, or returns the reason why not.
 pub(crate) fn offer(socket: &Socket) -> Result<OfferOneWay, String> {
     check(socket)?;
     pair::offer_one_way(CAPACITY).map_err(|error| error.to_string())
@@ -73,7 +73,7 @@ pub(crate) fn pass(
     }
 }
 
-/// Accepts the offer of the peer of this socket, or returns why not.
+/// Accepts the offer of the peer of this socket, or returns the reason why not.
 pub(crate) fn accept(
     socket: &Socket,
     message: &[u8; MESSAGE],

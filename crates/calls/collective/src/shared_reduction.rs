@@ -59,7 +59,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Makes the layout of half 0 or 1 for this number of ranks.
+    /// Creates the layout of half 0 or 1 for this number of ranks.
     fn new(half: usize, world_size: u32) -> Self {
         // Values of every size are aligned, and no two processors write to one cache line.
         let room = HALF / world_size as usize / 64 * 64;

@@ -71,8 +71,8 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// An error if there can be no socket. A connection that was refused immediately is returned
-    /// with the refusal.
+    /// Returns an error if the socket cannot be created. A connection that was refused immediately
+    /// is returned with the refusal.
     pub(crate) fn dial(place: &Endpoint) -> io::Result<(Self, Option<io::Error>)> {
         if let Some(local) = &place.local
             && let Ok(socket) = Self::dial_local(local)
@@ -237,7 +237,7 @@ impl Listener {
         Ok(())
     }
 
-    /// The descriptors to poll for input.
+    /// Returns the descriptors to poll for input.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.tcp.as_fd()).chain(self.local.iter().map(AsFd::as_fd))
     }

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The only flag of a hello means that an offer of shared memory follows: a ring, with its
-//! descriptors and the descriptor of the dialler's shared buffer. If the accept frame takes the
+//! descriptors and the descriptor of the dialler's shared buffer. If the accept frame accepts the
 //! offer, data frames go through the ring, and the socket carries at most an abort. If the values
 //! are in the shared buffer, the payload is empty.
 //!
@@ -32,7 +32,7 @@
 //!                         6 eager message       the same; its values follow
 //!                         8 piece               12 length of the following values, 16 number
 //!   acceptor -> dialler   7 matched             16 number of a message that has a receive
-//!   both                  9 leave               the sender leaves the group in order
+//!   both                  9 leave               the sender leaves the group cleanly
 //! ```
 //!
 //! All control frames have one fixed length, so a peer cannot make another one reserve memory. The
@@ -83,7 +83,7 @@ impl Hello {
         bytes
     }
 
-    /// Decodes a hello; `None` if the bytes are no hello.
+    /// Decodes a hello; `None` if the bytes are not a hello.
     pub(crate) fn decode(bytes: &[u8; HELLO]) -> Option<Self> {
         (bytes[..4] == HELLO_MAGIC).then(|| Self {
             version: u16::from_ne_bytes([bytes[4], bytes[5]]),
@@ -166,14 +166,14 @@ pub enum Refusal {
 /// Frame after the hello.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Frame {
-    /// The hello was right.
+    /// The hello was accepted.
     ///
     /// Data is expected in the offered memory, or on the socket.
     Accept {
         /// `true` for the offered memory.
         memory: bool,
     },
-    /// The hello was wrong.
+    /// The hello was refused.
     Refuse(Refusal),
     /// The sender's group is broken.
     Abort { suspect: u32, cause: Cause },
@@ -191,7 +191,7 @@ pub(crate) enum Frame {
     Leave,
 }
 
-/// Frame that a peer sent, or bytes that are no frame.
+/// Frame that a peer sent, or bytes that are not a frame.
 pub(crate) type Sent = Result<Frame, [u8; FRAME]>;
 
 /// Description of a message for its receiver.
@@ -255,12 +255,12 @@ impl Frame {
         bytes
     }
 
-    /// Reads a frame; the bytes themselves if they are no frame.
+    /// Parses a frame; returns the bytes themselves if they are not a frame.
     pub(crate) fn read(bytes: [u8; FRAME]) -> Sent {
         Self::decode(&bytes).ok_or(bytes)
     }
 
-    /// Decodes a frame; `None` if the bytes are no frame.
+    /// Decodes a frame; `None` if the bytes are not a frame.
     pub(crate) fn decode(bytes: &[u8; FRAME]) -> Option<Self> {
         if bytes[..4] != FRAME_MAGIC {
             return None;

@@ -51,7 +51,7 @@ pub struct GatherError {
 }
 
 impl GatherError {
-    /// Makes a failure with this text.
+    /// Creates a failure with this text.
     pub fn new(kind: RpcErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -99,7 +99,7 @@ impl<V, W> GatherTable<V, W> {
         GatherKey { members, sequence }
     }
 
-    /// Takes the value of a member. Returns the gather if this value completes it.
+    /// Records a member's value; returns the gather if the value completes it.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-/// Default limit of the silence of a host.
+/// Default limit of a host's silence.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Minimum limit: the system sends at most one probe per second.
@@ -34,7 +34,7 @@ pub struct Rhythm {
 }
 
 impl Rhythm {
-    /// Makes the rhythm for this limit, or for the minimum limit.
+    /// Creates the rhythm for this limit, or for the minimum if that is larger.
     pub fn new(limit: Duration) -> Self {
         let limit = limit.max(SHORTEST_LIMIT);
         // Whole seconds, the unit of the operating system.

@@ -32,7 +32,7 @@ impl Payload {
 
 /// Function that receives an answer in every case.
 ///
-/// If this is dropped, the function gets an error, because the agent is stopping.
+/// If this is dropped, the function receives an error, because the agent is stopping.
 pub(crate) struct Then<F: FnOnce(Answer)>(Option<F>);
 
 impl<F: FnOnce(Answer)> Then<F> {

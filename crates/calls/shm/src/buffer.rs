@@ -24,7 +24,7 @@ pub struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// Makes a zeroed buffer of this many bytes.
+    /// Creates a zeroed buffer of this many bytes.
     ///
     /// The buffer occupies no memory before [`SharedBuffer::reserve`].
     ///
@@ -65,7 +65,7 @@ impl SharedBuffer {
     ///
     /// # Panics
     ///
-    /// If the bytes go beyond the end, or the memory was not reserved.
+    /// Panics if the bytes go beyond the end, or if the memory was not reserved.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(
             self.reserved,
@@ -99,7 +99,7 @@ impl PeerBuffer {
     ///
     /// # Panics
     ///
-    /// If the bytes go beyond the end.
+    /// Panics if the bytes go beyond the end.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = within(&self.0, offset, into.len());
         // SAFETY: `within` has compared the end with that of the mapping, which lives as long as

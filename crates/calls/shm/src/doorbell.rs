@@ -22,7 +22,7 @@ impl Doorbell {
             .map_err(ShmError::system("create a doorbell (eventfd)"))
     }
 
-    /// Takes a doorbell that a peer passed.
+    /// Adopts a doorbell that a peer passed.
     ///
     /// Any other kind of descriptor is refused, because a write to it could block or reach another
     /// reader.

@@ -17,14 +17,14 @@ pub enum ShmError {
         #[source]
         source: io::Error,
     },
-    /// The peer passed something unexpected, which was not touched.
+    /// The peer passed something unexpected, which is not used.
     ///
     /// Use a socket instead.
     #[error("cannot use {what} of the peer: {found}")]
     Refused {
         /// Expected content.
         what: &'static str,
-        /// Description of the mistake.
+        /// Description of what the peer passed.
         found: String,
     },
     /// The memory of another process could not be read.

@@ -136,7 +136,7 @@ pub fn offer_one_way(capacity: usize) -> Result<OfferOneWay> {
 ///
 /// # Errors
 ///
-/// The errors of [`accept`].
+/// Returns the errors of [`accept`].
 pub fn accept_one_way(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Consumer> {
     let [ring] = open(message, descriptors)?;
     Ok(Consumer::new(ring.layout, ring.data, ring.space))

@@ -24,7 +24,7 @@ pub const MOST: usize = 8;
 ///
 /// # Errors
 ///
-/// The errors of the socket, including [`io::ErrorKind::WouldBlock`];
+/// Returns the errors of the socket, including [`io::ErrorKind::WouldBlock`];
 /// [`io::ErrorKind::InvalidInput`] for no bytes or more than [`MOST`] descriptors. In these cases
 /// nothing was sent.
 pub fn send(
@@ -58,7 +58,7 @@ pub fn send(
 ///
 /// # Errors
 ///
-/// The errors of the socket, including [`io::ErrorKind::WouldBlock`];
+/// Returns the errors of the socket, including [`io::ErrorKind::WouldBlock`];
 /// [`io::ErrorKind::InvalidData`] if more than [`MOST`] descriptors arrived. In that case all of
 /// them are closed.
 pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
@@ -102,7 +102,7 @@ pub struct Peer {
 ///
 /// # Errors
 ///
-/// The errors of the socket.
+/// Returns the errors of the socket.
 pub fn peer(socket: impl AsFd) -> io::Result<Peer> {
     // rustix does not allow process id 0, but the kernel does.
     let credentials = getsockopt(&socket, PeerCredentials)?;

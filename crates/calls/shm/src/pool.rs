@@ -187,7 +187,7 @@ fn class(length: usize) -> usize {
 
 /// Buffer of a pool.
 ///
-/// A drop of the buffer, or of the bytes made from it, gives the memory back.
+/// Dropping the buffer, or the bytes made from it, returns the memory to the pool.
 #[derive(Debug)]
 pub struct PooledBuffer {
     memory: Memory,
@@ -206,7 +206,7 @@ enum Memory {
 }
 
 impl PooledBuffer {
-    /// Grows the buffer to this length, at most the length it was made for.
+    /// Grows the buffer to this length, at most its planned length.
     ///
     /// The content stays. `false` if the system has no memory left; the buffer is then unchanged.
     #[must_use]
@@ -231,7 +231,7 @@ impl PooledBuffer {
         true
     }
 
-    /// Turns the buffer into bytes, which never change.
+    /// Converts the buffer to bytes, which never change.
     pub fn freeze(mut self) -> Bytes {
         match &mut self.memory {
             // The pool gets nothing back.
@@ -249,7 +249,7 @@ impl PooledBuffer {
     ///
     /// # Errors
     ///
-    /// The bytes, if there are other clones, or if they are not from a buffer.
+    /// Returns the bytes if there are other clones, or if they are not from a buffer.
     pub fn thaw(bytes: Bytes) -> Result<Self, Bytes> {
         let found = FROZEN.lock().get(&bytes.as_ptr().addr()).cloned();
         let Some(frozen) = found.and_then(|weak| weak.upgrade()) else {

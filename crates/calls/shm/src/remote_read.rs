@@ -53,7 +53,7 @@ pub fn read(process: u32, address: u64, into: &mut [u8]) -> Result<()> {
 ///
 /// # Errors
 ///
-/// The errors of [`read`].
+/// Returns the errors of [`read`].
 pub fn read_by(threads: usize, process: u32, address: u64, into: &mut [u8]) -> Result<()> {
     let length = into.len();
     let refused = |error: Errno| ShmError::RemoteRead {
@@ -122,7 +122,7 @@ pub struct Claim {
 }
 
 impl Witness {
-    /// Makes a new witness.
+    /// Creates a new witness.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ pub enum Denied {
 ///
 /// # Errors
 ///
-/// The reason why it cannot be read.
+/// Returns the reason why it cannot be read.
 pub fn probe(peer: &Peer, claim: &Claim) -> Result<(), Denied> {
     let process = peer.process;
     if process == 0 {
@@ -250,7 +250,7 @@ pub fn permit(reader: u32) -> Result<(), Denied> {
     }
 }
 
-/// Returns the process and its visible ancestors, without the first process.
+/// Returns the process and its visible ancestors, without process 1.
 fn ancestors(process: u32) -> Vec<u32> {
     let mut line = Vec::new();
     let mut process = Some(process);
@@ -263,7 +263,7 @@ fn ancestors(process: u32) -> Vec<u32> {
 
 fn parent(process: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name is in brackets and may have any characters.
+    // The name is in parentheses and may have any characters.
     let (_, rest) = text.rsplit_once(')')?;
     rest.split_whitespace().nth(1)?.parse().ok()
 }

@@ -61,7 +61,7 @@ impl RingLayout {
         BYTES + capacity
     }
 
-    /// Makes the layout of a ring of this capacity at this offset.
+    /// Creates the layout of a ring of this capacity at this offset.
     ///
     /// The whole ring must be in the memory.
     pub(crate) fn new(memory: Arc<Memory>, offset: usize, capacity: usize) -> Self {
@@ -83,9 +83,9 @@ impl RingLayout {
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the position is mapped for as long as `self` lives. It is aligned, since mappings
-        // and rings begin at pages and the offsets are multiples of 128. Both sides access it only
-        // by atomics.
+        // SAFETY: the position is mapped for as long as `self` lives. It is aligned, because
+        // mappings and rings begin at pages and the offsets are multiples of 128. Both sides access
+        // it only by atomics.
         unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
     }
 

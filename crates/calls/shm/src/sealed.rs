@@ -47,13 +47,13 @@ pub(crate) enum Pages {
     ///
     /// Otherwise it would end a process later.
     Reserved,
-    /// The pages are made at the first access.
+    /// The pages are created at the first access.
     ///
     /// Only this process can ever write them.
     OnDemandWrittenHere,
 }
 
-/// Makes zeroed memory of this many bytes, mapped for reading and writing.
+/// Creates zeroed memory of this many bytes, mapped for reading and writing.
 ///
 /// Returns the descriptor to pass to peers, and the mapping.
 pub(crate) fn create(name: &str, length: usize, pages: Pages) -> Result<(OwnedFd, Memory)> {

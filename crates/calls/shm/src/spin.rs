@@ -62,7 +62,7 @@ pub struct SpinBudget {
 }
 
 impl SpinBudget {
-    /// Makes a budget that spins for at most this long.
+    /// Creates a budget that spins for at most this long.
     ///
     /// Threads spin only if waits are expected to end within the budget.
     ///
@@ -71,12 +71,12 @@ impl SpinBudget {
         Self::with(unless_alone(longest), Offers::Late)
     }
 
-    /// Makes the same budget for threads that share processors with their peers.
+    /// Creates the same budget for threads that share processors with peers.
     pub fn crowded(longest: Duration) -> Self {
         Self::with(longest, Offers::Always)
     }
 
-    /// Makes the same budget for threads that keep their processor.
+    /// Creates the same budget for threads that keep their processor.
     ///
     /// Other threads of the same process do not get the processor during the wait.
     pub fn holding(longest: Duration) -> Self {

@@ -6,7 +6,7 @@ use bytes::{Buf as _, BufMut as _};
 
 use crate::voter::VoterId;
 
-/// Number of voter indexes, and so the maximum number of members.
+/// Number of voter indexes, and therefore the maximum number of members.
 pub(crate) const VOTER_INDICES: u8 = 10;
 
 /// Voter indexes per position in a list of voters.
@@ -53,7 +53,7 @@ impl Configuration {
         self.is_voter(member) || self.learners.contains(&member)
     }
 
-    /// `true` if the member votes, also if only among the outgoing voters.
+    /// `true` if the member is a voter or an outgoing voter.
     pub fn is_voter(&self, member: VoterId) -> bool {
         self.voters.contains(&member) || self.outgoing.contains(&member)
     }
@@ -88,8 +88,8 @@ impl Configuration {
 
     /// Returns the lowest free voter index; `None` if all are taken.
     ///
-    /// With a list, an index at the same position of the list comes first. This keeps the order of
-    /// the indexes equal to the order of the list.
+    /// With `position`, the indexes that are reserved for that position of the list come first.
+    /// This keeps the order of the indexes equal to the order of the list.
     pub fn free_voter_index(&self, position: Option<u8>) -> Option<u8> {
         let of_position = position.map(|position| {
             let first = position.saturating_mul(PLACES_OF_ONE);
@@ -105,7 +105,7 @@ impl Configuration {
         beside.or_else(|| (0..VOTER_INDICES).find(is_free))
     }
 
-    /// `true` if `members` contain a majority, of the outgoing voters too.
+    /// `true` if `members` include majorities of current and outgoing voters.
     pub fn is_majority(&self, members: &BTreeSet<VoterId>) -> bool {
         let most = |voters: &BTreeSet<VoterId>| {
             voters.is_empty() || voters.intersection(members).count() * 2 > voters.len()
@@ -188,9 +188,9 @@ impl Configuration {
 pub enum Kind {
     /// Member with a vote.
     Voter,
-    /// Member that learns.
+    /// Member that receives the log but does not vote.
     Learner,
-    /// No member.
+    /// Process that is not a member.
     Removed,
 }
 

@@ -123,7 +123,7 @@ fn snapshot(node: &RawNode<Log>, message: &Message) -> Option<&'static str> {
     }
 }
 
-/// `true` if a configuration keeps the library's rules and contains `own`.
+/// `true` if a configuration follows the library's rules and contains `own`.
 fn is_consistent(conf_state: &ConfState, own: u64) -> bool {
     let set = |members: &[u64]| members.iter().copied().collect::<BTreeSet<u64>>();
     let voters = set(&conf_state.voters);

@@ -13,7 +13,7 @@ pub enum Input<'a> {
     ///
     /// [`Output::Dropped`] with its token follows if the replication does not start.
     Propose {
-        /// Name that the driver gives to the command.
+        /// Driver's id of the command.
         token: u64,
         /// Bytes of the command; at most [`crate::wire::COMMAND_BOUND`].
         command: &'a [u8],
@@ -31,7 +31,7 @@ pub enum Input<'a> {
     PeerUp(VoterId),
     /// The connection to a peer has closed.
     PeerDown(VoterId),
-    /// Asks whether this member leads now.
+    /// Ask whether this member leads now.
     ///
     /// [`Output::Confirmed`] with the token follows when a majority agrees and everything committed
     /// before is applied. Otherwise [`Output::Unconfirmed`] follows.
@@ -53,7 +53,7 @@ pub enum Input<'a> {
 pub enum Output {
     /// A configuration was appended to the log.
     ///
-    /// Record it before any later output is acted upon.
+    /// Record it before acting on any later output.
     Note(Configuration),
     /// Send a frame to a peer; it may be lost if there is no connection.
     Send {

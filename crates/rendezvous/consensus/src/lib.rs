@@ -1,4 +1,4 @@
-//! Consensus group in memory: a majority of voters keeps commands in one order.
+//! In-memory consensus group: a majority of voters agrees on one command order.
 //!
 //! ```text
 //!   driver ── Propose, Confirm, Change, Transfer ──► Consensus ── frames ──► peers
@@ -19,8 +19,8 @@
 //!   30 ms apart in the order of their indexes.
 //! - The library ends the process on inconsistent messages. `guard.rs` compares each message with
 //!   the log before the library sees it. A message that fails closes its connection.
-//! - The library has messages in the form of protobuf. Peers use the fixed form of [`wire`], and
-//!   protobuf parses nothing that a peer sends.
+//! - The library's messages are protobuf. Peers use the fixed format of [`wire`], so protobuf never
+//!   parses bytes from a peer.
 //! - A removed leader continues to lead, so [`Consensus`] refuses its removal: the leader must hand
 //!   over first.
 //!

@@ -171,7 +171,7 @@ impl Storage for Log {
 
     /// Returns the snapshot, if the member is in its configuration.
     ///
-    /// A member accepts no other snapshot, so one from before its addition is of no use.
+    /// A member accepts no other snapshot, so a snapshot from before its addition is useless.
     fn snapshot(&self, _: u64, to: u64) -> Result<Snapshot> {
         let conf_state = self.snapshot.get_metadata().get_conf_state();
         let known = [

@@ -273,9 +273,9 @@ impl Consensus {
         (last, self.term_at(last).unwrap_or(0))
     }
 
-    /// Returns the number of entries that a member lacks, as far as it reported.
+    /// Returns the number of entries that a member lacks, by its last report.
     ///
-    /// `None` if this member does not lead, or for a process that is no member.
+    /// `None` if this member does not lead, or if the process is not a member.
     pub fn lag(&self, member: VoterId) -> Option<u64> {
         if self.node.raft.state != StateRole::Leader {
             return None;
@@ -377,7 +377,7 @@ impl Consensus {
             message.msg_type,
             MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot
         );
-        // An answer of a process that is no member is a harmless error.
+        // An answer from a process that is not a member is a harmless error.
         let _ = self.node.step(message);
         if leads && self.node.raft.leader_id == from.number() {
             self.election.heard(self.now.mono);
@@ -441,7 +441,7 @@ impl Consensus {
         }
     }
 
-    /// Sets for how long this member waits for a leader.
+    /// Sets how long this member waits for a leader.
     ///
     /// The library draws its own number at each change of term or role, and does not use that
     /// number before this call.

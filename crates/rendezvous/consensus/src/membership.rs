@@ -31,7 +31,7 @@ pub struct Candidate {
     pub id: VoterId,
     /// Availability of the process.
     pub standing: Standing,
-    /// `true` if the process only keeps the store.
+    /// `true` if the process runs only a store.
     pub is_store: bool,
     /// `true` if workers run beside the process.
     pub has_workers: bool,
@@ -56,7 +56,7 @@ pub enum Standing {
     Gone(Duration),
 }
 
-/// Input of the decision; a member that is no candidate counts as silent.
+/// Input of the decision; a member that is not a candidate counts as silent.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// Leader, which decides.

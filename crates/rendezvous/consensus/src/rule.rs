@@ -11,7 +11,7 @@ pub enum Rule {
     LeadersHandOver,
     /// A restarted process has a new id.
     ///
-    /// The process that draws the id keeps this rule.
+    /// The process that draws the id follows this rule.
     IdsAreNew,
     /// A heartbeat commits no more entries than the log has.
     CommitsAreBounded,
@@ -21,7 +21,7 @@ pub enum Rule {
     ConflictsAreReplaced,
     /// A snapshot claims only the commands that it has.
     SnapshotsAreExact,
-    /// A snapshot has the indexes of the voters.
+    /// A snapshot contains the voter indexes.
     SnapshotsHaveIndexes,
     /// A question is confirmed by a majority.
     MajorityConfirms,
@@ -43,10 +43,10 @@ pub enum Rule {
     PreVote,
     /// The time of a new leader begins with the time of the log.
     TimeGoesOn,
-    /// Time passes for the leader as for its clock.
+    /// The leader's time advances at the rate of its clock.
     TimeIsSteady,
     /// A snapshot is built from the parts of one snapshot.
     SnapshotsAreWhole,
-    /// A vote reports for how long the voter has not received from a leader.
+    /// A vote reports the time since the voter last received from a leader.
     SilenceIsReported,
 }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 /// Returns the loopback address that `host` names, for a server to listen on.
 ///
-/// `host` is `localhost` or a loopback address. `None` for every other name: the server then
-/// listens on all addresses, as in torchelastic. This machine cannot tell which of its addresses
+/// Returns `None` for every name except `localhost` and loopback addresses. The server then listens
+/// on all addresses, as in torchelastic, because this machine cannot tell which of its addresses
 /// the other machines use.
 pub(crate) fn loopback(host: &str) -> Option<String> {
     if host.eq_ignore_ascii_case("localhost") {

@@ -1,4 +1,4 @@
-//! Listening sockets and notes that outlive the agent which created them.
+//! Listening sockets and notes that outlive the agent that created them.
 //!
 //! ```text
 //!   guard ── descriptors, inherited by number ──► agent ── killed ──► the next agent
@@ -28,7 +28,7 @@ use rustix::net::{
 
 use crate::slots::Slots;
 
-/// Maximum number of listening sockets of a store: one per version of IP.
+/// Maximum number of listening sockets of a store: one per IP version.
 const MOST_LISTENERS: usize = 2;
 
 /// Sockets and notes that a parent process keeps for the next agent.
@@ -61,13 +61,13 @@ impl Kept {
     /// Number of descriptors of a value.
     pub const DESCRIPTORS: usize = 6;
 
-    /// Returns an empty value.
+    /// Creates a value without sockets and notes.
     ///
     /// Every program that this process starts inherits its descriptors.
     ///
     /// # Errors
     ///
-    /// The system has no memory or no descriptors left.
+    /// Returns an error if the system has no memory or no descriptors left.
     pub fn new() -> io::Result<Self> {
         let (kind, flags) = (SocketType::DGRAM, SocketFlags::NONBLOCK);
         let (put, take) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
@@ -81,7 +81,7 @@ impl Kept {
     ///
     /// # Errors
     ///
-    /// The descriptors are of another kind.
+    /// Returns an error if the descriptors are of another kind.
     pub fn inherited(descriptors: [OwnedFd; Self::DESCRIPTORS]) -> io::Result<Self> {
         let [put, take, first, second, third, fourth] = descriptors;
         let of_agent = Slots::of([third, fourth]);
@@ -129,7 +129,7 @@ impl Kept {
     ///
     /// # Errors
     ///
-    /// The memory cannot be read.
+    /// Returns an error if the memory cannot be read.
     pub fn read_note(&self) -> io::Result<AgentNote> {
         let mut agent = self.0.of_agent.lock();
         if let Some(note) = agent.0.read(AgentNote::newest)? {

@@ -11,7 +11,7 @@
 //! | `keep_alive_interval` | 5 s | time between heartbeats |
 //! | `keep_alive_max_attempt` | 3 | missed heartbeats after which a node is lost |
 //! | `store_max_memory` | 4GiB | memory limit of each store that this agent hosts |
-//! | `cas_backoff_max_seconds` | 0 s | longest sleep after a lost write |
+//! | `cas_backoff_max_seconds` | 0 s | longest pause after a lost write; with 0, rdzv chooses the pauses |
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,13 +1,14 @@
-//! The one way to wait: a thread with a tokio runtime.
+//! Thread with a tokio runtime, the only way to wait in this crate.
 //!
-//! Calls that block run on additional threads.
+//! Blocking calls run on additional threads.
 //!
-//! Connections, timers and links are tasks of the runtime. A task must never block, since it would
-//! stop the heartbeats and leases of this process. [`blocking`] and [`beside`] run what can block:
-//! stores behind [`Store`](rdzv_store::Store), etcd, name resolution, attempts to connect, files.
+//! Connections, timers and links are tasks of the runtime. A task must never block, because it
+//! would stop the heartbeats and leases of this process. [`blocking`] and [`beside`] run calls that
+//! can block: stores behind [`Store`](rdzv_store::Store), etcd, name resolution, attempts to
+//! connect, files.
 //!
-//! The runtime never runs inside a caller. So a program with a runtime can call the crate, and so
-//! can one without it, as Python. The thread ends with the last task.
+//! The runtime never runs on a caller's thread. So programs with a tokio runtime can call the
+//! crate, and so can others, such as Python. The thread ends with the last task.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -36,7 +37,7 @@ static RUNTIME: Mutex<Weak<Runtime>> = Mutex::new(Weak::new());
 #[derive(Debug)]
 struct Runtime {
     handle: Handle,
-    /// A forked child has a copy of this value, and not the thread.
+    /// Process id: a forked child has a copy of this value, but not the thread.
     process: u32,
     /// The thread ends when this is dropped.
     _end: oneshot::Sender<Infallible>,
@@ -63,7 +64,7 @@ fn runtime() -> io::Result<Arc<Runtime>> {
     let thread = thread::Builder::new().name("rdzv-rendezvous".to_owned());
     thread.spawn(move || {
         let _ = runtime.block_on(ended);
-        // A call that blocks may last longer than anything that waits for it.
+        // A blocking call may last longer than any task that waits for it.
         runtime.shutdown_background();
     })?;
     *current = Arc::downgrade(&started);
@@ -81,7 +82,7 @@ pub(crate) struct Task {
 ///
 /// # Errors
 ///
-/// The system has no thread or descriptors for the runtime.
+/// Returns an error if the system has no thread or descriptors for the runtime.
 pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> io::Result<Task> {
     let runtime = runtime()?;
     let handle = runtime.handle.clone();
@@ -117,7 +118,7 @@ pub(crate) struct Call(Mutex<mpsc::Receiver<Infallible>>);
 ///
 /// # Errors
 ///
-/// The system has no thread or descriptors.
+/// Returns an error if the system has no thread or descriptors left.
 pub(crate) fn beside(call: impl FnOnce() + Send + 'static) -> io::Result<Call> {
     let runtime = runtime()?;
     let handle = runtime.handle.clone();
@@ -211,7 +212,7 @@ impl<T: Send + 'static, R: Send + 'static> Calls<T, R> {
     }
 }
 
-/// Waits for this time; `None` waits permanently.
+/// Waits for this duration; `None` never returns.
 pub(crate) async fn sleep(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,

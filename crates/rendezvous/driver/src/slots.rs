@@ -11,7 +11,7 @@ use rustix::io::{pread, pwrite};
 /// The note of a round of a million nodes is 8 MB.
 const LONGEST: usize = 64 << 20;
 
-/// Two slots of memory, written in turn, because a writer may die at any byte.
+/// Two slots, written alternately, because a writer may die at any byte.
 ///
 /// The memory lives as long as any process has the slots open.
 #[derive(Debug)]

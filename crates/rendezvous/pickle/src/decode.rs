@@ -17,7 +17,7 @@ pub const MAX_LENGTH: usize = 16 << 20;
 pub const MOST_ITEMS: usize = 1 << 20;
 
 impl<'a> Document<'a> {
-    /// Runs the pickle; ignores the bytes after its end, like Python does.
+    /// Runs the pickle; ignores the bytes after its end, as Python does.
     pub fn read(pickle: &'a [u8]) -> Result<Self, PickleError> {
         let mut machine = Machine {
             input: pickle,
@@ -382,7 +382,7 @@ const DAY: i128 = 86_400_000_000;
 ///
 /// Each call has one form and one result, and runs no other code: `datetime(ten bytes)`,
 /// `datetime(ten bytes, zone)`, `timezone(duration)`, `timedelta(days, s, µs)`. Returns `None` if
-/// the class accepts no such arguments.
+/// the class does not accept these arguments.
 fn call<'a>(class: Class, arguments: &[Item<'a>]) -> Option<Item<'a>> {
     match (class, arguments) {
         (Class::Datetime, [Item::Bytes(bytes), zone @ ..]) => {

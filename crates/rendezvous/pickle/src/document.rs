@@ -129,7 +129,7 @@ impl<'a> Document<'a> {
             .map(|compound| self.pairs_of(compound))
     }
 
-    /// Returns the contents of a dict; `None` if the item is no dict.
+    /// Returns the contents of a dict; `None` if the item is not a dict.
     ///
     /// A key may occur twice: the last occurrence counts.
     pub fn dict(&self, item: Item<'a>) -> Option<Pairs<'_, 'a>> {
@@ -137,7 +137,7 @@ impl<'a> Document<'a> {
             .map(|compound| self.pairs_of(compound))
     }
 
-    /// Returns the items of a set; `None` if `item` is no set.
+    /// Returns the items of a set; `None` if `item` is not a set.
     ///
     /// An item may occur twice.
     pub fn set(&self, item: Item<'a>) -> Option<&[Item<'a>]> {

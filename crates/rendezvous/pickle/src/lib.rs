@@ -29,7 +29,7 @@ pub use encode::{Memo, Writer};
 pub use time::Time;
 pub use value::{Class, Value};
 
-/// Error that a pickle cannot be decoded, with its location.
+/// Error in a pickle, with its location.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("at byte {at} of the pickle, {problem}")]
 pub struct PickleError {

@@ -74,7 +74,7 @@ pub const ADDITEMS: u8 = 0x90;
 
 /// Class whose module and name are on the stack.
 pub const STACK_GLOBAL: u8 = 0x93;
-/// Instance of the class on the stack, made with the tuple above it.
+/// Instance of the class on the stack, created with the tuple above it.
 pub const NEWOBJ: u8 = 0x81;
 /// Calls the item on the stack with the tuple above it.
 pub const REDUCE: u8 = b'R';

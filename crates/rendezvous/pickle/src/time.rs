@@ -32,7 +32,7 @@ pub struct Time {
 }
 
 impl Time {
-    /// Returns a time in UTC, limited to the range of Python.
+    /// Returns a time in UTC, clamped to Python's range.
     pub fn utc(wall: Wall, naive: bool) -> Self {
         Self {
             shown: wall.unix_micros().clamp(FIRST, LAST),

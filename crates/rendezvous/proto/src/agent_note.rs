@@ -1,6 +1,7 @@
 //! Record of an agent, which survives the agent's process.
 //!
-//! The process that restarts the agent reads it after a death, and so does the next agent.
+//! After an agent has died, the process that restarts it reads the record, and so does the next
+//! agent.
 //!
 //! ```text
 //!   content   restarts: u32, flags: u8 (1 ended, 2 was killed), restarts used: u32, deaths: u32,
@@ -19,22 +20,22 @@ const KILLED: u8 = 2;
 /// Instances that never reached a coordinator participate in nothing.
 const MOST_INSTANCES: usize = 16;
 
-/// Record of the agents that one process has started in turn.
+/// Record of the agents that one process has started in sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentNote {
-    /// Maximum number of consecutive short lives before the restarts end.
+    /// Maximum number of consecutive short lives before restarts stop.
     ///
     /// It is 0 until the agent reports it.
     pub restarts: u32,
-    /// `true` if the agent has ended its run itself, and was not killed.
+    /// `true` if the agent ended its run itself, instead of being killed.
     pub has_ended: bool,
     /// Number of restarts of the workers that the agent has used.
     pub restarts_used: u32,
     /// Number of agents that were killed.
     pub deaths: u32,
-    /// Death of the last agent that was killed; `None` if none was.
+    /// Most recent death of an agent; `None` if no agent was killed.
     pub last_death: Option<Death>,
-    /// End of the workers' lease, in milliseconds of the clock of leases.
+    /// End of the workers' lease, in milliseconds on the lease clock.
     ///
     /// It is 0 without a lease.
     pub lease_until: u64,
@@ -45,9 +46,9 @@ pub struct AgentNote {
 /// Death of an agent that was restarted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Death {
-    /// Wait status of its process.
+    /// Wait status of the agent's process.
     pub status: i32,
-    /// Number of consecutive short lives, this one included.
+    /// Number of consecutive short lives, including this one.
     pub short: u32,
     /// Process id of the agent.
     pub pid: u32,
@@ -56,7 +57,7 @@ pub struct Death {
 impl AgentNote {
     /// Adds the instance under which an agent participates.
     ///
-    /// It replaces the oldest one if the record is full.
+    /// If the record is full, the new instance replaces the oldest.
     pub fn add_instance(&mut self, instance: u64) {
         if self.instances.len() == MOST_INSTANCES {
             self.instances.remove(0);

@@ -7,7 +7,7 @@ use super::{NodeDesc, RendezvousState, Settings, ranks};
 
 /// Applies an action to the state, for the node `me` at the time `wall`.
 ///
-/// Actions that change nothing have no effect.
+/// `Wait`, `Finish` and `Fail` leave the state unchanged.
 pub fn apply(
     state: &mut RendezvousState,
     me: &NodeDesc,
@@ -92,9 +92,8 @@ fn after_participants_left(state: &mut RendezvousState, settings: &Settings) {
 
 /// Removes lost nodes and returns them.
 ///
-/// `is_lost` receives a node and its last heartbeat. Heartbeats carry the clocks of their writers,
-/// so the caller decides if one is old. The node itself (`me`) is never removed, however old its
-/// heartbeat is.
+/// `is_lost` receives a node and its last heartbeat. Each heartbeat carries its writer's clock, so
+/// the caller decides whether it is too old. `me` is never removed, however old its heartbeat is.
 pub fn sanitise(
     state: &mut RendezvousState,
     me: &NodeDesc,

@@ -1,14 +1,14 @@
 //! Next action of an agent, given the state that it knows.
 //!
-//! There is one function for each request of an agent. They only decide;
-//! [`apply`](super::apply) changes the state. The first matching rule wins, in the order of
-//! PyTorch's handler. Agents of torchrun may share the state. So both programs must agree on the
-//! nodes that a round admits or rejects, and on the time of its completion.
+//! Each request of an agent has one function. The functions only decide; [`apply`](super::apply)
+//! changes the state. The first matching rule wins, in the order of PyTorch's handler. Agents of
+//! torchrun may share the state, so both programs must agree on the nodes that a round admits or
+//! rejects, and on the time of its completion.
 //!
-//! Some rules are ours. They are compatible with agents of torchrun:
+//! Some rules are specific to rdzv. They are compatible with agents of torchrun:
 //!
-//! * If a complete round lost a node before an agent saw it, the agent does not join it. The ranks
-//!   of the round have a gap, or are too few. The agent waits for the next round instead.
+//! * If a complete round lost a node before an agent saw it, the agent does not join that round,
+//!   because its ranks have a gap or are too few. The agent waits for the next round instead.
 //! * A round after a change is complete as soon as [all expected
 //!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, our
 //!   last call seems to have ended.
@@ -18,7 +18,7 @@
 //!   round without them would end immediately. To agents of torchrun, our clock seems slow.
 //! * A waiting agent becomes a spare if the round fills up before the agent gets in. Agents of
 //!   torchrun keep waiting, which makes all other agents restart again and again.
-//! * An agent that leaves for good leaves every list, not only the participants.
+//! * An agent that leaves permanently leaves every list, not only the participants.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub enum Action {
     Wait,
     /// Report success: the state is as requested.
     Finish,
-    /// Report a failure: the state can no longer become as requested.
+    /// Report a failure: the request can no longer succeed.
     Fail(Ending),
 }
 
@@ -75,18 +75,18 @@ pub enum Ending {
     Closed,
     /// The run was closed while this node was a spare.
     NotNeeded,
-    /// The time for the request is over.
+    /// The time for the request has run out.
     Timeout,
 }
 
-/// Phase of a request, by the time that it has left.
+/// Phase of a request, according to its remaining time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinPhase {
     /// The request has time left.
     InTime,
-    /// The time is over, but the node may still undo its changes of the state.
+    /// The time has run out, but the node may still undo its changes.
     RollBack,
-    /// The time is over, also for undoing changes.
+    /// The time for undoing changes has run out too.
     Over,
 }
 
@@ -213,7 +213,7 @@ pub fn join(
 /// Extension of the last call while nodes are still in the wait list.
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
-/// Returns the time from the end of the last call until the round is complete.
+/// Returns the extension of the last call; zero if no node waits.
 pub fn last_call_grace(state: &RendezvousState) -> Duration {
     if state.wait_list.is_empty() {
         Duration::ZERO
@@ -254,7 +254,7 @@ pub fn close(state: &RendezvousState, moment: Moment) -> Decision {
     }
 }
 
-/// Decides if a node in a complete round sends a heartbeat.
+/// Decides whether a node in a complete round sends a heartbeat.
 pub fn keep_alive(
     state: &RendezvousState,
     me: &NodeDesc,
@@ -268,7 +268,7 @@ pub fn keep_alive(
     }
 }
 
-/// `true` if the node's last heartbeat in the state is an interval old.
+/// `true` if the node's last heartbeat is at least one interval old.
 ///
 /// `false` if the state has no heartbeat of the node.
 pub fn keep_alive_due(

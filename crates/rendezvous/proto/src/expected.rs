@@ -7,13 +7,13 @@ use rdzv_core::time::Mono;
 
 use super::{NodeDesc, RendezvousState};
 
-/// Time for which a node of the previous round is expected without a list.
+/// Time for which a node that is in no list is still expected.
 ///
 /// Agents of torchrun leave a round and enter the next one in two writes. Between these writes they
 /// are in no list of the state.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
 
-/// The nodes that this agent saw in the lists of the last complete round.
+/// Nodes that this agent saw in the lists of the last complete round.
 ///
 /// When nodes leave that round because of a change, each of them joins again immediately or never.
 /// Until it has joined, it is in the wait list. So the next round is complete when the last of
@@ -24,7 +24,7 @@ const BETWEEN_ROUNDS: Duration = Duration::from_secs(1);
 pub struct Expected {
     /// The last complete round that this agent saw.
     round: Option<u64>,
-    /// The expected nodes; for each that is in no list, the time since when.
+    /// Expected nodes, and the time since which each has been in no list.
     nodes: BTreeMap<NodeDesc, Option<Mono>>,
 }
 

@@ -1,8 +1,8 @@
 //! The lease and the fence of a node.
 //!
-//! When the coordinator announces a round without a node, no worker of that node's previous round
-//! is running any more. A round has a fence while its coordinator has three voters or more. The
-//! coordinator turns the fence on and off.
+//! With a fence, no worker of a node's previous round is still running when the coordinator
+//! announces a round without that node. A round has a fence while its coordinator has three voters
+//! or more. The coordinator turns the fence on and off.
 //!
 //! ```text
 //!   agent        Lease ──► coordinator ── has it a majority? ──► voters
@@ -37,7 +37,7 @@ pub const TAKES_EFFECT: Duration = Duration::from_millis(250);
 
 /// Extension of the lease for each agent of the round.
 ///
-/// With it, many simultaneous connections do not suspend any workers.
+/// It keeps many simultaneous connections from suspending workers.
 const EACH: Duration = Duration::from_micros(200);
 
 /// Returns the lease of each agent in a round of `agents` agents.
@@ -79,7 +79,7 @@ pub enum Input {
     Gone,
     /// No later round can follow, so no other workers can run beside these.
     Lifted,
-    /// The deadline has come.
+    /// The fence's deadline has passed.
     Tick,
     /// This process continues after it was stopped.
     ///

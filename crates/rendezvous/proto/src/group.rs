@@ -15,7 +15,7 @@ use crate::recovering::Recovering;
 pub struct GroupView {
     /// Id of the group; `None` if the process is in no group.
     pub cluster: Option<u64>,
-    /// Highest number of a coordinator that the process knows.
+    /// Highest epoch of a coordinator that the process knows.
     pub epoch: Option<u64>,
     /// The term, if the group has voters. It equals the epoch.
     pub term: Option<u64>,
@@ -23,11 +23,11 @@ pub struct GroupView {
     pub role: Option<Role>,
     /// Members of the group, in the order of their voter indices.
     pub voters: Vec<VoterView>,
-    /// Number of voters that the group should have, the present ones included.
+    /// Target number of voters, including the present ones.
     pub target: usize,
     /// Endpoint of the coordinator, if the process knows it.
     pub coordinator: Option<String>,
-    /// Event that the process waits for, if it waits.
+    /// Event that the process waits for, if any.
     pub waiting: Option<Wait>,
     /// Number of elections that the process has seen.
     pub elections: u64,
@@ -52,7 +52,7 @@ pub enum Role {
 /// A member of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VoterView {
-    /// Id of the member; each start of a process draws another one.
+    /// Id of the member; each new process draws a new one.
     #[serde(serialize_with = "hexadecimal")]
     pub id: Option<u64>,
     /// Endpoint of the member, if the member has reported it.
@@ -104,7 +104,7 @@ pub enum Case {
     W4,
     /// No majority of the voters is in contact.
     ///
-    /// A process that is cut off with a minority (W6) sees the same.
+    /// A process that is cut off with a minority (W6) is in the same case.
     W5,
     /// Fewer nodes have joined than a round needs.
     W8,

@@ -1,6 +1,6 @@
 //! Dynamic rendezvous: agents agree on the nodes of a round and on their ranks.
 //!
-//! They agree again after every change.
+//! Agents form a new round after every change.
 //!
 //! ```text
 //!              first node           min nodes came: last call        deadline, or max nodes came

@@ -15,7 +15,7 @@ pub fn assign(participants: &mut BTreeMap<NodeDesc, u32>) {
 
 /// `true` if the ranks are as [`assign`] sets them.
 ///
-/// This is no longer so after a participant other than the last one has left.
+/// The ranks have a gap after a participant other than the last one has left.
 pub fn are_assigned(participants: &BTreeMap<NodeDesc, u32>) -> bool {
     (0..)
         .zip(participants.values())

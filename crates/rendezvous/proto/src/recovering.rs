@@ -30,7 +30,7 @@ pub struct Recovering {
     pub is_noted: bool,
     /// Known hosts by rank, if all participants are silent.
     ///
-    /// `None` if the coordinator was restarted.
+    /// `None` if the round is not silent.
     pub silent: Option<BTreeMap<u32, String>>,
     /// Address of the coordinator that announced the round, if it was elsewhere.
     pub elsewhere: Option<String>,

@@ -25,7 +25,7 @@ pub enum Rule {
     DetachIsSent,
     /// A reset of a connection does not prove that the agent's process has ended.
     ResetProvesNothing,
-    /// A connection that a proxy closed proves no end of the agent's process.
+    /// A connection that a proxy closes does not prove that the agent has ended.
     ProxyProvesNothing,
     /// A coordinator at another address may still be running.
     OthersMayCoordinate,
@@ -45,7 +45,7 @@ pub enum Rule {
     MembersAreRecorded,
     /// A process takes over only if all members are in contact or have ended.
     MissingBlock,
-    /// Only the process that has applied most takes over.
+    /// Only the process that has applied the most log entries takes over.
     NewestTakesOver,
     /// A group that follows another one has a higher number.
     GroupsAreNumbered,

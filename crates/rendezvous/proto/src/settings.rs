@@ -17,7 +17,7 @@ pub enum FencePolicy {
 }
 
 impl FencePolicy {
-    /// The value of the option; `None` if the agent sends none.
+    /// Returns the value of the option; `None` if the agent sends none.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Unsaid => None,
@@ -46,9 +46,9 @@ pub struct Settings {
     pub keep_alive_interval: Duration,
     /// Number of missed heartbeats after which a node is lost (3).
     pub keep_alive_max_attempt: u32,
-    /// Maximum sleep after a write that lost the race (0: no sleep).
+    /// Maximum pause after a write that lost the race (0: automatic pauses).
     pub cas_backoff_max: Duration,
-    /// Time for which a machine may be silent before its connections end (3 s).
+    /// Time for which a machine may be silent before its agent is lost (3 s).
     pub node_timeout: Duration,
     /// The choice of a fence.
     ///

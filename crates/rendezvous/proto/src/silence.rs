@@ -1,4 +1,4 @@
-//! Detection of a silent machine: it closes no connection.
+//! Detection of a silent machine, which closes no connection.
 //!
 //! A machine is silent after a power loss or with a cut cable, for example.
 //!
@@ -20,7 +20,7 @@
 //! [`REATTACH_WITHIN`](crate::coordinator::REATTACH_WITHIN), and its last message is older than L.
 //! The last condition is necessary because Linux adds an earlier outage to the next one. So a
 //! machine that is silent for less than L is never lost. Agents notice a silent coordinator sooner.
-//! They reattach to another coordinator before that one could declare them lost.
+//! They reattach to another coordinator before that coordinator could declare them lost.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Slots: memory that outlives the process that writes it.
+//! Slots: memory that outlives its writing process.
 //!
-//! A writer may die at any byte. So it writes two slots in turn, and a reader uses the newest
-//! complete one.
+//! A writer may die at any byte, so it writes two slots alternately. A reader uses the newest
+//! complete slot.
 //!
 //! ```text
 //!   slot   sequence: u64, length: u64, digest: u64, then the content
@@ -60,22 +60,22 @@ impl<'a> Bytes<'a> {
         Some(head)
     }
 
-    /// Takes a number; `None` if the bytes end before.
+    /// Takes a number; `None` if there are too few bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.take(8)?.first_chunk().copied().map(u64::from_le_bytes)
     }
 
-    /// Takes a number; `None` if the bytes end before.
+    /// Takes a number; `None` if there are too few bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.take(4)?.first_chunk().copied().map(u32::from_le_bytes)
     }
 
-    /// Takes a number; `None` if the bytes end before.
+    /// Takes a number; `None` if there are too few bytes.
     pub fn u8(&mut self) -> Option<u8> {
         self.take(1)?.first().copied()
     }
 
-    /// Takes a count and that number of integers; `None` if the bytes end before.
+    /// Takes a count and that number of integers; `None` if bytes are missing.
     pub fn numbers(&mut self) -> Option<Vec<u64>> {
         let count = self.u32()? as usize;
         let numbers = self.take(count.checked_mul(8)?)?.as_chunks().0.iter();

@@ -69,20 +69,17 @@ use rdzv_rendezvous_proto::{Rule, coordinator};
 pub use rdzv_consensus::VoterId;
 pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
 
-/// Endpoints of the voters, in the order that every voter has.
-///
-/// In a group that agents may join, these are the known endpoints, and the first one is the
-/// endpoint of the job.
+/// Settings of a voter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Endpoints of the voters, in the order that every voter has.
     ///
-    /// In a group that agents may join, these are the
-    /// known endpoints, and the first one is the endpoint of the job.
+    /// In a group that agents may join, these are the known endpoints, and the first one is the
+    /// endpoint of the job.
     pub endpoints: Vec<String>,
     /// Settings of a group that agents may join.
     ///
-    /// If `None`, the voters are the processes at the endpoints in `places`.
+    /// If `None`, the voters are the processes at `endpoints`.
     pub open: Option<Open>,
     /// Endpoint index of this process.
     pub own: usize,
@@ -100,7 +97,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// Time after which a silent machine is lost.
     ///
-    /// The group elects another leader in a third of this time.
+    /// The group elects another leader in about a third of this time.
     pub node_timeout: Duration,
     /// Rules that are in force: all of them, except in a simulation.
     pub rules: Rules<Rule>,
@@ -139,7 +136,7 @@ pub enum Start {
 }
 
 impl Settings {
-    /// Settings of the consensus group; 60 ticks make one `node_timeout`.
+    /// Returns the consensus settings; 60 ticks make one `node_timeout`.
     fn consensus(&self) -> consensus::Settings {
         consensus::Settings {
             tick: self.node_timeout / 60,
@@ -181,8 +178,7 @@ pub enum Output {
     },
     /// Write the record for the next process here.
     ///
-    /// Do so before any later output is applied.
-    /// Only a group that agents may join requests this.
+    /// Write it before applying any later output. Only a group that agents may join requests this.
     Note(Box<coordinator::Note>),
     /// Send bytes over a connection.
     Reply(ConnId, Vec<u8>),

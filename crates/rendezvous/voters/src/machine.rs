@@ -176,12 +176,12 @@ impl Voter {
         self.ending.is_some()
     }
 
-    /// Time after which to close an agent's connection that acknowledges nothing.
+    /// Returns how long an agent's connection may acknowledge nothing.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         self.coordinator.as_ref()?.silence(connection)
     }
 
-    /// Endpoint of the coordinator, if this voter knows it.
+    /// Returns the coordinator's endpoint, if this voter knows it.
     pub fn coordinator(&self) -> Option<&str> {
         if self.group.is_none() && self.open.is_some() {
             // Every member of a group knows the coordinator.
@@ -198,12 +198,12 @@ impl Voter {
         self.settings.endpoints.get(index).map(String::as_str)
     }
 
-    /// Role of this voter in its group; `None` outside a group.
+    /// Returns this voter's role in its group; `None` outside a group.
     pub fn role(&self) -> Option<Role> {
         self.group.as_ref().map(|group| group.consensus.role())
     }
 
-    /// Id of the group; 0 outside a group.
+    /// Returns the id of the group; 0 outside a group.
     fn group_id(&self) -> GroupId {
         self.group.as_ref().map_or(0, |group| group.id)
     }

@@ -12,7 +12,7 @@ use rdzv_core::time::Mono;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) voter: VoterId,
-    /// Id of its group; 0 if it is in none.
+    /// Id of the process's group; 0 if it is in no group.
     pub(super) group: u128,
     /// Number of groups that were lost before, as far as the process knows.
     pub(super) epoch: u32,

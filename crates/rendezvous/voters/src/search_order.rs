@@ -112,7 +112,7 @@ impl SearchOrder {
 
     /// Handles the answer of the voter that was asked last.
     ///
-    /// The coordinator's endpoint may be that of the voter by now. Returns `true` if it is one of
+    /// The voter itself may have become the coordinator. Returns `true` if the answer names one of
     /// the endpoints; other answers are ignored.
     pub fn elsewhere(&mut self, coordinator: &str) -> bool {
         let mut endpoints = self.endpoints.iter();

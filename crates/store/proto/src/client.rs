@@ -12,15 +12,15 @@
 //!    └──────────────────────────────┘      anything else, at any time: Dead
 //! ```
 //!
-//! A server of ours may answer a wait with the value itself (0x02). Then `Answering` begins without
-//! another request. If the client cancels at the same time, the value comes first, followed by 0x01
-//! (`Cancelled`).
+//! An rdzv server may answer a wait with the value itself (0x02). Then `Answering` begins without
+//! another request. If the client cancels at the same time, the value arrives first, followed by
+//! 0x01 (`Cancelled`).
 //!
 //! The protocol has neither request ids nor error replies. So a connection on which anything went
 //! wrong cannot be used again, because its later bytes would be ambiguous. Only a wait that timed
 //! out and was cancelled properly leaves it usable.
 //!
-//! The server's release and the client's cancellation may cross. Then both answers come. The keys
+//! The server's release and the client's cancellation may cross. Then both answers arrive. The keys
 //! existed, so the operation continues, whereas PyTorch reports a timeout.
 
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub enum Expects {
     Release {
         /// `Duration::ZERO` checks once.
         limit: Duration,
-        /// The request that follows then.
+        /// Request to send after the release.
         then: Option<Then>,
     },
 }
@@ -81,7 +81,7 @@ pub enum Failure {
     /// The connection is still usable.
     #[error("the wait timed out")]
     TimedOut,
-    /// A reply that is due immediately did not come.
+    /// A reply that is due immediately did not arrive.
     #[error("no answer")]
     NoAnswer,
     /// The connection was closed or broke.
@@ -92,7 +92,7 @@ pub enum Failure {
     /// The connection is still usable if this happened during a wait.
     #[error("the caller gave up")]
     GivenUp,
-    /// The bytes received are no answer to the request.
+    /// The received bytes are not an answer to the request.
     #[error(transparent)]
     NoStore(#[from] WireError),
 }
@@ -121,7 +121,7 @@ pub enum Input<'a> {
     Tick,
 }
 
-/// An action that the machine asks its driver for.
+/// An action that the machine requests from its driver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output {
     /// Send these bytes.
@@ -222,7 +222,7 @@ impl Machine for ClientMachine {
 }
 
 impl ClientMachine {
-    /// Cause for which the connection cannot be used any more; `None` if it can.
+    /// Returns the failure that made the connection unusable, if any.
     pub fn death(&self) -> Option<&Failure> {
         match &self.state {
             State::Dead(failure) => Some(failure),
@@ -240,8 +240,8 @@ impl ClientMachine {
         };
         let missing = reader.missing();
         let space = reader.space()?;
-        // An allocator may return more than the requested capacity; bytes of the next value must
-        // not get in.
+        // An allocator may return more than the requested capacity; it must not receive bytes of
+        // the next value.
         (space.capacity() - space.len() <= missing).then_some(space)
     }
 

@@ -9,10 +9,10 @@
 //!   cleanup/      decimal: number of store objects that have been closed
 //! ```
 //!
-//! The state results from applying all records from the beginning: the last record of a key wins.
-//! A torn record is one that its writer did not live to finish. It does not count, and the next
-//! writer cuts it off ([`Tail::Torn`]). Bytes that cannot begin a record mean that the file is not
-//! a store's ([`Tail::Foreign`]). Such a file must not be changed.
+//! The state results from applying all records from the beginning: the last record of a key wins. A
+//! torn record is one whose writer died before finishing it. It is ignored, and the next writer
+//! truncates it ([`Tail::Torn`]). Bytes that cannot begin a record mean that the file does not
+//! belong to a store ([`Tail::Foreign`]). Such a file must not be changed.
 //!
 //! This module never opens a file. The driver reads from [`Journal::offset`] on and passes the
 //! bytes to [`Journal::replay`].
@@ -31,7 +31,7 @@ pub const CLOSED_COUNT: &[u8] = b"cleanup/";
 /// Maximum length of a key in a record.
 ///
 /// No store has keys of this length. Text or a program that is read as a record would declare
-/// longer ones, which distinguishes a torn record from a foreign file.
+/// longer keys, which distinguishes a torn record from a foreign file.
 pub const LONGEST_KEY: usize = 16 << 20;
 
 /// Bytes of each of the two length fields.
@@ -161,7 +161,7 @@ impl Journal {
 
 /// Reads the first record of `bytes`: its key, its value and its length.
 ///
-/// The error is the kind of the bytes if they are no whole record.
+/// The error is the kind of the bytes if they are not a whole record.
 fn next_record(bytes: &[u8]) -> Result<(&[u8], &[u8], usize), Tail> {
     if bytes.is_empty() {
         return Err(Tail::Clean);

@@ -247,7 +247,7 @@ impl Keyspace {
 
     /// Removes the first entry of a queue and returns it.
     ///
-    /// An emptied queue is forgotten.
+    /// An emptied queue is removed.
     pub fn pop(&mut self, name: &[u8]) -> Option<Value> {
         let queue = self.queues.get_mut(name)?;
         let Entry { value, owner } = queue.entries.pop_front()?;
@@ -260,7 +260,7 @@ impl Keyspace {
         Some(value)
     }
 
-    /// Returns the length of a queue; 0 if it is unknown.
+    /// Returns the length of a queue; 0 if it does not exist.
     pub fn queue_len(&self, name: &[u8]) -> usize {
         self.queues.get(name).map_or(0, |queue| queue.entries.len())
     }

@@ -1,4 +1,4 @@
-//! The bounds of a server and of a client.
+//! Bounds of a server and of a client.
 //!
 //! A server closes a connection that exceeds its bounds.
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Default maximum memory of a client for one reply.
 ///
-/// It is eight values of the greatest size that a server accepts by default.
+/// It is eight times the default [`Limits::max_value_bytes`].
 pub const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Bounds of one server.
@@ -22,12 +22,12 @@ pub struct Limits {
     pub max_value_bytes: usize,
     /// Maximum number of keys in one `CHECK`, `WAIT`, `MULTI_GET` or `MULTI_SET`.
     ///
-    /// Default 131072, as in the reference.
+    /// Default 131072, as in PyTorch.
     pub max_keys_per_request: usize,
     /// Maximum number of keys and non-empty queues. Default 10 million.
     ///
     /// One connection may hold an eighth of them, and an address without an agent a quarter. Agents
-    /// have no share.
+    /// have no share limit.
     pub max_keys: usize,
     /// Maximum number of connections at a time. Default 200 000.
     ///
@@ -47,8 +47,8 @@ pub struct Limits {
     pub max_waits: usize,
     /// Maximum length of a request of an extension.
     ///
-    /// 0, the default, makes its opcodes unknown ones. A server with an extension accepts at least
-    /// 8 KiB.
+    /// With 0, the default, extension opcodes are unknown. A server with an extension accepts at
+    /// least 8 KiB.
     pub max_extension_bytes: usize,
     /// Time limit of a new connection to send `VALIDATE`. Default 30 s.
     pub validation_timeout: Duration,

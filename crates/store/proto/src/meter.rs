@@ -132,7 +132,7 @@ struct Metered {
 }
 
 impl Shared {
-    /// Returns the bytes, which do not count any more, if they have one holder.
+    /// Returns the bytes, which no longer count, if they have a single holder.
     pub fn into_sole(self) -> Result<Vec<u8>, Self> {
         let mut metered = Arc::try_unwrap(self.0).map_err(Self)?;
         metered.meter.shrink(metered.body.capacity());

@@ -1,10 +1,10 @@
 //! Counters as the stores keep them: decimal text, read leniently.
 //!
 //! `add` and `barrier` keep their counters as plain text, so that any client can read or write
-//! them. Text is read as C's `stoll` reads it, because that is what the other readers of the same
-//! stores do: leading white space, a sign, the longest run of digits, and the rest is ignored. A
-//! text of more than [`MAX_BYTES`] is no number, so that reading one costs the same however long a
-//! value is.
+//! them. Text is read as C's `stoll` reads it, because the other readers of the same stores do so:
+//! leading white space, a sign, and the longest run of digits. The rest is ignored. A text of more
+//! than [`MAX_BYTES`] is not a number, so that the cost of reading a number does not depend on the
+//! length of the value.
 
 /// Longest text of a number, with everything around its digits.
 pub const MAX_BYTES: usize = 64;

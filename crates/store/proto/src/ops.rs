@@ -62,7 +62,7 @@ impl Operations {
         self.keyspace.store_for(owner);
     }
 
-    /// Takes all connections whose waits are over.
+    /// Removes and returns all connections whose waits are over.
     #[inline]
     pub fn woken(&mut self) -> impl Iterator<Item = ConnId> {
         self.woken.drain(..)
@@ -80,7 +80,7 @@ impl Operations {
         self.written(key);
     }
 
-    /// Stores `desired` if the key holds `expected` (if empty: or is absent).
+    /// Stores `desired` if the value is `expected`; absent counts as empty.
     ///
     /// Returns the value of the key after that; `None` if the key is absent and `expected` is not
     /// empty. PyTorch answers with `expected` in that case.

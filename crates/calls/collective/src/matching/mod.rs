@@ -173,7 +173,7 @@ impl Matching {
     ///
     /// # Errors
     ///
-    /// The reason why the rank may not send these values.
+    /// Returns the reason why the rank may not send these values.
     pub(crate) fn room(
         &self,
         from: u32,
@@ -331,7 +331,7 @@ impl Matching {
     }
 }
 
-/// Takes the first item with this tag that fits.
+/// Removes and returns the first fitting item with this tag.
 fn take_first<T>(
     lists: &mut BTreeMap<u32, VecDeque<T>>,
     tag: u32,

@@ -75,7 +75,7 @@ impl Mesh {
         }
     }
 
-    /// Replaces an error that blames this rank by a timeout of the awaited rank.
+    /// Replaces an error that blames this rank: the awaited rank timed out.
     ///
     /// A peer that timed out because of this rank blames this rank. The rank at fault is the one
     /// that this rank waits for.

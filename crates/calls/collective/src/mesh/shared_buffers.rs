@@ -39,7 +39,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Returns the half of the shared buffers, 0 or 1, whose turn is next.
+    /// Returns the next half of the shared buffers to use, 0 or 1.
     ///
     /// All ranks use the same number of halves.
     pub(crate) fn next_half(&mut self) -> Result<usize> {

@@ -1,4 +1,4 @@
-//! Waits of a mesh: for data, for space, and for peers that come or go.
+//! Waits of a mesh: for data, for space, and for peers that connect or leave.
 
 use std::os::fd::AsFd;
 use std::time::Duration;

@@ -105,7 +105,7 @@ struct State {
 }
 
 enum Stage {
-    /// There was no message until now.
+    /// No message has been sent or received so far.
     Idle(Box<Setup>),
     Running {
         commands: Sender<Command>,

@@ -91,7 +91,7 @@ pub(super) trait Values: Send {
         &mut []
     }
 
-    /// Ends the work; with the rank at the other end if it succeeded.
+    /// Ends the work; on success, `outcome` is the rank at the other end.
     fn end(self: Box<Self>, outcome: Result<u32>);
 }
 

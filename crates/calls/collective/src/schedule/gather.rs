@@ -18,7 +18,7 @@ pub(crate) fn ring_gather(rank: u32, world_size: u32) -> Schedule {
     ring(rank, world_size, 0, Arrival::Replace)
 }
 
-/// Lets parts travel around the ring.
+/// Returns the schedule that passes parts around the ring.
 ///
 /// Each rank first sends the part of the rank `behind` it.
 pub(super) fn ring(rank: u32, world_size: u32, behind: u32, arrival: Arrival) -> Schedule {

@@ -70,7 +70,7 @@ pub(crate) enum Arrival {
 }
 
 impl Schedule {
-    /// Makes a schedule of messages with one part each.
+    /// Creates a schedule of messages with one part each.
     fn narrow(steps: impl IntoIterator<Item = Step>) -> Self {
         let steps = steps.into_iter().collect();
         Self { widest: 1, steps }

@@ -23,7 +23,7 @@ impl Parts {
         }
     }
 
-    /// Makes parts of these lengths.
+    /// Creates parts of these lengths.
     pub(crate) fn of(lengths: &[usize]) -> Self {
         let mut end = 0;
         let ends = lengths.iter().map(|length| {
@@ -35,7 +35,7 @@ impl Parts {
         }
     }
 
-    /// Makes one part per rank; only the part of `rank` has elements.
+    /// Creates one part per rank; only the part of `rank` has elements.
     pub(crate) fn only(rank: u32, world_size: u32, len: usize) -> Self {
         let bound = |part| if part <= rank { 0 } else { len };
         Self {

@@ -20,8 +20,8 @@ impl Default for CreditLimits {
 
 /// Calls and bytes in flight to one peer, within limits.
 ///
-/// A message that alone exceeds the limit of bytes passes when nothing else is in flight. Nothing
-/// else passes until it has ended. The driver decides the order of waiting messages: if it asks
+/// A message that alone exceeds the limit of bytes passes when nothing else is in flight. No other
+/// message passes until it has ended. The driver decides the order of waiting messages: if it asks
 /// only for the first in its queue, other messages cannot overtake a large message without a limit.
 #[derive(Debug, Clone, Default)]
 pub struct Credit {

@@ -1,4 +1,4 @@
-//! Calls that wait for their end, and limits of calls in flight to a peer.
+//! Calls that have not ended, and limits of calls in flight to a peer.
 //!
 //! Reading order: [`table`] (waiting calls with their deadlines), [`credit`] (limits at the
 //! caller), [`window`] (limits at the callee).

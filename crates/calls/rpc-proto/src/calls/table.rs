@@ -1,4 +1,4 @@
-//! Calls that wait for their end.
+//! Calls that have not ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,12 +31,12 @@ impl<T> CallTable<T> {
         self.calls.insert(call, (value, deadline));
     }
 
-    /// Value of a call, to change it; `None` if the call has left the table.
+    /// Returns a call's value, mutably; `None` if the call has left the table.
     pub fn get_mut(&mut self, call: u64) -> Option<&mut T> {
         self.calls.get_mut(&call).map(|(value, _)| value)
     }
 
-    /// Takes a call out because it ended; `None` if it ended before.
+    /// Removes and returns a call that has ended; `None` if it ended before.
     pub fn take(&mut self, call: u64) -> Option<T> {
         let (value, deadline) = self.calls.remove(&call)?;
         if let Some(at) = deadline {
@@ -45,9 +45,9 @@ impl<T> CallTable<T> {
         Some(value)
     }
 
-    /// Takes out the calls whose deadline is reached, earliest first.
+    /// Removes the calls whose deadlines have passed, earliest first.
     ///
-    /// Calls that the iterator does not reach stay.
+    /// Calls that the iterator does not reach remain.
     pub fn expire(&mut self, now: Mono) -> impl Iterator<Item = (u64, T)> + use<'_, T> {
         std::iter::from_fn(move || {
             let (at, call) = *self.deadlines.first()?;
@@ -63,7 +63,7 @@ impl<T> CallTable<T> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Takes out all calls, in the order of their numbers.
+    /// Removes all calls, in the order of their numbers.
     pub fn drain(&mut self) -> impl Iterator<Item = (u64, T)> + use<T> {
         let calls = std::mem::take(self).calls.into_iter();
         calls.map(|(call, (value, _))| (call, value))

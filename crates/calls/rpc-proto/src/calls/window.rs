@@ -20,10 +20,10 @@ pub struct Window {
 }
 
 impl Default for Window {
-    /// Makes a window for a caller with the default limits.
+    /// Creates a window for a caller with the default limits.
     ///
-    /// The window has room for twice as many calls and the same bytes. Beyond them it has room for
-    /// 16384 calls and 256 MiB.
+    /// The window has room for twice the caller's calls and the same number of bytes. Beyond them
+    /// it has room for 16384 calls and 256 MiB.
     fn default() -> Self {
         let own = CreditLimits::default();
         Self::new(
@@ -49,7 +49,7 @@ pub struct Share {
 }
 
 impl Window {
-    /// Makes an empty window.
+    /// Creates an empty window.
     pub fn new(own: CreditLimits, beyond: CreditLimits) -> Self {
         Self {
             own: Credit::new(own),

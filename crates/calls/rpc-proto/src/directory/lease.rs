@@ -31,7 +31,7 @@ struct Seen {
 }
 
 impl LeaseWatch {
-    /// Makes a watch of leases of this length.
+    /// Creates a watch of leases of this length.
     pub fn new(lease: Duration) -> Self {
         Self {
             lease,
@@ -40,7 +40,7 @@ impl LeaseWatch {
         }
     }
 
-    /// Takes the readings, and returns the incarnations whose lease ran out.
+    /// Processes readings, and returns the incarnations whose leases expired.
     ///
     /// A reading is an incarnation and its number. A lease runs out if its number does not change
     /// for the length of the lease. Members that are not in the readings are forgotten.

@@ -87,7 +87,7 @@ impl Member {
     ///
     /// # Errors
     ///
-    /// [`BadRecord`] if the bytes are something else.
+    /// [`BadRecord`] if the bytes are not a member.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
         read("a worker", bytes)
     }

@@ -2,7 +2,7 @@
 //!
 //! The first worker opens round 1 and specifies its kind. A worker opens the next round if it finds
 //! a round that has ended, or that it has already been in. No process has to remember the number of
-//! earlier groups, so a restarted process meets the other workers all the same.
+//! earlier groups, so a restarted process still meets the other workers.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -13,7 +13,7 @@ use super::member::{BadRecord, read, written};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundKind {
-    /// All members are there from the beginning.
+    /// All members join at the beginning.
     Static {
         /// Number of members.
         world_size: u32,
@@ -74,7 +74,7 @@ pub enum RoundDecision {
 }
 
 impl Round {
-    /// Makes the first round of a store.
+    /// Creates the first round of a store.
     pub fn first(kind: RoundKind) -> Self {
         Self {
             epoch: 1,
@@ -128,7 +128,7 @@ impl Round {
     ///
     /// # Errors
     ///
-    /// [`BadRecord`] if the bytes are something else.
+    /// [`BadRecord`] if the bytes are not a round.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRecord> {
         read("the round of an RPC group", bytes)
     }

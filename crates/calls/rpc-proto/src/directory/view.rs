@@ -53,7 +53,7 @@ pub enum Change {
 
 /// All members of a group, with the device maps of one of them.
 ///
-/// Each change makes a new view, so an owner of a view always sees one state of the group.
+/// Each change creates a new view, so an owner of a view always sees one state of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupView {
     epoch: u64,
@@ -65,7 +65,7 @@ pub struct GroupView {
 }
 
 impl GroupView {
-    /// Makes the view of the member `me`.
+    /// Creates the view of the member `me`.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl GroupView {
     ///
     /// # Panics
     ///
-    /// If `me` is not among the members.
+    /// Panics if `me` is not among the members.
     pub fn new(
         epoch: u64,
         me: WorkerId,
@@ -116,7 +116,7 @@ impl GroupView {
         })
     }
 
-    /// Adds the members that have left lately.
+    /// Adds the members that have left recently.
     #[must_use]
     pub(super) fn with_departures(mut self, departures: Vec<Departure>) -> Self {
         self.departures = departures;

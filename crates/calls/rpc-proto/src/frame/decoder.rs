@@ -69,9 +69,8 @@ impl Supply for FromHeap {
     }
 }
 
-/// Decoder of received bytes to frames.
+/// Decoder that converts received bytes to frames.
 ///
-/// Its owner reads into [`room`](Self::room), reports the number of bytes with
 /// Its owner reads into [`room`](Self::room), reports the number of bytes with
 /// [`filled`](Self::filled), and calls [`next`](Self::next) until there is no further frame. Bytes
 /// of large parts are read directly into their final memory. At most one frame is in progress. The
@@ -118,7 +117,7 @@ impl<B: AsMut<[u8]>> Filling<B> {
 }
 
 impl<S: Supply> Decoder<S> {
-    /// Makes a decoder that has received nothing.
+    /// Creates a decoder that has received nothing.
     pub fn new(limits: Limits, supply: S) -> Self {
         Self {
             limits,
@@ -152,7 +151,7 @@ impl<S: Supply> Decoder<S> {
     ///
     /// # Panics
     ///
-    /// If the room is smaller.
+    /// Panics if the room is smaller.
     pub fn filled(&mut self, count: usize) {
         match &mut self.filling {
             Some(filling) => {
@@ -171,7 +170,7 @@ impl<S: Supply> Decoder<S> {
     ///
     /// # Errors
     ///
-    /// [`FrameError`] if the bytes are no frame, or exceed a limit. Every later call returns the
+    /// [`FrameError`] if the bytes are not a frame, or exceed a limit. Every later call returns the
     /// same error.
     #[expect(
         clippy::should_implement_trait,

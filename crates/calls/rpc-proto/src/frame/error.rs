@@ -1,10 +1,10 @@
-//! Mistakes in the bytes of a peer.
+//! Errors in the bytes of a peer.
 
 use thiserror::Error;
 
 use super::VERSION;
 
-/// Bytes that are no frame, or a frame that is refused.
+/// Bytes that are not a frame, or a refused frame.
 ///
 /// The connection becomes unusable, because the beginning of the next frame is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -86,7 +86,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Makes a header of this kind, with zero in all other fields.
+    /// Creates a header of this kind, with zero in all other fields.
     pub fn new(kind: FrameKind) -> Self {
         Self {
             kind,

@@ -8,7 +8,7 @@ use super::part::encode;
 /// Maximum length of a reason in bytes, within the limits for an unknown peer.
 const LONGEST: usize = 2 << 10;
 
-/// Returns a whole frame with the reason for closing. A longer reason is cut.
+/// Returns a whole frame with the reason for closing, truncated if too long.
 pub fn go_away(reason: &str) -> Vec<u8> {
     let end = reason.floor_char_boundary(LONGEST);
     let mut frame = Vec::new();

@@ -15,7 +15,7 @@ pub struct ReleasedPart {
     pub generation: u32,
 }
 
-/// Returns the body of a frame that gives all of these parts back.
+/// Returns the body of a frame that returns all of these parts.
 ///
 /// A part that appears twice was lent twice.
 pub fn to_bytes(returned: &[ReleasedPart]) -> Vec<u8> {
@@ -27,7 +27,7 @@ pub fn to_bytes(returned: &[ReleasedPart]) -> Vec<u8> {
     bytes
 }
 
-/// Reads such a body.
+/// Parses the body of a `Release` frame.
 ///
 /// # Errors
 ///

@@ -47,7 +47,7 @@ impl Staging {
         self.waiting().first_chunk()
     }
 
-    /// Takes this many received bytes.
+    /// Removes and returns this many received bytes.
     pub(super) fn take(&mut self, count: usize) -> Bytes {
         self.received -= count;
         self.block.split_to(count).freeze()

@@ -23,7 +23,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Makes the member for this life of a worker.
+    /// Creates the member for this life of a worker.
     pub const fn new(id: WorkerId, incarnation: u64) -> Self {
         Self { id, incarnation }
     }
@@ -125,11 +125,11 @@ pub struct ForkData {
     pub rref: RRefId,
     /// Share of the worker that receives this reference.
     pub fork: ForkId,
-    /// Member that made the fork.
+    /// Member that created the fork.
     ///
     /// It keeps the value alive until the owner knows the fork.
     pub parent: Member,
-    /// Member that asked the owner to make the value.
+    /// Member that asked the owner to create the value.
     ///
     /// `None` if the owner is known to have received that request.
     pub creator: Option<Member>,

@@ -14,9 +14,9 @@ use super::message::Batch;
 pub struct Settings {
     /// Time after which an unreachable member is lost (default: 10 s).
     ///
-    /// Its forks are released then.
+    /// The member's forks are then released.
     pub grace: Duration,
-    /// Time for which a message is kept back to share a batch (default: 1 ms).
+    /// Time for which a message is held back to share a batch (default: 1 ms).
     ///
     /// This applies to messages that no worker waits for.
     pub linger: Duration,
@@ -133,7 +133,7 @@ pub enum Output {
     Free(RRefId),
     /// Answer to a request.
     ///
-    /// `Ok`: the value, or the error of its function, is there.
+    /// `Ok`: the value, or the error of its function, exists.
     Fetched(FetchId, Result<(), Failure>),
     /// A member is lost, and its forks were released.
     Lost {
@@ -191,7 +191,7 @@ pub struct UserInfo {
     pub owner: Member,
     /// `true` if the owner knows this fork.
     pub confirmed: bool,
-    /// Reason why the fork cannot be used any more; it will not be confirmed then.
+    /// Reason why the fork is unusable; a broken fork is never confirmed.
     pub broken: Option<Failure>,
 }
 

@@ -81,7 +81,7 @@ pub struct References {
 }
 
 impl References {
-    /// Makes the references of a member, initially none.
+    /// Creates the state of a member that has no references yet.
     pub fn new(me: Member, settings: Settings) -> Self {
         Self {
             me,

@@ -147,7 +147,7 @@ impl Link {
         }
     }
 
-    /// Returns the time at which the member is lost, unless a batch arrives before.
+    /// Returns the time at which the member is lost if no batch arrives.
     pub(super) fn lost_at(&self, settings: &Settings) -> Option<Mono> {
         Some(self.unreachable_since? + settings.grace)
     }

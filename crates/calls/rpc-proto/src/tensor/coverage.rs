@@ -15,7 +15,7 @@ pub struct Repeat {
 
 /// Bytes of a view: a block without gaps, repeated.
 ///
-/// They are found without a visit to each element.
+/// Finding them does not visit each element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Coverage {
     /// Offset of the first block, in bytes.

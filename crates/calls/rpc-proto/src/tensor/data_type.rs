@@ -44,7 +44,7 @@ pub enum DataType {
     C64 = 16,
 }
 
-/// Number that is no data type of this version.
+/// Number that is not a data type of this version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{0} is not a data type that this version knows (1 to 16)")]
 pub struct UnknownDataType(pub u8);

@@ -124,7 +124,7 @@ impl TryFrom<Fields> for TensorMeta {
 }
 
 impl TensorMeta {
-    /// Makes a tensor of this shape.
+    /// Creates a tensor of this shape.
     ///
     /// Strides are in elements. The offset of the first element is in bytes.
     ///
@@ -161,7 +161,7 @@ impl TensorMeta {
         }
     }
 
-    /// Makes a tensor with the signed strides that other libraries use.
+    /// Creates a tensor with the signed strides that other libraries use.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl TensorMeta {
         Self::new(data_type, shape, unsigned, offset)
     }
 
-    /// Makes a contiguous tensor with offset 0; the last index is the fastest.
+    /// Creates a contiguous tensor at offset 0; the last index is the fastest.
     ///
     /// # Errors
     ///

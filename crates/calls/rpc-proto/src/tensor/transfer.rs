@@ -104,7 +104,7 @@ impl Part {
     ///
     /// # Panics
     ///
-    /// If `reach` is shorter than that range.
+    /// Panics if `reach` is shorter than that range.
     pub fn write(&self, reach: &[u8], out: &mut Vec<u8>) {
         let base = self.reach().start;
         out.reserve(self.len());

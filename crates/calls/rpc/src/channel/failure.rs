@@ -64,7 +64,7 @@ impl Refusal {
         }
     }
 
-    /// Makes the refusal of an unknown method, with the existing ones.
+    /// Creates the refusal of an unknown method, with the existing ones.
     pub(crate) fn no_such_method(methods: Vec<String>) -> Self {
         let kind = RpcErrorKind::NoSuchMethod;
         let message = String::new();

@@ -35,7 +35,7 @@ impl InFlight {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Ends the right of the application to make calls.
+    /// Forbids new calls of the application.
     pub(crate) fn begin_to_drain(&self) {
         let _ = self
             .state

@@ -8,7 +8,7 @@
 //! | [`in_flight`] | number of all calls of an agent, which it waits for at its end |
 //! | [`slot`] | the place where the answer of a call arrives |
 //! | [`failure`] | an error on its way from callee to caller |
-//! | [`span`], [`counters`] | calls in traces and in figures |
+//! | [`span`], [`counters`] | calls in traces and in statistics |
 
 mod calls;
 pub(crate) mod client;

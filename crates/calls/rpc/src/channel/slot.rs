@@ -38,7 +38,7 @@ impl<T> Default for Slot<T> {
     }
 }
 
-/// Fills a slot in any case: a promise that is dropped fills it with an error.
+/// Guard that fills a slot: a dropped promise fills it with an error.
 /// The tasks of a stopping agent drop their promises.
 pub(crate) struct Promise<T>(Arc<Slot<Result<T, RpcError>>>);
 

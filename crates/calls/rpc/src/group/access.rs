@@ -35,7 +35,7 @@ pub(super) fn set(store: &dyn Store, key: &str, value: &[u8]) -> Result<(), RpcE
     set.map_err(|error| store_failed("write what the group will read", &error))
 }
 
-/// Adds one to a number.
+/// Increments a counter, and returns it.
 pub(super) fn count(store: &dyn Store, key: &str) -> Result<i64, RpcError> {
     let count = store.add(key, 1);
     count.map_err(|error| store_failed("count this worker", &error))

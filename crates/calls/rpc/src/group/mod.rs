@@ -1,6 +1,7 @@
 //! Groups of workers that form in a store.
 //!
-//! In a static group, all members join at the beginning; in a dynamic group, members come and go.
+//! In a static group, all members join at the beginning. In a dynamic group, members join and
+//! leave.
 //!
 //! [`Group`] is the agent's handle. It knows the members ([`Group::view`]), reports changes
 //! ([`Group::on_change`]) and ends in an orderly way ([`Group::shutdown_barrier`],
@@ -29,7 +30,7 @@ use crate::RpcError;
 use dynamic::DynamicGroup;
 use static_group::StaticGroup;
 
-/// Default time without a sign of life after which a member counts as dead.
+/// Default time without a renewal after which a member counts as dead.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 
 /// Minimum lease: with a shorter one, a busy machine looks like a dead one.

@@ -31,7 +31,7 @@ struct Verdict {
     missing: Vec<WorkerInfo>,
     /// Workers among the missing ones that the others waited for.
     blamed: Vec<WorkerInfo>,
-    /// Time that the worker had waited which wrote this verdict.
+    /// Time that the writer of this verdict had waited.
     waited_ms: u64,
 }
 

@@ -185,7 +185,7 @@ impl Forming<'_> {
         Ok(error)
     }
 
-    /// Marks our slot, so that a second attempt of ours goes to the next round.
+    /// Marks this worker's slot, so that its retry goes to the next round.
     fn mark_as_sent(&self, slot: &str, held: &[u8]) -> Result<(), RpcError> {
         let informed = self.store.compare_set(slot, held, &self.moved().encode());
         informed
@@ -203,7 +203,7 @@ impl Forming<'_> {
     fn leave_round(&mut self, found: &Found, slot: &str, held: &[u8]) -> Result<(), RpcError> {
         let round = found.round;
         match Note::decode(held)? {
-            // We come late and have not read the refusal yet.
+            // This worker is late and has not read the refusal yet.
             Note::Refused(refusal) => {
                 self.mark_as_sent(slot, held)?;
                 return Err(refusal.error());
@@ -278,7 +278,7 @@ impl Forming<'_> {
         Ok(None)
     }
 
-    /// Counts us among the workers that have read all notes; waits for the others.
+    /// Counts this worker as ready, and waits for the others.
     fn wait_for_go(&self, round: Round, keys: Keys, view: &GroupView) -> Result<Note, RpcError> {
         let go = keys.go();
         set(self.store, &keys.ready_by(self.me.info.id), b"1")?;

@@ -62,7 +62,7 @@ fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, String> {
 
 /// Checks that tensors and parts match; returns the device of each part.
 ///
-/// This happens before the tensors are created.
+/// Called before the tensors are created.
 fn parts_match(tensors: &[Entry], parts: &[Bytes]) -> Result<Vec<Device>, String> {
     let mut devices: Vec<Option<Device>> = vec![None; parts.len()];
     for (number, entry) in tensors.iter().enumerate() {

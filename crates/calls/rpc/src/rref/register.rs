@@ -147,7 +147,7 @@ impl Register {
         self.state.lock().machine.counters()
     }
 
-    /// Returns the number of values here, even without remote references.
+    /// Returns the number of values here, even if no other worker uses them.
     #[cfg(test)]
     pub(crate) fn values(&self) -> usize {
         self.state.lock().values.len()

@@ -1,4 +1,4 @@
-//! Methods on values, which take the value behind a reference first.
+//! Methods whose first parameter is the value behind a reference.
 
 use std::any::type_name;
 use std::fmt;

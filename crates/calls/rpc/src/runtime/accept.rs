@@ -16,7 +16,7 @@ use crate::wire::link::{Link, fail};
 
 /// Maximum number of peers that have not identified themselves yet.
 ///
-/// One more peer closes the connection of another one.
+/// If one more peer connects, the connection of another one is closed.
 const MOST_UNAUTHENTICATED: usize = 1024;
 
 /// Maximum number of such peers from one source.
@@ -82,14 +82,14 @@ impl Reception {
         self.has_more = true;
     }
 
-    /// Accepts the peers that were left for later.
+    /// Accepts the peers that the previous pass left waiting.
     pub(crate) fn go_on(&mut self, core: &Arc<Core>) {
         if self.has_more {
             self.admit(core);
         }
     }
 
-    /// Time at which this must run again: for a deadline or for waiting peers.
+    /// Returns the time of the next run: for a deadline or for waiting peers.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         if self.has_more {
             return Some(Instant::now());

@@ -143,9 +143,10 @@ impl CallOptions {
 impl RpcAgent {
     /// Calls a method of a worker, and returns before the result arrives.
     ///
-    /// The argument becomes a message immediately. The message shares the tensors in it, so leave
-    /// their memory unchanged until the result arrives. If 256 calls or 64 MiB are in flight to the
-    /// worker, this waits (in async code the call waits), so that memory stays bounded.
+    /// The argument is encoded immediately. The message shares the memory of its tensors, so do not
+    /// modify that memory until the result arrives. If 256 calls or 64 MiB are in flight to the
+    /// worker, this blocks, so that memory stays bounded. In async code this does not block, and
+    /// the call waits in a queue.
     ///
     /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(
@@ -161,7 +162,7 @@ impl RpcAgent {
         self.call_with(CallOptions::default(), to, method, argument)
     }
 
-    /// Does the same as [`call`](Self::call), with options.
+    /// Calls a method like [`call`](Self::call), with options.
     pub fn call_with<'a, Argument, Output>(
         &self,
         options: CallOptions,
@@ -307,7 +308,7 @@ impl Core {
 
     /// Blocks until a request has left the queue.
     ///
-    /// For a connection that is not yet made, this waits only if too much is queued.
+    /// For a connection that is not yet open, this waits only if too much is queued.
     fn wait_sent(&self, member: &Member, sent: &Slot<()>, full: bool, until: Option<Instant>) {
         match self.peers.client(member.info.id) {
             Some(client) => client.wait(sent, until),
@@ -317,7 +318,7 @@ impl Core {
     }
 }
 
-/// Puts the key of the line before the body.
+/// Prepends the key of the line to the body.
 fn behind(key: u64, body: &Bytes) -> Bytes {
     let mut whole = BytesMut::with_capacity(8 + body.len());
     whole.put_u64_le(key);

@@ -38,7 +38,7 @@ pub(crate) fn encode_argument<T: Serialize + ?Sized>(
 }
 
 /// Decodes the argument of an incoming call.
-/// The second value is the confirmations that must arrive before a function may use the references.
+/// Also returns the confirmations that must arrive before a function may use the references.
 pub(crate) fn decode_argument<T: DeserializeOwned>(
     context: &CallContext,
     payload: &Payload,
@@ -97,7 +97,7 @@ impl<'a> Forking<'a> {
         }
     }
 
-    /// Returns the forks after the message was built, which now contains them.
+    /// Returns the forks, once the finished message contains them.
     pub(crate) fn into_forks(mut self) -> Vec<ForkId> {
         std::mem::take(&mut self.forks)
     }

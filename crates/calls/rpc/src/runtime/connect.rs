@@ -145,7 +145,7 @@ impl Core {
     }
 }
 
-/// Makes a connection to a member that is ready for calls.
+/// Opens a connection to a member, ready for calls.
 pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, RpcError> {
     if member.info.id == core.me.id {
         return with_oneself(core, member.incarnation);
@@ -178,8 +178,8 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     open(core, (&member.info, member.incarnation), ends, lending)
 }
 
-/// Makes the connection of a worker to itself, through a pair of sockets.
-/// Its calls take the same way as others.
+/// Opens the connection of a worker to itself, through a pair of sockets.
+/// Its calls take the same path as other calls.
 fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcError> {
     let (near, far) = transport::oneself::pair()
         .map_err(RpcError::internal("this worker cannot connect with itself"))?;
@@ -244,7 +244,7 @@ pub(crate) fn adopt<E: Endpoint + 'static>(core: &Core, endpoint: &Arc<E>) -> Re
     Ok(())
 }
 
-/// Sends our greeting, and returns that of the worker that answers.
+/// Sends this worker's greeting, and returns that of the worker that answers.
 pub(crate) fn greet(
     core: &Core,
     member: &Member,

@@ -88,7 +88,7 @@ impl RpcAgent {
         &self.core
     }
 
-    /// `true` if both handles belong to the same agent, not only to the same name.
+    /// `true` if both handles belong to the same agent.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
     }
@@ -169,11 +169,12 @@ impl CallContext {
         self.trace
     }
 
-    /// Ends the connection of the call, after its answer.
+    /// Closes the connection of the call immediately.
     ///
     /// Use this if the caller has broken the protocol. Other calls of the caller over this
-    /// connection fail, and the caller must connect again. The connection of a worker with itself
-    /// stays.
+    /// Use this if the caller has broken the protocol, after the call was answered: a later answer
+    /// is lost. Other calls of the caller over this connection fail, and the caller must connect
+    /// again. The connection of a worker to itself stays open.
     pub fn hang_up(&self, reason: &str) {
         if let Some(connection) = self.connection.as_ref().and_then(Weak::upgrade) {
             connection.hang_up(reason);
@@ -218,7 +219,7 @@ pub(crate) trait References: Any + Send + Sync {
     /// Handles a batch of messages from this member.
     fn received(&self, core: &Arc<Core>, from: Holder, body: &Bytes);
 
-    /// Does what is due, and returns the time at which the next action is due.
+    /// Performs the due actions, and returns the time of the next one.
     fn expire(&self, core: &Arc<Core>, now: Instant) -> Option<Instant>;
 
     /// Waits until nothing is in flight. Returns `true` if that was in time.

@@ -146,7 +146,7 @@ fn take_frames(endpoint: Arc<dyn Endpoint>, hot: &mut Vec<Arc<dyn Endpoint>>) {
     }
 }
 
-/// Polls the hot connections for a short time; returns when a frame last came.
+/// Polls the hot connections briefly; returns the time of the last frame.
 /// A peer that has just sent a frame may send more, and waking up takes longer than polling.
 fn look(
     core: &Arc<Core>,
@@ -206,7 +206,7 @@ fn look(
     }
 }
 
-/// Runs `work` and sends all frames of that time together.
+/// Runs `work`, and sends all frames from it together.
 fn together(
     endpoint: &Arc<dyn Endpoint>,
     work: impl FnOnce(&Arc<dyn Endpoint>) -> Pumped,

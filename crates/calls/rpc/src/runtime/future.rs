@@ -100,7 +100,7 @@ impl<T> InFlight<T> {
             .with_method(self.method)
     }
 
-    /// Blocks until the answer arrives, the call times out, or `at_most` is over.
+    /// Blocks until the answer arrives, the call times out, or `at_most` passes.
     fn wait(&self, at_most: Option<Instant>) -> Option<Answer> {
         let until = self.begun.until.into_iter().chain(at_most).min();
         loop {
@@ -138,7 +138,8 @@ impl<T> InFlight<T> {
                 no_connection_in_time(limit)
             }
         };
-        // At this moment the call may be in no table. If it was found above, the slot is filled.
+        // At this moment the call may be in no table. If it was found above, the slot is already
+        // filled.
         self.begun.slot.fill(Err(error));
     }
 }
@@ -215,7 +216,7 @@ impl<T: Send + 'static> RpcFuture<T> {
                 if let Some(client) = call.core.peers.client(call.worker.id) {
                     client.cancel(call.begun.id);
                 }
-                // A call that still waits for a connection is not sent any more.
+                // A call that still waits for a connection will not be sent.
                 let text = "the call was cancelled by its caller";
                 let error = call.named(RpcError::new(RpcErrorKind::Cancelled, text));
                 call.begun.slot.fill(Err(error));

@@ -21,14 +21,14 @@ pub struct Method<Argument, Output> {
 }
 
 impl<Argument, Output> Method<Argument, Output> {
-    /// Names version 1 of the method. Names are compared exactly.
+    /// Creates version 1 of a method. Names are compared exactly.
     pub const fn new(name: &'static str) -> Self {
         Self::with_version(name, 1)
     }
 
-    /// Names another version of the method.
+    /// Creates another version of the method, with other types.
     ///
-    /// Change the version together with the types: workers that know different versions get an
+    /// Change the version together with the types: workers that know different versions receive an
     /// error instead of wrong values.
     pub const fn with_version(name: &'static str, version: u32) -> Self {
         Self {

@@ -22,7 +22,7 @@
 //! | [`connect`], [`accept`], [`driver`] | new connections, and the thread that waits for them |
 //! | [`server`] | the answering side of a connection: requests, their limits, replies |
 //! | [`placement`] | the processor that the driver runs on |
-//! | [`call`], [`future`] | making a call, and taking its result |
+//! | [`call`], [`future`] | calls of this worker, and their results |
 //! | [`codec`], [`method`], [`run`] | values as messages; typed names; one run of a function |
 
 pub(crate) mod accept;

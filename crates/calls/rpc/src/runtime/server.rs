@@ -50,7 +50,7 @@ pub(crate) struct Server {
     link: Link,
     arenas: Arenas,
     core: Weak<Core>,
-    /// `None` for the connection of a worker with itself.
+    /// `None` for the connection of a worker to itself.
     greeting: Mutex<Option<Greeting>>,
     caller: OnceLock<Caller>,
     served: Mutex<Served>,
@@ -71,7 +71,7 @@ struct Served {
     bytes_registered: usize,
     /// Queued requests of each line, without the one that is being served.
     lines: BTreeMap<u64, VecDeque<Job>>,
-    /// Blocking functions whose turn came while the caller read no replies.
+    /// Blocking functions that became due while the caller read no replies.
     held: Vec<Blocking>,
 }
 
@@ -83,7 +83,7 @@ struct Waiting {
     is_cancelled: bool,
 }
 
-/// A request whose function runs, or is about to get a thread.
+/// A request whose function runs, or waits for a thread.
 struct Runs {
     share: Share,
     cancellation: Cancellation,
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    /// Creates the connection of a worker with itself, whose caller is known.
+    /// Creates the connection of a worker to itself, whose caller is known.
     pub(crate) fn loopback(link: Link, core: &Arc<Core>, caller: OnceLock<Caller>) -> Self {
         Self {
             arenas: Arenas::new(&link),
@@ -160,7 +160,7 @@ impl Server {
         self.link.ended().is_some()
     }
 
-    /// Time by which the peer must identify itself; `None` after it has.
+    /// Returns the peer's deadline to identify itself; `None` after it has.
     pub(crate) fn greeted_until(&self) -> Option<Instant> {
         if self.caller.get().is_some() {
             return None;
@@ -238,7 +238,7 @@ impl Endpoint for Server {
                 self.link
                     .send(&Header::new(FrameKind::Pong), &pong, Vec::new())
             }
-            // The caller is about to close the connection in an orderly way.
+            // The caller is about to close the connection cleanly.
             FrameKind::GoAway => Ok(()),
             _ => {
                 let text = format!("it sent a {kind:?} where requests come only");

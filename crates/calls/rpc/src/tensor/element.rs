@@ -49,7 +49,7 @@ impl Element for u8 {
     }
 }
 
-/// Numbers that are lent as bytes.
+/// Vector of numbers, readable as bytes without a copy.
 struct Numbers<T>(Vec<T>);
 
 impl<T: Element> AsRef<[u8]> for Numbers<T> {

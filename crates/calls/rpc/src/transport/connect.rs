@@ -17,7 +17,7 @@ use super::unix::{self, Agreed};
 use super::wait::Attempt;
 use super::{Carrier, TransportKind, shared, tcp};
 
-/// First byte of the acceptor under TLS: it accepts this side's certificate.
+/// First byte from the acceptor under TLS: it accepts this side's certificate.
 pub(super) const WELCOME: u8 = b'W';
 
 /// Connects to a worker, and waits until the connection is ready.
@@ -98,7 +98,7 @@ fn far(
     }
 }
 
-/// Does the handshake of the connecting side; reads the acceptor's first byte.
+/// Performs the handshake as the connector; reads the acceptor's first byte.
 fn secure(
     mut session: TlsSession,
     attempt: Attempt<'_>,
@@ -201,6 +201,6 @@ fn split(socket: OwnedFd) -> Result<(Socket, Socket), TransportError> {
 pub(super) fn turn_away(socket: &OwnedFd, reason: &str) {
     let frame = rdzv_rpc_proto::frame::refusal::go_away(reason);
     // The peer may have closed the socket, and a new socket has room: there is nothing to wait for
-    // in both cases.
+    // in either case.
     let _ = send(socket.as_fd(), &[IoSlice::new(&frame)]);
 }

@@ -43,7 +43,7 @@ const FIRST_UNAUTHENTICATED: u64 = 3;
 
 /// Endpoint of this worker to which others connect.
 ///
-/// One descriptor becomes readable when there is work. Its owner then calls
+/// One descriptor becomes readable when there is work. The owner of the listener then calls
 /// [`accept`](Self::accept) until that returns `None`. No call ever waits. A peer that stalls,
 /// floods or sends nonsense is dropped at its deadline.
 pub struct Listener {

@@ -6,15 +6,15 @@
 //! carrier. The carrier also has the reason for this choice.
 //!
 //! ```text
-//!  connect(contact) ── same boot id? ── yes ─► Unix socket ── rings accepted? ── yes ─► Shared
+//!  connect(address) ── same boot id? ── yes ─► Unix socket ── rings accepted? ── yes ─► Shared
 //!                          │                      │ cannot be reached     └── no ──► Unix
 //!                          └── no ──► TCP ◄───────┘
 //!                                      └── certificates given? ── yes ─► TlsTcp, no ─► Tcp
 //! ```
 //!
-//! All steps before the first frame (the TLS handshake, the offer of rings) are over when a worker
-//! gets a carrier. A peer that is refused before that receives the reason in a `GoAway` frame or a
-//! TLS alert.
+//! All steps before the first frame (the TLS handshake, the offer of rings) are complete when a
+//! worker gets a carrier. A peer that is refused before that receives the reason in a `GoAway`
+//! frame or a TLS alert.
 //!
 //! Reading order: the traits here, [`peer_address`], [`options`], [`connect`](mod@connect) and
 //! [`listener`]; then the kinds: `socket`, `tcp`, `unix`, `shared`, `tls`, and the connection of a
@@ -59,8 +59,8 @@ pub trait ReadHalf: Send {
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if no bytes are available now. `Ok(0)` is no error: the peer
-    /// has closed the connection. Any other error is the end of the connection.
+    /// [`io::ErrorKind::WouldBlock`] if no bytes are available now. `Ok(0)` is not an error: the
+    /// peer has closed the connection. Any other error ends the connection.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
     /// Prepares the reader to sleep until the descriptor is readable.
@@ -95,7 +95,7 @@ pub trait WriteHalf: Send {
     /// # Errors
     ///
     /// [`io::ErrorKind::WouldBlock`] if no bytes can be written now; the next call must begin with
-    /// the same bytes. Any other error is the end of the connection.
+    /// the same bytes. Any other error ends the connection.
     fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
     /// Prepares the writer to sleep until the descriptor is ready.

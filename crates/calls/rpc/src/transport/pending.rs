@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 pub(crate) enum Source {
     /// A process of this host.
     Process(u32),
-    /// An address; the first 64 bits of IPv6, since one host may have the rest.
+    /// An address; for IPv6 its first 64 bits: one host may own the rest.
     Address(IpAddr),
     /// Anything else.
     Unknown,

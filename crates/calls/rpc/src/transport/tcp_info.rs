@@ -30,7 +30,7 @@ sockopt_impl!(
     u32
 );
 
-/// Returns the latest signs of life of the peer's host.
+/// Returns the latest activity of the peer's host.
 pub(crate) fn seen(socket: &impl AsFd) -> io::Result<Seen> {
     let info = Info.get(socket)?;
     let milliseconds = |count| Duration::from_millis(u64::from(count));

@@ -1,10 +1,10 @@
 //! Unix sockets between workers of one host, and the first greeting.
 //!
-//! The sockets have random abstract names. A file in a private folder would also keep other users
-//! out, but would be left over whenever a worker is killed. Every process of the host can see an
+//! The sockets have random abstract names. A file in a private directory would also keep other
+//! users out, but would remain whenever a worker is killed. Every process of the host can see an
 //! abstract name. Both sides therefore ask the kernel for the user of the peer, and refuse other
-//! users. The connecting side checks the listener too, so a process gains nothing by taking a name
-//! first.
+//! users. The connecting side checks the listener too, so a process gains nothing by claiming a
+//! name first.
 //!
 //! ```text
 //!  connector                                   acceptor
@@ -106,7 +106,7 @@ pub(super) fn dial(
     Ok((socket, agreed))
 }
 
-/// Makes rings for the peer, or returns why there are none.
+/// Creates rings for the peer, or returns the reason why there are none.
 fn offer(options: &TransportOptions) -> (Option<Offer>, String) {
     if !options.shared {
         return (None, "shared memory is turned off".to_owned());

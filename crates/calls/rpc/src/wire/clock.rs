@@ -15,7 +15,7 @@ pub(crate) fn instant(mono: Mono) -> Instant {
     *ORIGIN + mono.since(Mono::ZERO)
 }
 
-/// Nanoseconds from the origin to `instant`, at most `u64::MAX`.
+/// Returns the nanoseconds from the origin to `instant`, at most `u64::MAX`.
 pub(crate) fn nanoseconds(instant: Instant) -> u64 {
     let since = instant.saturating_duration_since(*ORIGIN);
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

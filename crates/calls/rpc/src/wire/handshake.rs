@@ -66,15 +66,14 @@ impl Greeting {
         (greeting, hello)
     }
 
-    /// Returns our hello for a peer whose own hello was refused.
-    /// The peer may have meant another worker that had our address before. Our hello lets it find
-    /// out.
+    /// Returns this worker's hello for a peer whose own hello was refused.
+    /// The peer may have meant another worker that had this address before. The hello shows that.
     pub(crate) fn introduction(&self) -> Option<Vec<u8>> {
         let unsaid = self.role == Role::Acceptor && self.theirs.is_none();
         unsaid.then(|| self.ours.to_bytes())
     }
 
-    /// Time by which the greeting must be complete.
+    /// Returns the time by which the greeting must be complete.
     pub(crate) fn until(&self) -> Instant {
         self.until
     }
@@ -83,7 +82,7 @@ impl Greeting {
     ///
     /// # Errors
     ///
-    /// Fails with the reason for which one side refuses the other.
+    /// Returns the reason why one side refuses the other.
     pub(crate) fn take(&mut self, frame: &Frame) -> Result<Said, RpcError> {
         match (frame.header.kind, &self.theirs) {
             (FrameKind::Hello, None) => self.hello(&frame.body),
@@ -153,7 +152,7 @@ impl Greeting {
         Ok(said)
     }
 
-    /// Returns the body of our `Accepted` frame.
+    /// Returns the body of this side's `Accepted` frame.
     fn proof(&self) -> Vec<u8> {
         let proof = self.token.as_ref().map(|token| {
             let (connector, acceptor) = self.hellos();

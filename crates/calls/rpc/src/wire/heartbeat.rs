@@ -21,8 +21,8 @@ pub(crate) struct Heart {
 }
 
 impl Heart {
-    /// Creates the heartbeat of a socket that the kernel must not close alone.
-    /// The kernel would close it if the peer accepts no data.
+    /// Creates the heartbeat of a socket that the kernel must not close.
+    /// The kernel would close it if the peer accepted no data.
     pub(crate) fn new(socket: &OwnedFd, rhythm: Rhythm) -> io::Result<Self> {
         tcp_info::leave_open(socket)?;
         let now = clock::mono(Instant::now());
@@ -36,7 +36,7 @@ impl Heart {
         self.rhythm.limit()
     }
 
-    /// Time of the next check.
+    /// Returns the time of the next check.
     pub(crate) fn next(&self) -> Instant {
         clock::instant(self.heartbeat.lock().next())
     }
@@ -47,7 +47,7 @@ impl Heart {
     ///
     /// # Errors
     ///
-    /// Fails with the time since the last message if the host is lost.
+    /// Returns the time since the last message if the host is lost.
     pub(crate) fn look(&self, socket: &OwnedFd, now: Instant) -> Result<Instant, Duration> {
         let next = self.next();
         if next > now + self.rhythm.beat() / 2 {

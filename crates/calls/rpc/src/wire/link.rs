@@ -45,7 +45,7 @@ pub(crate) struct Link {
     room: Readiness,
     /// Number of bytes that wait for room.
     unsent: AtomicUsize,
-    /// `true` if no frames are read until the peer has read what waits for it.
+    /// `true` if no frames are read until the peer has read its pending data.
     paused: AtomicBool,
     ended: OnceLock<RpcError>,
     /// Transport of the connection, and the reason for this choice.
@@ -73,7 +73,7 @@ pub(crate) trait Endpoint: Send + Sync {
 
     /// `true` if the connection may read another frame.
     ///
-    /// After `false`, it reads no frame until the peer has read what waits for it.
+    /// After `false`, it reads no frame until the peer has read its pending data.
     fn may_take(&self) -> bool {
         true
     }
@@ -81,7 +81,7 @@ pub(crate) trait Endpoint: Send + Sync {
     /// Continues with the next frames after a pause.
     fn goes_on(self: Arc<Self>) {}
 
-    /// Gives back shared memory of the peer that is no longer used.
+    /// Releases shared memory of the peer that is no longer used.
     fn give_back(&self) -> Result<(), RpcError> {
         Ok(())
     }
@@ -97,7 +97,7 @@ pub(crate) enum Pumped {
     Idle(usize),
     /// The turn is over; more frames may be available.
     More,
-    /// No more frames are read until the peer has read what waits for it.
+    /// No more frames are read until the peer has read its pending data.
     /// The driver continues at that time.
     Paused,
     /// The connection is over.
@@ -184,7 +184,7 @@ impl Link {
         self.paused.swap(false, Ordering::AcqRel)
     }
 
-    /// Takes the reader lock, unless another thread has it.
+    /// Acquires the reader lock, unless another thread holds it.
     pub(crate) fn try_reader(&self) -> Option<MutexGuard<'_, Reader>> {
         self.reader.try_lock()
     }
@@ -200,15 +200,15 @@ impl Link {
 
     /// Records that the driver has woken up and is no longer armed.
     ///
-    /// The driver calls this before it tries to take the reader lock. A thread that holds the lock
-    /// at that time arms the driver again when it gives the lock back.
+    /// The driver calls this before it tries to acquire the reader lock. A thread that holds the
+    /// lock at that time arms the driver again when it releases the lock.
     pub(crate) fn fired(&self) {
         *self.armed.lock() = false;
     }
 
     /// Makes the driver wait for frames.
     ///
-    /// The reader lock must be free, or the thread that has it must call this afterwards.
+    /// The reader lock must be free, or the thread that holds it must call this afterwards.
     fn arm(&self) -> io::Result<()> {
         let mut armed = self.armed.lock();
         if !std::mem::replace(&mut *armed, true) {
@@ -238,7 +238,7 @@ impl Link {
         self.after(writer, left)
     }
 
-    /// Sends a frame; the driver sends later what does not fit now.
+    /// Sends a frame; the driver later sends the part that does not fit now.
     pub(crate) fn send(
         &self,
         header: &Header,
@@ -296,7 +296,7 @@ impl Link {
         left.map(drop).map_err(|error| self.lost_by(error))
     }
 
-    /// Time of the next heartbeat check; `None` if the connection has no heartbeat.
+    /// Returns the time of the next heartbeat check, if there is a heartbeat.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         self.heart.as_ref().map(Heart::next)
     }
@@ -400,15 +400,15 @@ where
     Pumped::More
 }
 
-/// Gives the reader lock back and makes the driver wait for frames.
+/// Releases the reader lock, and makes the driver wait for frames.
 ///
 /// Before that, it reads the frames that have arrived in the meantime.
 pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGuard<'_, Reader>) {
     loop {
         if reader.prepare_to_sleep() {
             // The reader lock is released before the driver is armed. A driver that woke up earlier
-            // would find the lock taken and leave the frames to its holder. A thread that takes the
-            // lock now arms the driver again; arming twice does no harm.
+            // would find the lock held and leave the frames to its holder. A thread that acquires
+            // the lock now arms the driver again; arming twice does no harm.
             drop(reader);
             let link = endpoint.link();
             if link.ended().is_none()
@@ -427,7 +427,7 @@ pub(crate) fn rest<E: Endpoint + ?Sized>(endpoint: &Arc<E>, mut reader: MutexGua
     }
 }
 
-/// Stops reading frames until the peer has read what waits for it.
+/// Stops reading frames until the peer has read its pending data.
 /// Returns `false` if the peer has already read it. No frames may be held back for sending.
 pub(crate) fn pause<E: Endpoint + ?Sized>(endpoint: &Arc<E>) -> bool {
     endpoint.link().pause();

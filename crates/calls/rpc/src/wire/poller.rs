@@ -53,7 +53,7 @@ pub(crate) struct Poller<E: ?Sized> {
     poller: rdzv_event::Poller,
     waker: Waker,
     endpoints: Mutex<BTreeMap<LinkId, Arc<E>>>,
-    /// Connections over which borrowed memory must be given back.
+    /// Connections over which borrowed memory must be returned.
     returning: Mutex<Vec<LinkId>>,
     next: AtomicU64,
 }
@@ -163,13 +163,13 @@ impl<E: ?Sized> Poller<E> {
         self.waker.wake();
     }
 
-    /// Makes the driver give back what was borrowed over this connection.
+    /// Makes the driver return what was borrowed over this connection.
     pub(crate) fn give_back(&self, link: LinkId) {
         self.returning.lock().push(link);
         self.wake();
     }
 
-    /// Takes the connections over which borrowed memory must be given back.
+    /// Drains the connections over which borrowed memory must be returned.
     pub(crate) fn take_returning(&self) -> Vec<Arc<E>> {
         let returning = std::mem::take(&mut *self.returning.lock());
         let endpoints = self.endpoints.lock();

@@ -1,6 +1,6 @@
 //! Outgoing frames.
 //!
-//! The sending thread writes a frame immediately. The driver writes later what does not fit.
+//! The sending thread writes a frame immediately. The driver writes the rest later.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -103,7 +103,7 @@ impl Writer {
         self.flush()
     }
 
-    /// Sends a frame and queues what does not fit.
+    /// Sends a frame, and queues the part that does not fit.
     pub(crate) fn send(
         &mut self,
         header: &Header,
@@ -171,7 +171,7 @@ impl Writer {
         Ok(Left::Nothing)
     }
 
-    /// Moves the held frames to the end of the queue, since more data follows them.
+    /// Moves the held frames to the queue, because more data follows them.
     fn settle_held(&mut self) {
         if !self.held.is_empty() {
             self.queued += self.held.len();

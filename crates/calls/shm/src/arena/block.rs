@@ -13,7 +13,7 @@ use super::Shared;
 
 /// Memory of an arena in exclusive use.
 ///
-/// A drop of the block, or of the bytes made from it, gives the memory back.
+/// Dropping the block, or the bytes made from it, frees the memory.
 #[derive(Debug)]
 pub struct Block {
     pub(super) arena: Arc<Shared>,
@@ -22,7 +22,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Turns the block into bytes, which never change.
+    /// Converts the block to bytes, which never change.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }

@@ -63,7 +63,7 @@ struct Theirs {
 }
 
 impl Leases {
-    /// Makes leases over this socket, which must not block.
+    /// Creates leases over this socket, which must not block.
     pub fn new(socket: OwnedFd) -> Arc<Self> {
         Arc::new(Self {
             socket,
@@ -292,7 +292,9 @@ fn message(what: [u8; 4], arena: u32, capacity: u64) -> [u8; MESSAGE] {
     message
 }
 
-/// Returns our end, and the end that the peer keeps while it uses any arena.
+/// Returns this process's end, and the end that the peer keeps.
+///
+/// The peer keeps its end while it uses any arena.
 fn liveness() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socketpair(

@@ -11,9 +11,9 @@
 //!
 //! A block is free again when the last clone of its bytes is dropped here and every lease of the
 //! block has ended. A lease ends when the peer releases it, or when the peer can no longer use it.
-//! A lost connection does not end a lease, since the peer still has bytes that must not change. The
-//! end of a pair of sockets (the *liveness socket*) shows this process that the peer has dropped
-//! all of them, or has ended.
+//! A lost connection does not end a lease, because the peer still has bytes that must not change.
+//! The end of a pair of sockets (the *liveness socket*) shows this process that the peer has
+//! dropped all of them, or has ended.
 //!
 //! Only the owner can write: the seals prevent other processes from mapping the memory for writing.
 //! No seal can prevent the owner from writing to leased bytes. Processes of one user rely on each
@@ -81,9 +81,9 @@ pub struct Location {
 }
 
 impl Arena {
-    /// Makes an arena of this many bytes, rounded up to a power of two from 4 KiB.
+    /// Creates an arena of this many bytes.
     ///
-    /// The system provides the memory at its first use.
+    /// The capacity is rounded up to a power of two from 4 KiB. The system provides the memory at its first use.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ fn find(address: usize) -> Option<Arc<Shared>> {
     // Bytes of an arena keep it alive, so an arena that is being dropped has no bytes.
     let start = *start;
     let shared = shared.upgrade();
-    // The last handle must not be dropped while the list is locked, since the drop changes the
+    // The last handle must not be dropped while the list is locked, because the drop changes the
     // list.
     drop(arenas);
     shared.filter(|shared| address < start + shared.memory.length())

@@ -1,6 +1,6 @@
 //! Campaigns that start before the election timeout.
 //!
-//! The module also tracks for how long voters had received nothing from a leader.
+//! The module also tracks the time since voters last received from a leader.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use rdzv_core::time::Mono;
 
 use crate::voter::VoterId;
 
-/// Additional delay before the campaign of each following voter index.
+/// Additional campaign delay per voter index.
 ///
-/// On an overloaded machine, the previous member may notice late that the leader is lost. Or a
-/// member that notices later has refused its vote, and the previous member has asked again by then.
+/// On an overloaded machine, the previous member may notice the loss of the leader late. Or another
+/// member has refused its vote, and the previous member has to ask again.
 const PLACE: Duration = Duration::from_millis(30);
 
 /// Retry interval for votes.
@@ -55,7 +55,7 @@ impl Election {
         }
     }
 
-    /// Schedules a campaign after those of these members.
+    /// Schedules a campaign after the campaigns of the members in `before`.
     pub(super) fn begin(&mut self, now: Mono, before: Vec<VoterId>) {
         self.before = before;
         self.due = Some((now + self.later(), now + AT_MOST));
@@ -90,7 +90,7 @@ impl Election {
         self.due.map(|(due, _)| due)
     }
 
-    /// Returns the delay of this member after the first one.
+    /// Returns this member's delay after the first member's campaign.
     fn later(&self) -> Duration {
         PLACE * u32::try_from(self.before.len()).unwrap_or(u32::MAX)
     }
@@ -102,7 +102,7 @@ impl Election {
 
     /// Schedules the next campaign, until the time limit is over.
     ///
-    /// This follows after a campaign of this member, or after it has granted its vote.
+    /// Called after this member has campaigned or granted its vote.
     pub(super) fn again(&mut self, now: Mono) {
         let next = now + AGAIN + self.later();
         self.due = self.due.map(|(_, until)| (next, until));

@@ -78,7 +78,7 @@ impl Assemblies {
         state.extend_from_slice(part.bytes);
     }
 
-    /// Takes the state of a snapshot if all of its `length` bytes have arrived.
+    /// Removes and returns a state if all of its `length` bytes have arrived.
     pub(super) fn take(&mut self, from: VoterId, key: (u64, u64), length: usize) -> Option<Bytes> {
         let (known, state) = self.states.remove(&from)?;
         (known == key && state.len() == length).then(|| state.into())

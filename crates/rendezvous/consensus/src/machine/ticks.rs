@@ -1,4 +1,4 @@
-//! Ticks of the library, counted at inputs: an idle member need not wake up.
+//! Library ticks, counted at inputs so that an idle member need not wake up.
 //!
 //! The possible effects of a tick are known in advance: a heartbeat or a majority check at the
 //! leader, an election at the other members. The deadline is the first tick with an effect. All

@@ -1,4 +1,4 @@
-//! Raft messages as bytes: the fields that the library uses, and other fields.
+//! Raft messages as bytes: the library's fields, and additional fields.
 //!
 //! ```text
 //!  kind u8 · flags u8 · from · to · term · log term · index · commit · commit term · hint

@@ -19,8 +19,7 @@
 //! `u32`, two `u64`.
 //!
 //! A text is its length as a `u8` and its bytes. No body is longer than [`FRAME_BOUND`]. A receiver
-//! reserves no memory for a length that a peer has named: it keeps at most the bytes that have
-//! arrived.
+//! reserves no memory for a length that a peer announces. It stores only bytes that have arrived.
 
 pub(crate) mod message;
 
@@ -70,7 +69,7 @@ const VOTES: u8 = 4;
 /// Maximum number of voters in a frame.
 const VOTERS_BOUND: usize = 2 * crate::configuration::VOTER_INDICES as usize;
 
-/// Error that a frame cannot be decoded.
+/// Error in the encoding of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Body that ends too early.
@@ -108,7 +107,7 @@ pub struct OfRun {
     pub votes: bool,
 }
 
-/// Frame that is no Raft message: the driver handles it.
+/// Frame other than a Raft message; the driver handles it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     /// First frame of each side.

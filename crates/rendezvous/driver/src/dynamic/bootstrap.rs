@@ -2,7 +2,7 @@
 //!
 //! Rank 0 offers a store and publishes its endpoint; the other nodes read it. torchelastic
 //! publishes the endpoint once and remembers it, so a new node waits in vain, and nodes disagree
-//! after a change of rank 0. Here the nodes publish and read it in every round. Agents of
+//! after a change of rank 0. In rdzv, rank 0 publishes the endpoint in every round. Agents of
 //! torchelastic remember the first endpoint that they read. For them, the endpoint stays the same
 //! while this node hosts the store, and the node empties the store instead.
 
@@ -75,7 +75,7 @@ impl WorkersStore {
         &self.policy.credentials
     }
 
-    /// Sets the port of later offers; `None` picks a free one.
+    /// Sets the port of later offers; `None` picks a free port.
     pub fn use_port(&mut self, port: Option<u16>) {
         self.port = port.unwrap_or(0);
     }

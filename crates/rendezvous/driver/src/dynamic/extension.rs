@@ -23,7 +23,7 @@ use crate::{GroupEvent, NodeState, Onlookers, RendezvousEvent};
 
 /// Returns the extension that lets a store server run the rendezvous.
 ///
-/// It belongs into the [`ServerOptions`](rdzv_store::ServerOptions).
+/// Pass it in the [`ServerOptions`](rdzv_store::ServerOptions).
 pub fn extension() -> Box<dyn Extension> {
     observed(String::new(), Onlookers::default())
 }
@@ -126,7 +126,7 @@ impl<H: Host> Beside<H> {
         }
     }
 
-    /// Applies all outputs. Returns the keys to read, the first at the end.
+    /// Applies all outputs. Returns the keys to read, in reverse order.
     fn apply(&mut self, reach: &mut Reach<'_>) -> Vec<Vec<u8>> {
         let mut reads = Vec::new();
         while let Some(output) = self.host.machine_mut().poll_output() {

@@ -26,7 +26,7 @@ impl NoteFile {
     ///
     /// # Errors
     ///
-    /// The system has no memory for it.
+    /// Returns an error if the system has no memory for the note.
     pub fn new(timeout: Duration) -> io::Result<Self> {
         Ok(Self::over(Slots::new(MemfdFlags::CLOEXEC)?, timeout))
     }
@@ -43,7 +43,7 @@ impl NoteFile {
     ///
     /// # Errors
     ///
-    /// The memory cannot be read or written.
+    /// Returns an error if the memory cannot be read or written.
     pub fn reopen(&mut self) -> io::Result<()> {
         if let Some(note) = self.slots.read(Note::newest)? {
             self.note = note;
@@ -63,7 +63,7 @@ impl NoteFile {
         self.write()
     }
 
-    /// Writes the addresses of group members, for a process that is no member.
+    /// Writes the members' addresses, for a process that is not a member.
     pub(super) fn keep_members(&mut self, addresses: Vec<String>) -> io::Result<()> {
         self.note.authority.cluster = 0;
         self.note.voters = addresses;

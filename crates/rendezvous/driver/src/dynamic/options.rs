@@ -124,7 +124,7 @@ impl Options {
         let mut settings = config.settings(parameters.min_nodes, parameters.max_nodes)?;
         settings.node_timeout = node_timeout(config.get("node_timeout"))?;
         settings.fence = match fence(config)? {
-            // Only with a guard, which suspends the workers of a stopped agent.
+            // A fence needs a guard, which suspends the workers of a stopped agent.
             FencePolicy::Auto if parameters.kept.is_none() => FencePolicy::Unsaid,
             _ if matches!(medium, Medium::File(_)) => FencePolicy::Unsaid,
             policy => policy,

@@ -1,6 +1,6 @@
 //! Notices about a shared state that stops answering, and then answers again.
 //!
-//! An outage has a line after 2.5 s, after 30 s and then every 5 minutes. Its end has a line too,
+//! An outage is logged after 2.5 s, after 30 s and then every 5 minutes. Its end is logged too,
 //! unless the outage ends with an error.
 
 use std::pin::pin;

@@ -20,7 +20,7 @@ pub(super) enum Found {
     Coordinator(Channel),
     /// A voter that is not the coordinator.
     ///
-    /// The connection is usable between voters, and for asking where the coordinator is.
+    /// The connection is usable between voters, and to ask for the coordinator.
     Voter(Channel),
     /// A store without a coordinator.
     ///

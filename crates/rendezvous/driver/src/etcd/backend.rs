@@ -25,9 +25,9 @@ pub(crate) const OPTIONS: [&str; 10] = [
     "lease_ttl",
 ];
 
-/// Makes one node's rendezvous over etcd.
+/// Creates one node's rendezvous over etcd.
 ///
-/// The first request to the server comes with the join.
+/// The join sends the first request to the server.
 pub(crate) fn from_parameters(
     parameters: &RendezvousParameters,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {

@@ -20,7 +20,7 @@ const LASTING: Duration = Duration::from_secs(7200);
 
 /// Time limit to revoke a lease when its owner ends.
 ///
-/// Without success, the lease expires.
+/// If the revocation fails, the lease expires.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Value under the key of a member that has left; the value is empty otherwise.

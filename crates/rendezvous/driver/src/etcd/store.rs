@@ -85,9 +85,9 @@ impl EtcdStore {
 
     /// Changes the value under `key`.
     ///
-    /// `change` takes the present value. It returns the new value and the result of the operation.
-    /// A new value of `None` keeps the present one. If another client writes in between, `change`
-    /// is called again.
+    /// `change` receives the current value, and returns the new value and the result of the
+    /// operation. A new value of `None` keeps the current value. If another client writes in
+    /// between, `change` is called again.
     fn update<T>(
         &self,
         operation: &'static str,

@@ -236,7 +236,7 @@ pub(super) enum End {
     ///
     /// The watch continues on another one if the cause may pass.
     Broken(Cause),
-    /// No data came for a long time; the watch continues immediately.
+    /// No data arrived for a long time; the watch continues immediately.
     Silent,
     /// The server no longer has the earlier changes.
     Gap,

@@ -43,7 +43,7 @@ impl FailureChannel {
         beside(move || match listening.wait() {
             Ok(Some(change)) => observer(change),
             Ok(None) => {}
-            // The node with the store has ended, which alone is no failure.
+            // The node that hosts the store has exited, which alone is not a failure.
             Err(error) => {
                 debug!("failures of the other nodes are not noticed any more: {error}");
             }

@@ -246,8 +246,8 @@ impl StaticRendezvous {
         }
         let first = escape_bytes(&first);
         let sentence = format!(
-            "2 agents say that they are node {node_rank} of run {run_id}: {first} and {ours}. Give each \
-             node its own --node-rank, and 0 to the one on the host of {endpoint}"
+            "2 agents are node {node_rank} of run {run_id}: {first} and {ours}; give each node a \
+             different --node-rank, and 0 to the node on the host of {endpoint}"
         );
         let all: Vec<String> = (0..*nodes).map(name).collect();
         let all: Vec<&str> = all.iter().map(String::as_str).collect();

@@ -34,8 +34,7 @@ const AUTO: &str = "auto";
 /// | `host:port` | endpoint of the rendezvous; the default port is 29400 |
 /// | `/job` | name of the run, the same for all workers; the default is `default` |
 /// | `world_size` | number of workers, required |
-/// | `rank` | `auto` (default), which orders workers by address and process id, or a unique number
-/// |
+/// | `rank` | `auto` (default), which orders workers by address and process id, or a unique number |
 #[derive(Debug, Clone, Copy)]
 pub struct NativeHandler;
 
@@ -58,7 +57,7 @@ impl UrlHandler for NativeHandler {
         })
     }
 
-    /// Joins and waits for all workers, until the last of them has joined.
+    /// Joins, and waits until all workers have joined.
     fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let Joined { store, rank, .. } = self.join(url, options)?;
         Ok(Opened { store, rank })

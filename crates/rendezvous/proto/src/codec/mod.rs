@@ -1,13 +1,13 @@
-//! The state as agents share it: a pickle, stored as base64.
+//! State that the agents share: a pickle, stored as base64.
 //!
 //! ```text
 //!   RendezvousState ── encode ──► pickle ── base64 ──► value under the run's key
 //!                   ◄─ decode ───        ◄── base64 ──     (or the sentinel: no state yet)
 //! ```
 //!
-//! Python's agents can read what this module writes, and it reads what they write. It keeps
-//! attributes that other releases may add ([`Dialect`](super::Dialect)). Both directions take time
-//! in proportion to the number of nodes.
+//! Python agents can read what this module writes, and this module reads what they write.
+//! Attributes that other releases may add are preserved ([`Dialect`](super::Dialect)). Both
+//! directions take time proportional to the number of nodes.
 
 mod read;
 pub mod text;
@@ -31,12 +31,12 @@ pub fn decode(pickle: &[u8]) -> Result<RendezvousState, CodecError> {
     read::state(pickle)
 }
 
-/// Returns the value under which a store keeps `state`.
+/// Returns `state` as a store value: its pickle in base64.
 pub fn to_value(state: &RendezvousState) -> Vec<u8> {
     text::encode(&encode(state))
 }
 
-/// Reads the state in a store's value; `None` for the sentinel.
+/// Reads the state from a store value; `None` for the sentinel.
 pub fn from_value(value: &[u8]) -> Result<Option<RendezvousState>, CodecError> {
     if value == SENTINEL {
         return Ok(None);
@@ -44,7 +44,7 @@ pub fn from_value(value: &[u8]) -> Result<Option<RendezvousState>, CodecError> {
     decode(&text::decode(value)?).map(Some)
 }
 
-/// Names of the state's attributes, in the order they are written.
+/// Names of the state's attributes, in the order in which they are written.
 mod state {
     pub(super) const ROUND: &str = "round";
     pub(super) const COMPLETE: &str = "complete";
@@ -67,7 +67,7 @@ mod state {
     ];
 }
 
-/// Names of a node's attributes, in the order they are written.
+/// Names of a node's attributes, in the order in which they are written.
 mod node {
     pub(super) const ADDR: &str = "addr";
     pub(super) const PID: &str = "pid";
@@ -76,17 +76,17 @@ mod node {
     pub(super) const ALL: [&str; 3] = [ADDR, PID, LOCAL_ID];
 }
 
-/// The reason why a value is not the state of a rendezvous.
+/// Reason why a value is not a rendezvous state.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// The value of the store is not base64.
+    /// The store's value is not base64.
     #[error(
         "{length} bytes that are no base64 ({digits} of its digits, which does not come out even)"
     )]
     Base64 {
-        /// Length of the value.
+        /// Length of the value in bytes.
         length: usize,
-        /// Number of its bytes that are base64 digits.
+        /// Number of base64 digits in the value.
         digits: usize,
     },
     /// The value is not a pickle, or a pickle of another type.
@@ -95,11 +95,11 @@ pub enum CodecError {
     /// A part of the state has the wrong type.
     #[error("a rendezvous state whose {place} is {found}, not {wanted}")]
     Kind {
-        /// The part, for instance `pid of participant 3`.
+        /// Part of the state, for instance `pid of item 3 of participants`.
         place: String,
-        /// The type that was found.
+        /// Type that was found.
         found: &'static str,
-        /// The type that was expected.
+        /// Type that was expected.
         wanted: &'static str,
     },
     /// A number in the state is out of its range.

@@ -1,4 +1,4 @@
-//! Base64 as Python reads it: bytes that are no digits are ignored.
+//! Base64 as Python decodes it, ignoring bytes that are not digits.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -20,11 +20,11 @@ pub fn encode(bytes: &[u8]) -> Vec<u8> {
     BASE64_STANDARD.encode(bytes).into_bytes()
 }
 
-/// Decodes a base64 value, and ignores bytes that are no digits.
+/// Decodes a base64 value, ignoring bytes that are not digits.
 ///
-/// It is an error if the digits do not form whole groups.
+/// Fails if the digits do not form whole groups.
 pub fn decode(value: &[u8]) -> Result<Vec<u8>, CodecError> {
-    // The usual case first: there is nothing to ignore.
+    // Usually, there is nothing to ignore.
     if let Ok(bytes) = BASE64_STANDARD.decode(value) {
         return Ok(bytes);
     }

@@ -92,7 +92,7 @@ fn known_attribute<'a>(
     }
 }
 
-/// Nodes that have been written, so that each is written once.
+/// Nodes that are already in the pickle; each node is written only once.
 struct Nodes<'a> {
     dialect: &'a Dialect,
     /// One list for each attribute that contains nodes, in the order of the nodes.
@@ -102,7 +102,7 @@ struct Nodes<'a> {
 }
 
 impl<'a> Nodes<'a> {
-    /// Starts a run of nodes that come in order.
+    /// Starts a run of nodes in ascending order.
     fn run(&mut self) -> Run<'a, '_> {
         Run {
             passed: vec![0; self.written.len()],
@@ -118,9 +118,9 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// A run of nodes that come in order.
+/// A run of nodes in ascending order.
 ///
-/// Both are ordered, so the search for a node among the written ones walks along both.
+/// The written nodes are in the same order, so the search for a node walks along both sequences.
 struct Run<'a, 'n> {
     nodes: &'n mut Nodes<'a>,
     /// Position of the walk in each list.

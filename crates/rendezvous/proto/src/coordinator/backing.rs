@@ -1,16 +1,16 @@
-//! Questions of agents: does this coordinator have a majority?
+//! Requests from agents to confirm that this coordinator has a majority.
 //!
-//! One question to the voters answers the questions of many agents.
+//! One question to the voters answers the requests of many agents.
 
 use rdzv_core::ident::ConnId;
 
-/// Questions: the connection of each, and the number that the agent gave it.
+/// Pending requests: the connection and the number of each.
 type Questions = Vec<(ConnId, u64)>;
 
-/// Questions of agents, and the pending question to the voters.
+/// Pending requests of agents, and the current question to the voters.
 ///
-/// A question to the voters answers only questions of agents that came before it began. Later
-/// questions wait for the next one.
+/// A question to the voters answers only requests that arrived before it was sent. Later requests
+/// wait for the next question.
 #[derive(Debug, Default)]
 pub(super) struct Backing {
     waiting: Questions,
@@ -22,7 +22,7 @@ pub(super) struct Backing {
 impl Backing {
     /// Creates the state for a coordinator of this epoch.
     ///
-    /// The numbers of its questions differ from those of other coordinators.
+    /// Other coordinators use different question numbers.
     pub(super) fn of_epoch(epoch: u32) -> Self {
         Self {
             last: u64::from(epoch) << 30,
@@ -44,13 +44,13 @@ impl Backing {
         Some(self.last)
     }
 
-    /// Processes the voters' answer, and returns the questions that it answers.
+    /// Processes the voters' answer, and returns the requests that it answers.
     pub(super) fn answered(&mut self, token: u64) -> Questions {
         let asked = self.asked.take_if(|(asked, _)| *asked == token);
         asked.map_or_else(Vec::new, |(_, questions)| questions)
     }
 
-    /// Removes the questions of a closed connection, whose number may be reused.
+    /// Removes the requests of a closed connection, whose id may be reused.
     pub(super) fn closed(&mut self, connection: ConnId) {
         self.waiting.retain(|(from, _)| *from != connection);
         if let Some((_, questions)) = &mut self.asked {

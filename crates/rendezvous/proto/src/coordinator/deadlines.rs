@@ -52,17 +52,17 @@ impl<K: Ord> Deadlines<K> {
         self.by_key.contains_key(key)
     }
 
-    /// The next deadline and its key.
+    /// Returns the next deadline and its key.
     pub(super) fn first(&self) -> Option<&(Mono, K)> {
         self.by_time.first()
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     pub(super) fn next(&self) -> Option<Mono> {
         self.first().map(|(at, _)| *at)
     }
 
-    /// Takes the next deadline if it has come.
+    /// Removes and returns the next deadline if it has passed.
     pub(super) fn take_due(&mut self, now: Mono) -> Option<(Mono, K)> {
         self.next().filter(|at| *at <= now)?;
         let (at, key) = self.by_time.pop_first()?;

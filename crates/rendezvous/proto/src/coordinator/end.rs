@@ -1,11 +1,11 @@
 //! The end of a connection, which may prove the end of the agent's process.
 //!
-//! The connection of a running agent may close. So an agent has
+//! A running agent's connection may close. The agent then has
 //! [`REATTACH_WITHIN`](super::REATTACH_WITHIN) to reattach. If it does not, it is lost *by
 //! silence*, and its workers may still be running. The agent has *certainly ended* if:
 //!
-//! 1. the stream of its connection has ended in order, with an end of stream. A reset and a time
-//!    limit of the kernel do not count.
+//! 1. its connection's stream has ended cleanly, with an end of stream. A reset or a kernel timeout
+//!    does not count.
 //! 2. the agent has not sent [`Detach`](super::wire::Operation::Detach) before.
 //! 3. the peer address of the connection is the address and port that the agent's kernel gave the
 //!    connection ([`Join::from`](super::wire::Join::from)).
@@ -42,12 +42,12 @@ use std::time::Duration;
 use crate::Rule;
 use rdzv_core::rules::Rules;
 
-/// Time from the end of an agent's process to the end of its workers.
+/// Time from the exit of an agent's process to the exit of its workers.
 ///
 /// The kernel kills the workers.
 pub const WORKERS_END_WITHIN: Duration = Duration::from_millis(50);
 
-/// Time from the end of an agent's process until the agent is lost.
+/// Time from the exit of an agent's process until the agent is lost.
 ///
 /// In most cases, a successor on the same node attaches earlier. Then the other agents need not
 /// form one round without the node and another round with it. The loss must be known within 110 ms.
@@ -74,7 +74,7 @@ impl End {
         }
     }
 
-    /// Records that the stream from `peer` has ended in order.
+    /// Records that the stream from `peer` has ended cleanly.
     pub(super) fn of_stream(&mut self, peer: Option<&str>, rules: Rules<Rule>) {
         let is_same = peer == self.from.as_deref() || !rules.has(Rule::ProxyProvesNothing);
         self.is_of_process = self.from.is_some() && !self.is_said && is_same;

@@ -1,7 +1,7 @@
 //! The gate for the coordinator's outputs.
 //!
-//! The gate holds back each output that follows from a record until that record is kept. A process
-//! that keeps its record alone needs no gate: it writes the record before it applies the next
+//! The gate holds back every output that depends on a record until the record is saved. A process
+//! that saves its record locally needs no gate: it writes the record before it applies the next
 //! output. Voters replicate the record, which takes a round trip.
 
 use std::collections::VecDeque;
@@ -40,17 +40,17 @@ pub enum Next {
         token: u64,
         /// The run.
         run: String,
-        /// The record of the run; `None` if there is none any longer.
+        /// The run's record; `None` removes it.
         note: Option<RunNote>,
     },
-    /// Wait: nothing may leave yet.
+    /// Wait: the queue is empty, or a record at its front is not committed.
     Wait,
 }
 
 impl Gate {
     /// Adds an output of the coordinator.
     pub fn push(&mut self, output: Output) {
-        // Of several records in a row, only the newest is of use.
+        // Of consecutive records of one run, only the newest matters.
         if let (Output::Note { run, .. }, Some(Output::Note { run: last, .. })) =
             (&output, self.queue.back())
             && run == last
@@ -80,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// Releases the outputs behind a record that is now committed.
+    /// Releases the outputs that waited for a record that is now committed.
     pub fn committed(&mut self, token: u64) {
         if self.state == State::Proposed(token) {
             self.state = State::Free;
@@ -115,7 +115,7 @@ impl Gate {
 
     /// Stops holding outputs back.
     ///
-    /// The runs are over, and no voter is left that would replicate records.
+    /// All runs are over, and no voter remains to replicate records.
     pub fn open(&mut self) {
         self.is_open = true;
     }

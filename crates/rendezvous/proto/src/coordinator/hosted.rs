@@ -127,7 +127,7 @@ impl Hosted {
             self.apply(out, |run, out| run.leaves(now, join, out));
             return out.push(Output::Send(from, Event::Left));
         }
-        // A run that is over only reports its end, also to its former members.
+        // A closed run only reports its end, even to its former members.
         if self.run.is_closed() {
             let over = match &reattach.holds {
                 Some(held) if held.succeeded && self.run.has_succeeded(held.round) => {
@@ -223,7 +223,7 @@ impl Hosted {
         });
     }
 
-    /// Handles the deadline `at`, which has come.
+    /// Handles the deadline `at`, which has passed.
     pub(super) fn tick(&mut self, now: Now, at: Mono, out: &mut Outbox<Output>) {
         let late = now.mono.since(at) > self.run.settings().keep_alive_interval;
         let due = self.sessions.expire(now, late, &self.limits());

@@ -1,4 +1,4 @@
-//! Names of keys in the store, as agents of torchrun use them.
+//! Names of store keys, as `torchrun` agents use them.
 //!
 //! ```text
 //!   /torch.rendezvous.<run>                                     the state
@@ -29,7 +29,7 @@ pub(super) enum Key {
     },
 }
 
-/// The two halves of the address of the workers' store.
+/// Half of the workers' store address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Addr,
@@ -51,12 +51,12 @@ pub(super) fn state(run: &str) -> Vec<u8> {
     format!("{PREFIX}{run}").into_bytes()
 }
 
-/// Returns the run whose state has this key; `None` if it is no key of a state.
+/// Returns the run whose state has this key; `None` for other keys.
 pub(super) fn run_of(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok()?.strip_prefix(PREFIX)
 }
 
-/// Returns the key of one half of the address for a round.
+/// Returns the key of one half of a round's store address.
 pub(super) fn master(run: &str, round: u64, field: Field) -> Vec<u8> {
     format!("{PREFIX}{run}.{round}/{}", field.name()).into_bytes()
 }

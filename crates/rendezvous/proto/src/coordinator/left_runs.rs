@@ -1,9 +1,9 @@
 //! Runs that all agents have left, and the removal of their keys.
 //!
-//! The key of a run stays in the store after its last agent has left. So a late agent finds that
-//! the run is over, or can continue it. Any client can close a run, or join and leave one.
-//! Therefore the coordinator removes such keys after [`KEPT_FOR`]. It removes the oldest earlier if
-//! there are more than [`MOST`].
+//! A run's key stays in the store after its last agent has left, so that a late agent can continue
+//! the run or see that it is over. Any client can create such runs. Therefore the coordinator
+//! removes their keys after [`KEPT_FOR`]. If there are more than [`MOST`], it removes the oldest
+//! ones earlier.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -20,10 +20,10 @@ pub const KEPT_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of runs without agents whose keys stay in the store.
 pub const MOST: usize = 1024;
 
-/// The runs that all agents have left, and the times for removing their keys.
+/// Runs that all agents have left, and the times at which to remove their keys.
 #[derive(Debug, Default)]
 pub(super) struct LeftRuns {
-    /// A digest of the value under the key of each run.
+    /// Digest of the value under each run's key.
     forms: BTreeMap<String, u64>,
     ends: Deadlines<String>,
 }
@@ -34,9 +34,9 @@ impl LeftRuns {
         self.add_until(now.mono + KEPT_FOR, run, form);
     }
 
-    /// Adds a run of the previous coordinator that no agent has asked about.
+    /// Adds a run of the previous coordinator that no agent has requested.
     ///
-    /// A run whose members may reattach stays twice as long as other runs.
+    /// A run whose members may reattach stays twice as long.
     pub(super) fn add_noted(&mut self, now: Now, run: &str, is_held: bool) {
         let longer = if is_held { KEPT_FOR } else { Duration::ZERO };
         self.add_until(now.mono + KEPT_FOR + longer, run, &[]);
@@ -47,7 +47,7 @@ impl LeftRuns {
         self.ends.set(run, until);
     }
 
-    /// Removes a run that an agent asks about. Returns `true` if it was left.
+    /// Removes a run that an agent requests. Returns `true` if all had left it.
     pub(super) fn remove(&mut self, run: &str) -> bool {
         self.forms.remove(run);
         self.ends.remove(run)
@@ -59,9 +59,9 @@ impl LeftRuns {
         (*until <= now.mono || self.forms.len() > MOST).then(|| run.clone())
     }
 
-    /// Forgets a run, and returns `true` if its key has the same value as before.
+    /// Removes a run; returns `true` if its key still has the same value.
     ///
-    /// Only then the key may be removed: agents of torchrun may have continued the run.
+    /// Only then can the key be removed. Otherwise `torchrun` agents may have continued the run.
     pub(super) fn take(&mut self, run: &str, value: Option<&[u8]>) -> bool {
         let form = self.forms.remove(run);
         self.ends.remove(run);

@@ -1,9 +1,9 @@
 //! The coordinator of rendezvous: the only writer of the states of many runs.
 //!
 //! The coordinator runs beside a store server. Agents that share a state through compare-and-set
-//! race for every change of it, and all but one lose each race. A coordinator instead receives
-//! operations over a connection of each agent (the [`wire`]). It applies them in the order of their
-//! arrival, and sends events about the results.
+//! race for every change, and all but one lose each race. A coordinator instead receives operations
+//! from each agent over a connection (see [`wire`]). It applies them in the order of their arrival,
+//! and sends events about the results.
 //!
 //! ```text
 //!   operation ─┐                                        ┌─► Send: events for agents
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! * Joins commute: ranks follow the order of the nodes, not of their arrival.
-//! * An operation costs O(log N), a round O(N): the coordinator announces only once per round that
-//!   the round no longer holds.
+//! * An operation costs O(log N), a round O(N), because the coordinator announces the end of a
+//!   round only once.
 //! * Agents of torchrun find the same state under their key. The coordinator writes their form of
 //!   it before one of them reads the key, and reads it after one of them has written. Their
 //!   compare-and-set fails if the state has changed since they read it.
@@ -86,15 +86,15 @@ pub enum Input<'a> {
         /// The operation's fields.
         payload: &'a [u8],
     },
-    /// A connection will close because the other machine does not answer any more.
+    /// A connection will close because the other machine no longer responds.
     Silent(ConnId),
-    /// The other end of a connection has ended its stream in order.
+    /// The peer of a connection has ended its stream cleanly.
     ///
     /// The connection will close.
     EndOfStream {
         /// The connection.
         id: ConnId,
-        /// Numeric address and port of the other end, if known.
+        /// Numeric address and port of the peer, if known.
         peer: Option<String>,
     },
     /// A connection has closed.
@@ -131,9 +131,9 @@ pub enum Input<'a> {
     ///
     /// With three or more, rounds have a [fence](crate::fence).
     Voters(u32),
-    /// The process of the coordinator has decided to end.
+    /// The coordinator's process has decided to exit.
     Ending,
-    /// The deadline has come.
+    /// The coordinator's deadline has passed.
     Tick,
 }
 
@@ -169,9 +169,9 @@ pub enum Output {
         /// Progress of the recovery.
         recovering: Recovering,
     },
-    /// Keep this record for the next coordinator.
+    /// Save this record for the next coordinator.
     ///
-    /// The driver keeps it before it applies any later output. Only a restartable coordinator sends
+    /// The driver saves it before it applies any later output. Only a restartable coordinator emits
     /// it.
     Note {
         /// The run.
@@ -179,18 +179,18 @@ pub enum Output {
         /// The record of the run; `None` removes it.
         note: Option<RunNote>,
     },
-    /// Keep this authority for the next coordinator.
+    /// Save this authority for the next coordinator.
     ///
-    /// It is the cluster, and the coordinator in that cluster, that this coordinator now is. The
-    /// driver keeps it before it applies any later output.
+    /// It names the cluster that this coordinator has joined, and its epoch there. The driver saves
+    /// it before it applies any later output.
     Adopt(Authority),
     /// Ask the other voters to confirm that this is the coordinator.
     ///
     /// The answer is [`Input::Confirmed`]. Only a coordinator with voters asks this.
     Confirm(u64),
-    /// Close a connection, for this reason.
+    /// Close a connection, for the specified reason.
     ///
-    /// Its peer has sent invalid data, is lost, or has opened another connection.
+    /// The peer has sent invalid data, is lost, or has opened another connection.
     Close(ConnId, String),
 }
 
@@ -204,18 +204,18 @@ pub struct Coordinator {
     pending: Vec<(ConnId, String, Operation)>,
     /// Next deadline of each run.
     alarms: Deadlines<String>,
-    /// Authority of this coordinator, if another one follows after its death.
+    /// Authority of this coordinator; `None` if it is not restartable.
     authority: Option<Authority>,
     origin: Origin,
-    /// Start of this coordinator, if another one follows after its death.
+    /// Start of this coordinator; `None` if it is not restartable.
     ///
-    /// It knows earlier events only from the record.
+    /// The coordinator knows earlier events only from the record.
     began: Option<Mono>,
     /// `true` if the record of the previous coordinator contained any run.
     has_note: bool,
     /// `true` if the coordinator follows one that has left no record.
     has_taken_over: bool,
-    /// Records of the previous coordinator about runs without a request until now.
+    /// Previous coordinator's records of runs that no agent has requested yet.
     noted: BTreeMap<String, RunNote>,
     left: LeftRuns,
     backing: Backing,
@@ -240,7 +240,7 @@ pub struct Origin {
     pub recover: bool,
     /// Number of times that all decisions of earlier coordinators were forgotten.
     ///
-    /// New rounds have other numbers than the forgotten ones.
+    /// New rounds get numbers that differ from those of the forgotten rounds.
     pub forgotten: u32,
     /// Last contact of an elector with an earlier leader, if the group has voters.
     pub electors_heard: Option<Mono>,
@@ -251,9 +251,9 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the agent with which the coordinator ends for good.
+    /// Returns the agent whose exit ends the coordinator permanently.
     ///
-    /// `None` if voters have elected the coordinator, because another one follows it.
+    /// `None` if voters have elected the coordinator, because another coordinator will follow it.
     fn host(&self) -> Option<u64> {
         self.agent.filter(|_| self.electors_heard.is_none())
     }
@@ -313,7 +313,7 @@ impl Machine for Coordinator {
 }
 
 impl Coordinator {
-    /// Creates a coordinator that another one follows after its death.
+    /// Creates a coordinator that will have a successor if it dies.
     ///
     /// `note` is the record of the previous coordinator, with the authority of this one.
     pub fn restartable(now: Now, note: Note, origin: Origin) -> Self {
@@ -339,10 +339,9 @@ impl Coordinator {
         self.joined.contains_key(&connection)
     }
 
-    /// Returns the time without an acknowledgement after which a connection ends.
+    /// Returns the time without an acknowledgement that ends a connection.
     ///
-    /// `None` if no agent has joined over it, or if a broken connection means that the agent is
-    /// lost.
+    /// `None` if no agent has joined over the connection, or if the coordinator is not restartable.
     pub fn silence(&self, connection: ConnId) -> Option<Duration> {
         let hosted = self.runs.get(self.joined.get(&connection)?)?;
         let node_timeout = hosted.run.settings().node_timeout;
@@ -350,12 +349,12 @@ impl Coordinator {
             .map(|_| silence::unacknowledged(node_timeout))
     }
 
-    /// Returns this coordinator's authority, if another one follows when it dies.
+    /// Returns this coordinator's authority; `None` if it is not restartable.
     pub fn authority(&self) -> Option<Authority> {
         self.authority
     }
 
-    /// Returns the wait of the first run that waits for its members.
+    /// Returns the state of the first run that is waiting for its members.
     pub fn waits(&self, now: Now) -> Option<Wait> {
         self.runs.iter().find_map(|(id, hosted)| {
             let recovering = hosted.run.recovering(now).filter(|it| !it.is_over())?;
@@ -434,7 +433,8 @@ impl Coordinator {
         let hosted = self.runs.get_mut(run)?;
         let limits = hosted.limits();
         hosted.sessions.heard(now, from, &limits);
-        // The message moves the deadline. Otherwise a timer would expire for nothing.
+        // The message postpones the deadline. Without this update, a timer would expire for
+        // nothing.
         if let Some(alarm) = hosted.deadline().filter(|_| self.alarms.has(run)) {
             self.alarms.set(run, alarm);
         }
@@ -679,7 +679,7 @@ impl Coordinator {
 
     /// Notifies the agents that no coordinator will follow this one.
     ///
-    /// An agent that decides to end is not restarted, and neither is a coordinator in its process.
+    /// An agent that decides to exit is not restarted, and neither is a coordinator in its process.
     fn end(&mut self) {
         let Some(authority) = self.authority.filter(|_| self.origin.host().is_some()) else {
             return;
@@ -700,7 +700,7 @@ impl Coordinator {
         }
     }
 
-    /// Reads the next key that may have to be removed.
+    /// Requests the next key that may have to be removed.
     fn remove_left(&mut self, now: Now) {
         if let Some(run) = self.left.due(now) {
             self.outbox.push(Output::Read(keys::state(&run)));

@@ -1,6 +1,6 @@
-//! The record that a coordinator leaves to the next one in case it is killed.
+//! Record that a coordinator leaves for its successor in case it is killed.
 //!
-//! The record is kept outside of the coordinator's process, in two slots that are written in turn,
+//! The record lives outside the coordinator's process, in two slots that are written alternately,
 //! because a writer may die at any byte. The coordinator writes the record before it notifies any
 //! agent of its content. So a coordinator that starts with the record knows every round that was
 //! ever announced.
@@ -31,7 +31,7 @@ const TORN: u8 = 8;
 const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
-/// Knowledge with which a coordinator starts after the death of another one.
+/// Record with which a coordinator starts after its predecessor has died.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Note {
     /// The authority of the coordinator.
@@ -42,13 +42,13 @@ pub struct Note {
     pub is_partial: bool,
     /// `host:port` of the other members, if the process is or may be in a group.
     ///
-    /// With any of them, the next process here must not continue alone.
+    /// If the list is not empty, the next process here must not continue alone.
     pub voters: Vec<String>,
     /// `host:port` of the process, if it is a member of a group.
     pub address: String,
-    /// The position in the group's log that this record reflects.
+    /// Position in the group's log that this record reflects.
     ///
-    /// It consists of the number of earlier logs, and an index.
+    /// The number of earlier logs, and an index in the current log.
     pub applied: (u64, u64),
     /// `true` if the process was a voter of that group.
     pub votes: bool,
@@ -63,8 +63,8 @@ pub struct RunNote {
     pub round: u64,
     /// Instances of the agents of its participants, by rank.
     ///
-    /// 0 replaces participants that have left the run or were lost. Empty if not all participants
-    /// can reattach.
+    /// An entry is 0 if its participant has left the run or was lost. The list is empty unless all
+    /// participants can reattach.
     pub members: Vec<u64>,
     /// `true` if the run is over.
     pub closed: bool,
@@ -72,13 +72,13 @@ pub struct RunNote {
     pub succeeded: bool,
     /// The longest lease of its participants; zero if none has one.
     pub lease: Duration,
-    /// `true` if a participant certainly never runs workers of the round again.
+    /// `true` if a participant will certainly never run the round's workers again.
     pub torn: bool,
     /// `true` if all participants were lost by silence and no later round forms.
     pub silent: bool,
     /// `true` if a later round may have been announced without a record.
     ///
-    /// The coordinator treats it as if it did not exist.
+    /// The coordinator ignores such a record.
     pub outdated: bool,
 }
 
@@ -96,13 +96,13 @@ impl Note {
         }
     }
 
-    /// Takes over the authority of a coordinator that follows one without a record.
+    /// Adopts the authority of a coordinator whose predecessor left no record.
     pub fn adopt(&mut self, authority: Authority) {
         self.authority = authority;
         self.is_partial = true;
     }
 
-    /// Takes over a coordinator's record of a run; `None` removes the run.
+    /// Stores a coordinator's record of a run; `None` removes the run.
     pub fn update(&mut self, run: String, note: Option<RunNote>) {
         match note {
             Some(note) => drop(self.runs.insert(run, note)),
@@ -164,12 +164,12 @@ impl Note {
 }
 
 impl RunNote {
-    /// `true` if agents that hold its last round may reattach.
+    /// `true` if agents that hold the run's last round may reattach.
     pub(super) fn is_held(&self) -> bool {
         !self.closed && self.members.iter().any(|member| *member != 0)
     }
 
-    /// Returns the ranks and instances of the participants that may reattach.
+    /// Returns the rank and instance of each participant that may reattach.
     pub(super) fn expected(&self) -> BTreeMap<u32, u64> {
         let members = (0..).zip(self.members.iter().copied());
         members.filter(|(_, instance)| *instance != 0).collect()

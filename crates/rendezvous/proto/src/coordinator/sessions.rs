@@ -153,8 +153,8 @@ impl Sessions {
     /// Ends the session of an agent that may reattach.
     ///
     /// The agent is lost `fence` after its last message, at the earliest. If its machine did not
-    /// answer, the minimum is `silence` too, because the kernel adds an earlier silence to this
-    /// one. If its process has certainly ended, only its workers need time to end.
+    /// respond, the minimum is at least `silence`, because the kernel adds an earlier silence to
+    /// this one. If its process has certainly ended, the agent is lost after [`LOST_AFTER_END`].
     pub(super) fn await_return(
         &mut self,
         now: Now,
@@ -190,7 +190,7 @@ impl Sessions {
         }
     }
 
-    /// Registers that the stream of a connection from `peer` has ended in order.
+    /// Registers that a connection's stream from `peer` has ended cleanly.
     pub(super) fn stream_ends(&mut self, connection: ConnId, peer: Option<&str>) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.end.of_stream(peer, self.rules);
@@ -202,7 +202,7 @@ impl Sessions {
         self.ended.remove(node);
     }
 
-    /// Takes an agent that has not reattached in time.
+    /// Removes and returns an agent that has not reattached in time.
     ///
     /// The second value is `true` if its process and its workers have certainly ended.
     pub(super) fn take_gone(&mut self, now: Now) -> Option<(NodeDesc, bool)> {
@@ -224,7 +224,7 @@ impl Sessions {
         Some(connection)
     }
 
-    /// Registers that the machine of an agent does not answer.
+    /// Registers that an agent's machine does not respond.
     pub(super) fn is_silent(&mut self, connection: ConnId) {
         if let Some(session) = self.sessions.get_mut(&connection) {
             session.is_silent = true;

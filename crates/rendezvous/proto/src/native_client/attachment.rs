@@ -1,4 +1,4 @@
-//! Knowledge of an agent about its coordinator, which survives a connection.
+//! An agent's knowledge of its coordinator, which outlives a connection.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ const REMIND: Duration = Duration::from_secs(10);
 
 /// Time without a coordinator before the first message.
 ///
-/// The message may come later, at the end of an attempt to connect.
+/// The message may appear later, at the end of an attempt to connect.
 const FIRST: Duration = Duration::from_millis(1500);
 
-/// Knowledge of an agent about its coordinator, and its reports to it.
+/// An agent's knowledge of its coordinator, and its reports to the coordinator.
 #[derive(Debug, Default)]
 pub(super) struct Attachment {
     /// Authority of the last accepted coordinator.
@@ -28,7 +28,7 @@ pub(super) struct Attachment {
     pub(super) published: Option<(u64, String, u16)>,
     /// Round whose workers have succeeded on this node.
     pub(super) succeeded: Option<u64>,
-    /// Reason for which this agent has failed for good.
+    /// Reason for which this agent has failed permanently.
     pub(super) failed: Option<String>,
     /// Time without a coordinator that the last message reported.
     pub(super) reminded_after: Option<Duration>,

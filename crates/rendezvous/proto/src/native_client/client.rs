@@ -17,12 +17,12 @@ use rdzv_core::reminder::Reminder;
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
-/// Time for which the agent tries to connect again.
+/// Minimum time for which the agent tries to reconnect.
 const RECONNECT: Duration = Duration::from_secs(5);
 
 /// Time to retry a silent coordinator, as a multiple of the detection time.
 ///
-/// The network may work again. The other nodes continue without this node during this time.
+/// The network may recover. The other nodes continue without this node during this time.
 const CUT_FACTOR: u32 = 4;
 
 /// Time between two attempts to connect.
@@ -288,9 +288,9 @@ impl NativeClient {
 
     /// Sets the numeric address and port of the local end of the first connection.
     ///
-    /// The driver may provide it, here and in [`Input::Connected`], only if two conditions hold. It
-    /// ends a connection in order after [`Output::HangUp`], and resets it otherwise. The workers
-    /// end with the process.
+    /// The driver may provide the address, here and in [`Input::Connected`], only under two
+    /// conditions. The driver closes a connection cleanly after [`Output::HangUp`], and resets it
+    /// otherwise. The workers end with the process.
     pub fn from(mut self, address: Option<String>) -> Self {
         self.join.from = address;
         self
@@ -333,7 +333,7 @@ impl NativeClient {
 
     /// `true` if the agent is not lost when its connection breaks.
     ///
-    /// Only such coordinators understand [`Operation::Detach`].
+    /// Only coordinators with a successor understand [`Operation::Detach`].
     pub fn is_attached(&self) -> bool {
         self.attachment.timeout().is_some()
     }
@@ -675,7 +675,7 @@ impl NativeClient {
 
     /// Reports the nodes that have joined, if a report is due.
     ///
-    /// The coordinator also sends changes without a question.
+    /// The coordinator also reports changes without a question.
     fn alive(&mut self, now: Mono, arrived: Option<Arrived>) {
         let was_asked = std::mem::take(&mut self.wait.asked);
         if !matches!(self.phase, Phase::Joining { .. }) || !was_asked && arrived.is_none() {

@@ -12,12 +12,12 @@ const QUESTIONS: u32 = 4;
 
 /// Number of questions during a lease with a coordinator in the same process.
 ///
-/// In one process no question and no answer is lost, and both end together.
+/// Within one process, no question or answer is lost, and agent and coordinator end together.
 const QUESTIONS_IN_PROCESS: u32 = 2;
 
-/// Fraction of a lease without an answer after which the agent searches.
+/// Divisor of the lease for the time without an answer before a search.
 ///
-/// It then searches for another coordinator.
+/// The agent then searches for another coordinator.
 const UNANSWERED: u32 = 3;
 
 /// The lease of an agent that accepts a fence.

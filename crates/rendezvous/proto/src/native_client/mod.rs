@@ -8,10 +8,10 @@
 //! ```
 //!
 //! If a coordinator has no successor, an agent is lost when its connection breaks. Over a new
-//! connection, this machine repeats a pending join. It reports to a member that its round is over.
+//! connection, this machine repeats a pending join, and reports to a member that its round is over.
 //! If it cannot connect for some time, the coordinator is lost. It tries longer to reach a
-//! coordinator that was silent before, because the network may be cut. The member learns earlier
-//! that its round is over, and joins again when the network works.
+//! coordinator that was silent before, because the network may be cut. In that case, the member
+//! learns earlier that its round is over, and joins again when the network works.
 //!
 //! If a coordinator has a successor, it reports that (`Attached`). Then a broken connection does
 //! not mean a lost agent. The agent reattaches over a new connection, reports its state, and
@@ -56,7 +56,7 @@ pub enum Input<'a> {
     Leave,
     /// The agent ends the run for all agents.
     Close,
-    /// The agent has failed for good, for this reason.
+    /// The agent has failed permanently, for this reason.
     Failed(&'a str),
     /// Answer to [`Output::Lead`]: the address of the workers' store.
     Publish {
@@ -72,7 +72,7 @@ pub enum Input<'a> {
     /// The answer is [`Output::AllSucceeded`], once all workers of the round have succeeded. Only
     /// if [`Joined::is_recoverable`].
     Succeeded(u64),
-    /// The value is `true` if the agent can be a voter, and is none.
+    /// The value is `true` if the agent can be a voter, and is not one yet.
     Willing(bool),
     /// The agent requests the state of the run.
     Ask,
@@ -80,11 +80,11 @@ pub enum Input<'a> {
     Bytes(&'a [u8]),
     /// A connection is open; the value is the address of its local end.
     ///
-    /// It is a numeric address and port, and must meet the condition of [`NativeClient::from`].
+    /// It is a numeric address and port, and must meet the conditions of [`NativeClient::from`].
     Connected(Option<&'a str>),
     /// The connection broke, or the driver could not connect, for this reason.
     Disconnected(String),
-    /// The deadline has come.
+    /// The machine's deadline has passed.
     Tick,
 }
 
@@ -93,7 +93,7 @@ pub enum Input<'a> {
 pub enum Output {
     /// Connect; the answer is [`Input::Connected`] or [`Input::Disconnected`].
     Dial,
-    /// Close the connection in order, after all sent data.
+    /// Close the connection cleanly, after sending all data.
     HangUp,
     /// Let the kernel end the connection after a time without an acknowledgement.
     Watch(Duration),
@@ -188,14 +188,14 @@ pub struct Joined {
     pub is_recoverable: bool,
 }
 
-/// Time without a coordinator.
+/// Wait for a missing coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// Error of the last attempt; `None` if there is a connection, but no message.
     pub what: Option<String>,
     /// Time for which the agent has tried to reach the coordinator.
     pub elapsed: Duration,
-    /// Time for which the agent still tries.
+    /// Time for which the agent will keep trying.
     pub left: Duration,
     /// `true` if the workers have a fence.
     ///

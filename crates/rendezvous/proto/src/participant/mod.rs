@@ -60,7 +60,7 @@ pub enum Input {
     Changed,
     /// Nodes are lost, as a source other than heartbeats reports.
     Gone(Vec<NodeDesc>),
-    /// Time has passed.
+    /// The machine's deadline has passed, or an event needs a new decision.
     Tick,
 }
 
@@ -120,7 +120,7 @@ pub enum Failure {
     NotNeeded,
     /// The round was not complete in time.
     JoinTimeout {
-        /// Nodes that had joined the forming round, possibly with this node.
+        /// Nodes in the forming round, possibly including this node.
         ///
         /// If a complete round did not admit this node, these are the nodes in the wait list.
         joined: Vec<NodeDesc>,

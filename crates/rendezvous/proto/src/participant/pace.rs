@@ -23,7 +23,7 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(2);
 /// Half the window of a node that other nodes have removed for the first time.
 const FIRST_EXPELLED: Duration = Duration::from_millis(20);
 
-/// Maximum round trip that counts; slower answers do not predict the next one.
+/// Upper bound for a measured round trip; slower answers count as this long.
 const SLOWEST: Duration = Duration::from_millis(250);
 
 /// Maximum number of writers for which a collision costs less than a pause.

@@ -18,9 +18,9 @@ use rdzv_rendezvous_proto::coordinator::wire::Authority;
 use rdzv_rendezvous_proto::coordinator::{self, Coordinator, Note, Origin};
 use rdzv_rendezvous_proto::slot::Bytes;
 
-/// Time limit for the handover of a voter that ends in order.
+/// Time limit for the handover of a voter that exits cleanly.
 ///
-/// Within it, the others change the group.
+/// Within this time, the other voters change the group.
 const HAND_OVER_WITHIN: Duration = Duration::from_millis(500);
 
 /// Input for the group that follows from one of its outputs.
@@ -281,7 +281,7 @@ impl Voter {
     /// Starts the handover of a process that ends by its own decision.
     ///
     /// The process notifies the others and stays until they no longer count on it. Two of three
-    /// voters can end in order this way, and the last one continues.
+    /// voters can leave this way, and the last one continues.
     pub(super) fn end(&mut self, now: Now) {
         let group = self.group.as_ref().filter(|group| !group.is_over());
         let is_deserted = self.peers.all_present().next().is_none();

@@ -223,7 +223,7 @@ impl Voter {
             return false;
         };
         let mut present = self.peers.all_present();
-        // A lost connection may take an invitation, a vote or a command with it.
+        // A broken connection may lose an invitation, a vote or a command.
         self.gate.is_refused()
             || group.consensus.role().leader.is_none()
             || present.any(|(_, peer)| self.awaits_invitation(group, peer))
@@ -326,7 +326,7 @@ impl Voter {
         }
     }
 
-    /// Store that should coordinate instead of this agent; `None` if there is none.
+    /// Returns the store that should coordinate instead of this agent, if any.
     fn better_coordinator(&self) -> Option<VoterId> {
         let group = self.group.as_ref().filter(|_| self.coordinates())?;
         if self.settings.is_store || self.hands_over() || group.consensus.is_changing() {
@@ -339,7 +339,7 @@ impl Voter {
         stores.map(|peer| peer.voter).find(|id| can_lead(*id))
     }
 
-    /// Time of the handover to a store, if there is a suitable one.
+    /// Returns the time of the handover to a store, if there is a suitable one.
     pub(super) fn hand_over_due(&self) -> Option<Mono> {
         self.better_coordinator().map(|_| self.decided + QUIET)
     }
@@ -377,7 +377,7 @@ impl Voter {
         }
     }
 
-    /// Ids of all connected processes, including this one and those about to end.
+    /// Returns the ids of all connected processes, including this one.
     pub(super) fn all_connected(&self) -> BTreeSet<VoterId> {
         let others = self.peers.all_present().map(|(_, peer)| peer.voter);
         others.chain([self.id]).collect()

@@ -11,7 +11,7 @@
 //! all members. It learns the log and votes when the number of candidates allows
 //! (`rdzv_consensus::membership`). Of one or two candidates, one votes; of three or four, three do.
 //!
-//! A member without a connection counts as gone. Another candidate replaces it immediately, or the
+//! A member without a connection counts as lost. Another candidate replaces it immediately, or the
 //! group shrinks one second later. This is safe even if the member is alive, because a majority
 //! agrees to the change. A member that returns is a candidate again.
 //!
@@ -108,7 +108,7 @@ impl OpenGroup {
         begins_alone.then(|| (self.origin.clone(), self.is_partial))
     }
 
-    /// Location of a candidate, by its address.
+    /// Returns the location of a candidate, by its address.
     ///
     /// Candidates on a machine or network that is already used are less preferred.
     pub(super) fn whereabouts(address: &str) -> Whereabouts {
@@ -126,7 +126,7 @@ impl OpenGroup {
     }
 }
 
-/// Hash that is the same for the same bytes within this process.
+/// Returns a hash that is stable within this process.
 fn host_hash(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
@@ -156,7 +156,7 @@ impl Voter {
         }
     }
 
-    /// Founds a group of this process alone that follows another group.
+    /// Founds a group of this process alone, as the successor of another group.
     pub(super) fn go_on_alone(&mut self, now: Now, memory: Memory) {
         let Memory {
             cluster,
@@ -256,7 +256,7 @@ impl Voter {
         Some(index)
     }
 
-    /// Stops connecting to disconnected processes that are no members.
+    /// Stops connecting to disconnected processes that are not members.
     ///
     /// The job's endpoint stays, because another process may start there.
     fn forget_absent(&mut self, configuration: &Configuration) {
@@ -365,8 +365,8 @@ impl Voter {
 
     /// Handles a list of members.
     ///
-    /// In a list of the leader, each member connects to each other member. A process outside a
-    /// group sends the members that it remembers.
+    /// Each member connects to all other members in the leader's list. A process outside a group
+    /// sends the members that it remembers.
     pub(super) fn on_members(
         &mut self,
         now: Now,
@@ -461,7 +461,7 @@ impl Voter {
         }
     }
 
-    /// `true` if there are agents to invite, or invited agents that have not come.
+    /// `true` if the group has room and an agent can still be invited.
     pub(super) fn awaits_agents(&self) -> bool {
         let Some(open) = self.open.as_ref().filter(|_| self.coordinates()) else {
             return false;
@@ -607,7 +607,7 @@ impl Voter {
         }
     }
 
-    /// Returns for how long a member has had no connection; `None` if it has one.
+    /// Returns how long a member has had no connection; `None` if it has one.
     pub(super) fn gone_for(&self, now: Mono, member: VoterId) -> Option<Duration> {
         let open = self.open.as_ref()?;
         let since = self.peers.absent_since(member)?.max(open.leads_since);

@@ -4,10 +4,10 @@
 //!
 //! A process remembers a group if it was a member, or if the previous process at its address was.
 //! The memory holds the terms, the runs, and the voters of the newest configuration in the log.
-//! Each process sends its memory to the others. Finally, every voter that any of them remembers is
-//! matched by a connected process outside a group. Then no old member is alive, because a listening
-//! socket has one owner. The process with the newest memory founds its own group, in the same
-//! cluster and with later terms, and the others join it.
+//! Each process sends its memory to the others. The takeover begins once every voter that any of
+//! them remembers is matched by a connected process outside a group. No old member is then alive,
+//! because a listening socket has one owner. The process with the newest memory founds its own
+//! group, in the same cluster and with later terms, and the others join it.
 //!
 //! If a member lost its memory together with its machine, the others may not know every decision.
 //! The situation is then the same as after the end of a coordinator without a record. All

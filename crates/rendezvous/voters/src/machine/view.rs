@@ -167,7 +167,7 @@ impl Voter {
         alive.retain(|id| *id == self.id || self.is_heard(now, *id));
         let has_majority = configuration.is_majority(&alive);
         let voters = &configuration.voters;
-        // Agents know more about the loss of an only coordinator: since when, and why.
+        // Agents know more about the loss of the only coordinator: its time and its cause.
         if group.consensus.role().leader.is_some() || voters.len() <= 1 || has_majority {
             return None;
         }

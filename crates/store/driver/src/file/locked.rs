@@ -1,4 +1,4 @@
-//! One locked opening of the file: reading new records, appending, removing.
+//! The locked file: reading new records, appending, removing the file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -35,7 +35,7 @@ pub(super) type Identity = (u64, u64);
 pub(super) struct Seen {
     /// The file that was read; `None` if there was none.
     pub(super) identity: Option<Identity>,
-    /// Content of the file that was read until now.
+    /// Content of the file that has been read.
     pub(super) journal: Journal,
 }
 
@@ -144,7 +144,7 @@ impl<'a> LockedFile<'a> {
         Ok(())
     }
 
-    /// Removes the file, unless the path leads to another file by now.
+    /// Removes the file, unless the path now names another file.
     pub(super) fn remove(&self) -> Result<(), StoreError> {
         let ours = self.metadata()?;
         match std::fs::metadata(self.path) {

@@ -190,7 +190,7 @@ impl FileStore {
                     // sleep.
                     interrupt::check("wait for", keys, deadline.elapsed())?;
                 }
-                // Checks once more after the watch is set, for changes that came before it.
+                // Checks once more after the watch is set, for earlier changes.
                 _ => watch = Some(Watch::set(&self.path, identity)),
             }
         }

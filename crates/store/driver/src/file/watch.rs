@@ -78,8 +78,7 @@ impl Watch {
         // An early end, for any reason, only causes one more check.
         let woken = poll(&mut sources, Some(&span));
         if let (Ok(1..), Some(inotify)) = (woken, &self.inotify) {
-            // The events themselves do not matter; reading them prevents that they are reported
-            // again.
+            // The events themselves do not matter; reading them prevents repeated reports.
             let mut events = [0_u8; 4096];
             while matches!(rustix::io::read(inotify, &mut events), Ok(1..)) {}
         }

@@ -4,8 +4,7 @@
 //! |---|---|
 //! | set, append, queue_push, multi_set | one request, no reply |
 //! | get from an rdzv server | one request, which is a wait if the key is absent |
-//! | get from another server, multi_get, blocking queue_pop | a wait for the keys, then the request
-//! |
+//! | get from another server, multi_get, blocking queue_pop | a wait for the keys, then the request |
 //! | wait, barrier | one request, one byte when the wait is over; cancelled on a timeout |
 //! | all others | one request, one reply |
 

@@ -20,14 +20,14 @@ pub(super) const LEAST_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of keys that are checked one by one for the error of a wait.
 const MOST_EXAMINED: usize = 64;
 
-/// The names in errors of the operations that a server may refuse.
+/// Names of the operations that a server may refuse, for errors.
 pub(super) const ADD: &str = "add to";
 pub(super) const BARRIER: &str = "pass the barrier with";
 pub(super) const PUSH: &str = "push to the queue";
 pub(super) const POP: &str = "pop from the queue";
 pub(super) const MEASURE: &str = "measure the queue";
 
-/// The end of an operation on the wire, errors aside.
+/// Result of an operation on the wire, apart from errors.
 #[derive(Debug)]
 pub(super) enum Ended {
     Answered(Option<Reply>),
@@ -258,7 +258,7 @@ impl Connected {
         cause.to_owned()
     }
 
-    /// Returns the error for invalid data of the server.
+    /// Returns the error for invalid data from the server.
     pub(super) fn corrupt(&self, what: String) -> StoreError {
         StoreError::Corrupt {
             store: self.link.peer().to_string(),

@@ -50,7 +50,7 @@ pub(super) struct Broken {
 }
 
 impl Link {
-    /// Takes over a connection whose preamble has been exchanged.
+    /// Wraps a connection whose preamble has been exchanged.
     pub(super) fn new(
         channel: Channel,
         peer: SocketAddr,
@@ -121,7 +121,7 @@ impl Link {
     }
 
     /// Reads the answer of the current operation.
-    /// Returns when the answer arrives or the time is over.
+    /// Returns when the answer arrives or the time limit has passed.
     pub(super) fn finish(&mut self, reply_timeout: Duration) -> Result<Option<Reply>, Broken> {
         loop {
             self.receive();
@@ -131,8 +131,8 @@ impl Link {
         }
     }
 
-    /// Carries out the machine's outputs, with `payload` after its first request.
-    /// Returns the end of the operation, if it has come.
+    /// Applies the machine's outputs, with `payload` after its first request.
+    /// Returns the result if the operation has ended.
     fn drain(
         &mut self,
         mut payload: &[u8],
@@ -166,7 +166,7 @@ impl Link {
     }
 
     /// Waits for bytes or for the machine's deadline.
-    /// Passes the first of them to the machine.
+    /// Passes the machine an input for the first of them.
     fn receive(&mut self) {
         let remaining = match self.machine.deadline() {
             Some(deadline) => deadline.since(self.now().mono),

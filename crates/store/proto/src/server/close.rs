@@ -118,7 +118,7 @@ pub enum CloseReason {
     /// Too many replies were unread when the store was emptied.
     #[error("{unsent} bytes of replies to it were unread when the store was emptied")]
     Unread {
-        /// Bytes that it had not taken.
+        /// Bytes of replies that the peer had not read.
         unsent: usize,
     },
     /// The server is full of connections.

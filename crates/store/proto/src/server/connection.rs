@@ -24,7 +24,7 @@ const PREAMBLE: [u8; PREAMBLE_LENGTH] = {
 /// One connection of the server.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// Tells this connection from an earlier one with the same id.
+    /// Distinguishes this connection from an earlier one with the same id.
     pub(super) serial: u64,
     pub(super) stage: Stage,
     /// `true` if the connection has made a request that is not a ping.
@@ -37,7 +37,7 @@ pub(super) struct Connection {
     pub(super) unfinished: Option<Unfinished>,
     /// Input received while the connection was paused, or beyond one turn.
     pub(super) held: Vec<u8>,
-    /// `true` if the connection is not read from.
+    /// `true` if the server does not read from the connection.
     ///
     /// The reason is the size of its unsent replies or of its held input.
     pub(super) paused: bool,

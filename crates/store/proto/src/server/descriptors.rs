@@ -4,7 +4,7 @@
 //! server then closes connections that have made no request yet, the oldest first. Connections
 //! without validation come before the others. If there is no such connection, a peer that is not an
 //! agent is refused with its first request. A peer that has made a request is never closed for this
-//! reason, since a client of PyTorch never connects again.
+//! reason, because a PyTorch client never reconnects.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_millis(200);
 /// Number of new entries after which the queue drops outdated entries.
 const QUEUE_STEP: usize = 1024;
 
-/// Connections that may be closed for lack of descriptors, and the lack.
+/// Connections that may be closed for lack of descriptors, and the shortage.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
     /// Descriptors in use beyond those that every peer may use.

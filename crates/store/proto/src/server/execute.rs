@@ -75,8 +75,8 @@ impl ServerMachine {
 
     /// Performs a request and shows it to the extension.
     ///
-    /// The extension is shown the key of the request before, and again if the request may have
-    /// changed something. A request about several keys is shown key by key in its steps.
+    /// The extension sees the key before the request, and again after a possible change. A request
+    /// about several keys is shown key by key in its steps.
     #[cold]
     fn perform_shown(
         &mut self,

@@ -1,4 +1,4 @@
-//! The seam for requests of rdzv, which keeps the store independent of them.
+//! Interface for rdzv's requests, which keeps the store independent of them.
 //!
 //! ```text
 //!   0x13..=0x7f ──► Extension::request ─┐
@@ -31,10 +31,10 @@ pub trait Extension: fmt::Debug + Send {
 
     /// Returns the nonce by which a client detects the extension, and the answer.
     ///
-    /// Any other nonce, and this one without the extension, is answered with itself.
+    /// The server echoes any other nonce and, without the extension, this one too.
     fn probe(&self) -> (u32, u32);
 
-    /// `true` if requests for its keys are shown to the extension now.
+    /// `true` if the server must show the extension requests for its keys now.
     ///
     /// The server calls this after each other call.
     fn watches(&self) -> bool;

@@ -2,10 +2,10 @@
 //!
 //! A request may name 131 072 keys, and `LIST_KEYS` is about every key. Such a request is executed
 //! a step at a time, and its connection waits for its next turn between two steps. The replies of
-//! `MULTI_GET` are made as the peer takes them.
+//! `MULTI_GET` are created as the peer reads them.
 //!
 //! A request of at most [`WHOLE`] keys is executed as a whole, so no other request sees it half
-//! done.
+//! executed.
 
 use super::{CloseReason, ServerMachine, TURN_WORK};
 use crate::keyspace::ENTRY_OVERHEAD;

@@ -108,11 +108,11 @@ pub enum Input<'a> {
     Ending,
     /// A caller outside of the server requests a report of the state.
     Asked,
-    /// The deadline has come.
+    /// The machine's deadline has passed.
     Tick,
 }
 
-/// An action that a server asks its driver for.
+/// An action that a server requests from its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send [`ServerMachine::unsent`].
@@ -128,12 +128,12 @@ pub enum Output {
     /// Connections wait for their next turn.
     Yield,
     /// Detect soon if the host of this connection is lost.
-    /// The connection is that of an agent, which connects again if it is closed. Its host counts as
-    /// lost if it acknowledges nothing for the duration, if one is given.
+    /// The connection is that of an agent, which reconnects if the connection is closed. Its host
+    /// counts as lost if it acknowledges nothing for the duration, if one is given.
     Joined(ConnId, Option<Duration>),
 }
 
-/// Figures of a server.
+/// Statistics of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServerStats {
     /// Connections open.
@@ -307,7 +307,7 @@ impl ServerMachine {
         connection.assembler.space()
     }
 
-    /// Returns the current figures.
+    /// Returns the current statistics.
     pub fn stats(&self) -> ServerStats {
         ServerStats {
             connections: self.open,
@@ -424,7 +424,7 @@ impl ServerMachine {
     }
 
     /// Checks that a request of the extension may be executed.
-    /// The request may store a value. That of an agent is always executed.
+    /// The request may store a value. A request of an agent is always executed.
     fn make_room_for_request(&self, id: ConnId, bytes: usize) -> Result<(), CloseReason> {
         match self.known(id) {
             Some(connection) if connection.account.standing() != Standing::Agent => {

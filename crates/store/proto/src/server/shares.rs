@@ -90,7 +90,7 @@ impl Shares {
     }
 
     /// Opens the account of a connection.
-    /// It is an error if its address has too many connections.
+    /// The result is an error if its address has too many connections.
     pub(super) fn open(
         &mut self,
         address: Option<IpAddr>,

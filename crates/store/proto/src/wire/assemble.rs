@@ -82,7 +82,7 @@ impl Assembler {
         self.bytes.capacity() + arriving + self.bodies.capacity() * size_of::<Shared>()
     }
 
-    /// Takes bytes off the front of `input`.
+    /// Consumes bytes from the front of `input`.
     ///
     /// It stops when the request is complete or the input is used up. Returns the request if it is
     /// complete; the assembler is then ready for the next one.

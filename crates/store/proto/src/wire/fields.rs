@@ -340,7 +340,7 @@ pub(super) fn within(field: Field, declared: u64, limits: &Limits) -> Result<usi
     }
 }
 
-/// Takes a length and that many bytes off the front.
+/// Removes a length and that many bytes from the front.
 fn take_sized<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = take_length(bytes)?;
     let (head, rest) = bytes.split_at_checked(length)?;

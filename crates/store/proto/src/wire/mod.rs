@@ -131,7 +131,7 @@ impl Arriving {
         &mut self.buffer
     }
 
-    /// Takes bytes off the front of `input`; returns the body if it is complete.
+    /// Consumes bytes from the front of `input`; returns a complete body.
     /// It stops when the body is complete or the input is used up.
     pub(crate) fn feed(&mut self, input: &mut &[u8]) -> Option<Vec<u8>> {
         while self.missing() > 0 && !input.is_empty() {

@@ -1,6 +1,6 @@
 //! Replies: written by the server, collected by the client.
 //!
-//! A reply contains no type. The client knows from its request what has to come: the [`Shape`].
+//! A reply contains no type. The client knows the expected [`Shape`] from its request.
 
 use bytes::Bytes;
 
@@ -96,8 +96,8 @@ pub enum Reply {
 const ENTRY_BYTES: usize = size_of::<Bytes>();
 
 /// Collects one reply from bytes in any segmentation.
-/// Memory grows only with received bytes. A reply that would need more than the limit is refused by
-/// its first length.
+/// Memory grows only with received bytes. The reader refuses a reply above the limit as soon as it
+/// has read the first length that exceeds it.
 #[derive(Debug)]
 pub struct ReplyReader {
     shape: Shape,
@@ -133,12 +133,11 @@ impl ReplyReader {
         }
     }
 
-    /// Takes bytes off the front of `input`.
+    /// Consumes bytes from the front of `input`.
     ///
     /// It stops when the reply is complete or the input is used up. Call it with empty input after
     /// reading into [`ReplyReader::space`], and once at the start, because a reply of no values is
     /// complete without a byte. Do not call it again after it has returned the reply.
-    /// has returned the reply.
     pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, WireError> {
         loop {
             if self.left == Some(0) {

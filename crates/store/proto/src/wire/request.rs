@@ -38,11 +38,11 @@ pub const EXTENSION_OPCODES: RangeInclusive<u8> = 0x13..=0x7f;
 pub mod rendezvous {
     /// Joins the next round.
     pub const JOIN: u8 = 0x20;
-    /// Leaves the membership.
+    /// Leaves the run.
     pub const LEAVE: u8 = 0x21;
     /// Ends the run for all agents.
     pub const CLOSE: u8 = 0x22;
-    /// Renews the membership.
+    /// Reports that the agent is running.
     pub const HEARTBEAT: u8 = 0x23;
     /// Announces a failure of the agent.
     pub const FAILED: u8 = 0x24;
@@ -52,7 +52,7 @@ pub mod rendezvous {
     pub const STATUS: u8 = 0x26;
     /// Reattaches over a new connection.
     pub const REATTACH: u8 = 0x27;
-    /// Reports that the workers of a round have succeeded.
+    /// Reports that all workers of an agent have succeeded in a round.
     pub const SUCCEEDED: u8 = 0x28;
     /// Renews the lease of a node.
     pub const LEASE: u8 = 0x29;
@@ -200,12 +200,12 @@ requests! {
     QueueLen = 0x10, Nothing { key: &'a [u8] };
     /// Replies with a count and all keys.
     ListKeys = 0x11, Nothing {};
-    /// Counts the caller and waits until all have come.
+    /// Counts the caller and waits until all members have arrived.
     /// Replies with [`STOP_WAITING`](super::reply::STOP_WAITING).
     Barrier = 0x12, Writes { key: &'a [u8], world_size: i64 };
     /// Waits for a key and replies with its value.
     /// If the key exists, the reply is [`VALUE_FOLLOWS`](super::reply::VALUE_FOLLOWS) and the
-    /// value. Otherwise this is a `WAIT` for the key. Only our servers know it: see
+    /// value. Otherwise this is a `WAIT` for the key. Only rdzv servers support it: see
     /// [`NATIVE_PROBE`].
     GetWhenThere = 0x70, Reads { key: &'a [u8] };
 }
@@ -391,7 +391,7 @@ pub fn list_keys(out: &mut Vec<u8>) {
     out.push(Opcode::ListKeys.byte());
 }
 
-/// Writes `BARRIER`, answered once all members have come.
+/// Writes `BARRIER`, answered once all members have arrived.
 /// The answer is [`STOP_WAITING`](super::reply::STOP_WAITING).
 pub fn barrier(out: &mut Vec<u8>, key: &[u8], world_size: i64) {
     keyed(out, Opcode::Barrier, key);

@@ -74,7 +74,7 @@ impl Driver {
 
     /// Ends the operations that wait for a lost rank.
     ///
-    /// If the rank `died`, also those that wait for any rank.
+    /// If the rank `died`, this also ends those that wait for any rank.
     pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
         let all_gone = self.gone().len() + 1 == self.endpoints.len();
         self.peer(rank).has_died |= died;
@@ -197,7 +197,7 @@ impl Driver {
 
     /// Leaves the group.
     ///
-    /// Sent messages still arrive, and the peers are notified that this rank left in order.
+    /// Sent messages still arrive, and the peers are notified that this rank left cleanly.
     pub(super) fn leave(mut self) {
         for (_, transfer) in std::mem::take(&mut self.transfers) {
             transfer.values.end(Err(CollectiveError::broken(LEFT)));

@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// Sends what a peer can take now, and ends the sends whose values were sent.
+    /// Sends as much as a peer can take; ends the sends whose values were sent.
     pub(super) fn send_to(&mut self, rank: u32) {
         let longest = match &self.endpoints[rank as usize].local {
             Some(_) => LOCAL_MESSAGE,

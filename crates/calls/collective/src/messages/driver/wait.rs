@@ -1,6 +1,6 @@
 //! The only wait of the driver.
 //!
-//! It waits for commands, for data, for space, and for peers that come or go.
+//! It waits for commands, for data, for space, and for peers that connect or leave.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -14,7 +14,8 @@ use crate::polling::{Polling, Source};
 
 /// Number of spins after which everything is polled once.
 ///
-/// Every turn checks for commands and interruption, but only a poll detects peers that come or go.
+/// Every turn checks for commands and interruption, but only a poll detects peers that connect or
+/// leave.
 const AWAKE_TURNS: u32 = 8;
 
 impl Driver {

@@ -37,7 +37,7 @@ impl Child {
 }
 
 impl References {
-    /// Makes a fork for the receiver of a message (F3 to F6).
+    /// Creates a fork for the receiver of a message (F3 to F6).
     ///
     /// The caller puts the fork into that message. If the message fails, the driver reports this
     /// with [`Input::NotSent`](crate::rref::Input::NotSent) or

@@ -34,7 +34,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Makes a fork that the driver holds from now on.
+    /// Creates a fork that the driver holds from now on.
     fn new(rref: RRefId, owner: Member, state: State, creator: Option<Member>) -> Self {
         Self {
             rref,
@@ -80,7 +80,7 @@ impl References {
         Ok((rref, fork))
     }
 
-    /// Takes a reference that has arrived inside a call or a result.
+    /// Adopts a reference that has arrived inside a call or a result.
     ///
     /// If it is a fork of a value elsewhere, the driver holds it from now on. If the value is here,
     /// the driver holds it once more.

@@ -30,7 +30,7 @@ pub(super) struct Packed {
     pub(super) metas: Vec<(usize, TensorMeta)>,
 }
 
-/// Makes the parts for at least one tensor of one storage, sorted by start.
+/// Creates the parts for at least one tensor of one storage, sorted by start.
 pub(super) fn pack(members: &[Member<'_>]) -> Vec<Packed> {
     let members: Vec<&Member<'_>> = members.iter().collect();
     if let Some(packed) = regular(&members) {
@@ -93,7 +93,7 @@ fn reach_of(members: &[&Member<'_>]) -> Range<usize> {
         .expect("a group has members")
 }
 
-/// Makes a part of the unchanged storage: tensors keep their strides.
+/// Creates a part of the unchanged storage: tensors keep their strides.
 fn slice(members: &[&Member<'_>]) -> Packed {
     let reach = reach_of(members);
     Packed {
@@ -105,7 +105,7 @@ fn slice(members: &[&Member<'_>]) -> Packed {
     }
 }
 
-/// Makes a part without gaps for tensors with the same separate blocks.
+/// Creates a part without gaps for tensors with the same separate blocks.
 fn nested(members: &[&Member<'_>]) -> Packed {
     let coverage = &members[0].coverage;
     let mut steps = BTreeMap::new();
@@ -172,7 +172,7 @@ fn without_gaps(members: &[&Member<'_>], runs: Vec<Range<usize>>) -> Option<Pack
     })
 }
 
-/// Makes the part for tensors that strides cannot describe without the gaps.
+/// Creates the part for tensors that strides cannot describe without the gaps.
 fn irregular(members: &[&Member<'_>]) -> Packed {
     let reach = reach_of(members);
     let storage = members[0].storage;

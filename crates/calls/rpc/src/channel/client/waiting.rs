@@ -23,12 +23,12 @@ use crate::wire::reader::Reader;
 /// well would take that long again.
 pub(crate) const SPIN_FOR_REPLY: Duration = Duration::from_micros(150);
 
-/// Longest time that a thread tries to take a reader lock that is taken.
-/// After that it waits for the thread that has the lock.
+/// Longest time that a thread tries to acquire a reader lock that is held.
+/// After that it waits for the thread that holds the lock.
 const LOCK_SOON: Duration = Duration::from_micros(5);
 
 impl Client {
-    /// Blocks until the slot is filled or the time is over.
+    /// Blocks until the slot is filled or the deadline has passed.
     ///
     /// The slot is one that this connection fills.
     pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, until: Option<Instant>) {
@@ -82,7 +82,7 @@ impl Client {
         }
     }
 
-    /// Takes the reader lock, unless the slot is filled first.
+    /// Acquires the reader lock, unless the slot is filled first.
     /// Returns `None` if another thread keeps the lock because it waits for replies. A driver that
     /// polls holds the lock only for moments. If the driver read each reply, every call would need
     /// one more running thread and one more wake-up.

@@ -17,7 +17,7 @@ impl Core {
         }
     }
 
-    /// Time at which the driver must check the deadlines.
+    /// Returns the time at which the driver must check the deadlines.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         clock::from_nanoseconds(self.wake_at.load(Ordering::Acquire))
     }

@@ -21,7 +21,7 @@ pub(super) struct Job {
     pub(super) payload: Payload,
     pub(super) line: Option<u64>,
     pub(super) deadline: Option<Instant>,
-    /// Share of the window that the request takes while it is open.
+    /// Share of the window that the request occupies while it is open.
     pub(super) share: Share,
 }
 
@@ -45,7 +45,7 @@ impl Server {
             if !served.window.has_room(share.beyond) {
                 let (calls, bytes) = served.window.in_use();
                 drop(served);
-                // Parts that are borrowed here are given back when the frame is dropped.
+                // Parts that are borrowed here are returned when the frame is dropped.
                 let _ = self.arenas.borrow(&mut frame);
                 let text = format!(
                     "{calls} calls of this worker with {bytes} bytes are open there, which is the limit: \
@@ -148,7 +148,7 @@ impl Server {
 
 /// Bytes of a request that stay in memory while the request is open.
 ///
-/// A part that lies in an arena of the caller takes nothing here.
+/// A part that lies in an arena of the caller does not count.
 fn length(frame: &Frame) -> u64 {
     let parts = frame.parts.iter().map(|part| match part {
         Part::Here(bytes) => bytes.len() as u64,

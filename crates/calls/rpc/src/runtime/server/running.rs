@@ -34,7 +34,7 @@ impl Server {
     /// Serves a request until it is answered or has to wait for an event.
     pub(super) fn work(self: &Arc<Self>, job: Job) {
         let mut next = Some(job);
-        // Requests in a line follow each other in a loop, since each may be answered immediately.
+        // Requests in a line follow each other in a loop, because each may be answered immediately.
         while let Some(job) = next.take() {
             let (header, line) = (job.header, job.line);
             if let Some(answer) = self.start(job) {

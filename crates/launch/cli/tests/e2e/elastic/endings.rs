@@ -262,9 +262,9 @@ fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
         let ended = node.wait().expect(1);
         let said = ended
             .stderr
-            .split_once("2 agents say that they are node 1 of run none: ");
+            .split_once("2 agents are node 1 of run none: ");
         let (_, names) = said.unwrap_or_else(|| panic!("{}", ended.stderr));
-        let (names, _) = names.split_once("\nhelp: give each node").unwrap();
+        let (names, _) = names.split_once("; give each node").unwrap();
         names.to_owned()
     });
     let (first, second) = said[0].split_once(" and ").unwrap();

@@ -30,7 +30,7 @@ const ONE_CALL: Duration = Duration::from_secs(2);
 /// Key under which the agent that hosts a store writes its run.
 const HOSTED_FOR: &str = "rdzv.hosted_for";
 
-/// Connects to a TCP endpoint, and retries if the host of the store ends.
+/// Connects to a TCP endpoint, and retries if the store's host exits.
 ///
 /// Another agent may replace that host.
 pub(super) fn at_tcp(
@@ -291,7 +291,7 @@ fn serve(
         let mut listeners = kept.map_or_else(|| Ok(Vec::new()), Kept::listeners);
         if listeners.as_ref().is_ok_and(Vec::is_empty) {
             let new = TcpStoreServer::listen(server.host.as_deref(), server.port)?;
-            // Kept before the server accepts any client.
+            // Keep the sockets for the next agent before the server accepts any client.
             let keeps = kept.map_or(Ok(()), |kept| kept.keep_listeners(&new));
             listeners = keeps.map(|()| new);
         }
@@ -318,7 +318,7 @@ fn serve(
 /// Hosts the store at the endpoint, or connects to it as a client.
 ///
 /// If several agents run on the host of the endpoint, one gets the port, and the others are its
-/// clients. If that agent ends before they have connected, the next one gets the port. A node that
+/// clients. If that agent exits before they have connected, the next one gets the port. A node that
 /// cannot listen there for another reason becomes a client too, because the user has not declared
 /// it to be the host.
 fn serve_or_call(

@@ -22,12 +22,13 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 impl C10dRendezvous {
     /// Removes the agent with this process id, on this machine, from the run.
     ///
-    /// Returns `true` if the run contained it. This hosts no store: a store that has ended with the
-    /// agent no longer matters.
+    /// Returns `true` if the run contained it. This function hosts no store, because a store that
+    /// has ended with the agent no longer matters.
     ///
     /// # Errors
     ///
-    /// The parameters are unusable, or the store does not answer within seconds.
+    /// Returns an error if the parameters are unusable, or the store does not answer within
+    /// seconds.
     pub fn remove_agent(
         parameters: &RendezvousParameters,
         pid: u32,

@@ -12,8 +12,7 @@
 //! Options of the backend, with their defaults:
 //!
 //! * `store_type` (`tcp`): `tcp` or `file`. With `file`, the endpoint is the path of a file that
-//!   all
-//!   nodes share, or empty for a new file.
+//!   all nodes share, or empty for a new file.
 //! * `read_timeout` (60 s): time limit to connect, and for an answer of the store. Ignored for a
 //!   file.
 //! * `is_host` (detected): `true` if this node hosts the store.
@@ -145,7 +144,7 @@ impl C10dRendezvous {
     ///
     /// # Errors
     ///
-    /// The endpoint is no such list, or the option `voters` does not fit it.
+    /// Returns an error if the endpoint cannot be parsed, or the option `voters` does not fit it.
     pub fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
         options::places(parameters)
     }

@@ -26,7 +26,7 @@ use crate::dynamic::watch::Watch;
 
 /// Time within which a side key that exists again is probably a leftover.
 ///
-/// An agent ended before it could delete the key.
+/// The agent that created it has exited before it could delete the key.
 const SOON: Duration = Duration::from_millis(50);
 
 /// Duration of one wait for a change of a file.

@@ -115,7 +115,7 @@ impl C10dState {
     ///
     /// # Errors
     ///
-    /// The run has no name, or the store does not answer.
+    /// Returns an error if the run has no name, or the store does not answer.
     pub fn new(store: Arc<dyn Store>, run_id: &RunId) -> Result<Self, RendezvousError> {
         Self::at(Place::Given(store), run_id)
     }

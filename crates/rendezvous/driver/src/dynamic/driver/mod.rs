@@ -1,6 +1,6 @@
 //! Rendezvous over a state that every agent can change.
 //!
-//! It runs the machine of [`rdzv_rendezvous_proto::Participant`] as a task of the runtime.
+//! The driver runs the machine of [`rdzv_rendezvous_proto::Participant`] as a task of the runtime.
 //!
 //! ```text
 //!   agent ── join, leave, close ──┐                      ┌─► read, compare-and-set ─► shared state

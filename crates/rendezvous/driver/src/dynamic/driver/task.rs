@@ -409,7 +409,7 @@ impl DriverTask {
         self.notify(change);
     }
 
-    /// Announces a failure once, although it may arrive on two ways.
+    /// Announces a failure once, although its notice may arrive in two ways.
     fn peer_failed(&mut self, node: String, reason: String) {
         if !std::mem::replace(&mut self.failure_announced, true) {
             self.notify(Change::PeerFailed { node, reason });
@@ -423,7 +423,7 @@ impl DriverTask {
         }
     }
 
-    /// Stores the value of the store together with its token.
+    /// Adopts the store's value together with its token.
     fn adopt(
         &mut self,
         now: Option<(Bytes, Token)>,

@@ -64,7 +64,7 @@ pub(super) enum Command {
 
 /// Result of a join.
 ///
-/// It has the round, the store of the workers if this node hosts it, and the address of the
+/// It contains the round, the store of the workers if this node hosts it, and the address of the
 /// coordinator.
 pub(super) type JoinAnswer = Result<(Joined, Option<Master>, SocketAddr), NotJoined>;
 
@@ -202,8 +202,8 @@ impl Connection {
 
     /// `true` if the task may end.
     ///
-    /// A coordinator that ends hands over all that it has received, and loses what is still on its
-    /// way. The task therefore waits for the answer to `Leave`, so that the other nodes are
+    /// A coordinator that exits hands over everything that it has received, but loses messages in
+    /// transit. The task therefore waits for the answer to `Leave`, so that the other nodes are
     /// notified.
     fn has_ended(&self) -> bool {
         self.end

@@ -1,12 +1,12 @@
 //! Connection of an agent.
 //!
-//! It closes in order only after `Detach`, or with the process.
+//! The connection closes cleanly only after `Detach`, or with the process.
 //!
 //! A coordinator may treat the end of the stream as the end of the process and its workers, which
 //! the kernel then kills. `rdzv_rendezvous_proto::coordinator` lists the conditions. A live process
-//! therefore never just closes a stream, whatever the reason. It sends [`Operation::Detach`]
-//! before, or resets the connection. No other process inherits the descriptor, so the kernel closes
-//! the connection when this process ends.
+//! therefore never just closes a stream. It first sends [`Operation::Detach`], or resets the
+//! connection. No other process inherits the descriptor, so the kernel closes the connection when
+//! this process ends.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends `Detach`, so that the connection closes in order and all data arrives.
+    /// Sends `Detach`, so that the connection closes cleanly.
     pub(super) async fn detach(&mut self, within: Duration) {
         if self.from.is_some() {
             let mut detach = Vec::new();

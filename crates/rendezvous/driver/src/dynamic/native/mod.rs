@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `mod.rs` | [`Native`]: the backend |
 //! | `connection.rs`, `onlooking.rs` | the task of the connection; its reports to onlookers |
-//! | `link.rs` | the connection, which closes in order only after `Detach`, or with its process |
+//! | `link.rs` | the connection, which closes cleanly only after `Detach`, or with its process |
 
 mod connection;
 mod link;
@@ -68,7 +68,7 @@ pub struct NativeOptions {
     pub ends_workers: bool,
     /// Endpoints of the voters, if the coordinator is one of them.
     ///
-    /// It may move later.
+    /// The coordinator may move to another voter later.
     pub voters: Option<Search>,
     /// Candidacy of this agent in a group of voters that it may join.
     pub candidate: Option<Candidate>,

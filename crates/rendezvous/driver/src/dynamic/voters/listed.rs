@@ -54,7 +54,7 @@ pub(in crate::dynamic) fn serve(
         return Ok(None);
     };
     if let Some(kept) = &options.kept {
-        // Kept before the server accepts any client.
+        // Keep the sockets for the next agent before the server accepts any client.
         let keeps = kept.keep_listeners(&listeners);
         keeps.map_err(|source| explain(listen_error(options, source)))?;
     }

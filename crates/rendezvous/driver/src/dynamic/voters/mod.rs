@@ -2,7 +2,7 @@
 //!
 //! The machines are those of `rdzv-voters`.
 //!
-//! No voter joins a round as such: agents find the coordinator with a [`Search`], and join there as
+//! A voter does not join rounds. Agents find the coordinator with a [`Search`], and join there as
 //! with any coordinator.
 //!
 //! | file | contents |

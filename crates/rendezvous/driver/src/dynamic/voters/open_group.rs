@@ -1,9 +1,9 @@
 //! Open group: voters of a job with one endpoint, whose agent founds the group.
 //!
-//! The agent at the endpoint has the first voter, which coordinates immediately. Other agents
+//! The agent at the endpoint runs the first voter, which coordinates immediately. Other agents
 //! become voters on request of the coordinator ([`Candidate`]). Each of them then has a server at a
 //! separate port, or at the endpoint if no process listens there. The agent that replaces a killed
-//! one finds its sockets, and a note with the endpoints of the other members.
+//! agent finds its sockets, and a note with the endpoints of the other members.
 
 use std::net::TcpListener;
 use std::{io, slice};
@@ -190,7 +190,7 @@ fn invited(
         address: address.to_owned(),
         source,
     };
-    // A process there that is no member is about to end.
+    // A process there that is not a member is about to exit.
     let is_vacant = is_here && !members.contains(&endpoint.to_string());
     let at_endpoint =
         is_vacant.then(|| take_place(slice::from_ref(endpoint), options.read_timeout));
@@ -208,7 +208,7 @@ fn invited(
         }
     };
     if let Some(kept) = &options.kept {
-        // Kept before the server accepts any client.
+        // Keep the sockets for the next agent before the server accepts any client.
         kept.keep_listeners(&listeners).map_err(explain)?;
     }
     let site = (endpoint, options, onlookers);

@@ -3,7 +3,7 @@
 //! An agent on the endpoint's machine answers there with the endpoint of the coordinator. A new
 //! node that knows only the endpoint thus finds the group.
 //!
-//! The redirect does not vote. Voters call the endpoint while no member has it. The redirect
+//! The redirect does not vote. Voters connect to the endpoint while no member has it. The redirect
 //! accepts these connections, and sends no answer.
 
 use std::io;
@@ -130,8 +130,8 @@ impl Site {
             let endpoint = &self.endpoint;
             let mut server = (self.policy).server(loopback(&endpoint.host), endpoint.port);
             server.limits.max_extension_bytes = FRAME_BOUND;
-            // An agent of torchrun that takes this server for its store ends immediately,
-            // instead of waiting for nodes that never come.
+            // An agent of torchrun that takes this server for its store exits immediately, instead
+            // of waiting for nodes that never arrive.
             server.limits.max_keys = 0;
             server.extension = Some(Box::new(Answers(Arc::clone(&self.coordinator))));
             *serving = Server::Serves(TcpStoreServer::start(server)?);

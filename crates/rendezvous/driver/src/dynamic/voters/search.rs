@@ -160,7 +160,7 @@ impl Search {
     ///
     /// # Errors
     ///
-    /// The answers of all endpoints, if none of them is the coordinator.
+    /// Returns the answers of all endpoints if none of them is the coordinator.
     pub fn find(
         &mut self,
         credentials: &Credentials,

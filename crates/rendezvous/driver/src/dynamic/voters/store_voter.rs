@@ -32,7 +32,7 @@ impl StoreVoter {
     ///
     /// # Errors
     ///
-    /// The text is no such list; the error is one sentence.
+    /// Returns an error of one sentence if the text is not such a list.
     pub fn places(list: &str) -> Result<Vec<Endpoint>, RendezvousError> {
         let wrong = |what: String| Err(RendezvousError::Argument(what));
         let mut places = listed(list)?;
@@ -98,7 +98,7 @@ impl StoreVoter {
     ///
     /// # Errors
     ///
-    /// A thread cannot start, or a socket cannot be shared.
+    /// Returns an error if a thread cannot start, or a socket cannot be shared.
     pub fn serve_with(
         &self,
         server: &mut ServerOptions,

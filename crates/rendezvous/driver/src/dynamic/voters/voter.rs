@@ -1,4 +1,4 @@
-//! Voter as an extension of a store server, which may have the coordinator.
+//! Voter as an extension of a store server, which may run the coordinator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -70,7 +70,7 @@ impl VoterOptions {
 ///
 /// # Errors
 ///
-/// The runtime of the links to the other voters cannot start.
+/// Returns an error if the runtime of the links to the other voters cannot start.
 pub(super) fn voter(options: VoterOptions) -> io::Result<Box<dyn Extension>> {
     let VoterOptions {
         settings,

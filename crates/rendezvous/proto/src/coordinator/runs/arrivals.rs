@@ -50,7 +50,7 @@ impl Run {
 
     /// Handles a node that is lost or has left.
     ///
-    /// `how` is the end of a sentence about the node.
+    /// `how` completes a sentence that begins with the node's name.
     pub(super) fn depart(
         &mut self,
         now: Now,
@@ -83,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Puts a node into the list that suits the state of the round.
+    /// Inserts a node into the list that matches the round's state.
     pub(super) fn admit(&mut self, now: Now, node: &NodeDesc) {
         let max = self.settings.max_nodes as usize;
         let has_room = self.taken() < max;
@@ -111,7 +111,7 @@ impl Run {
 
     /// Removes a participant.
     ///
-    /// After the last participant of a complete round, the next round begins.
+    /// After the last participant of a complete round has left, the next round begins.
     pub(super) fn remove_participant(&mut self, now: Now, node: &NodeDesc) {
         self.nodes.participants.remove(node);
         self.torchrun.outdate();

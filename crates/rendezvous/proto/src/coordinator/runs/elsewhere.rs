@@ -1,18 +1,18 @@
 //! Members of a round whose coordinator, elsewhere, may still be running.
 //!
-//! A coordinator without a record knows that its predecessor has ended if that listened at the same
-//! address (`recovering.rs`). If members have reached the predecessor at another address, it may
-//! still be running, and have a round with other agents. For example, a service address or a name
-//! has moved to another machine. So the run *is undecided*:
+//! A coordinator without a record knows that its predecessor has ended if the predecessor listened
+//! at the same address (`recovering.rs`). If members have reached the predecessor at another
+//! address, it may still be running, and may have a round with other agents. For example, a service
+//! address or a name has moved to another machine. The run then *is undecided*:
 //!
 //! * The members have a session here, but still obey the previous coordinator, at its epoch. If
 //!   they reach it again, they resume there as if nothing had happened.
-//! * They receive no news about the round, and no member is lost: an agent that is not here may be
-//!   there. New agents wait.
+//! * The coordinator does not notify them that their round is over, and declares no member lost: an
+//!   agent that is not here may be there. New agents wait.
 //! * The coordinator writes no record. So after a restart, it finds the members in the same state.
-//! * The state ends when the previous coordinator has certainly ended. Either the user confirms
-//!   that (`Origin::recover`, with a new process), or a member has reached it at an address of this
-//!   one. Then a recovery without a record follows.
+//! * The state ends when the previous coordinator has certainly ended. Either the user confirms its
+//!   end (`Origin::recover`, with a new process), or a member has reached it at one of this
+//!   coordinator's addresses. Then a recovery without a record follows.
 //!
 //! A coordinator with a separate round in the run does not wait, because there are two clusters. It
 //! notifies members of the other cluster that their round is over. Voters do not wait either,
@@ -72,8 +72,8 @@ impl Run {
         let was_undecided = self.is_undecided();
         self.recover_unnoted(now, known, Some(last), out);
         if !was_undecided && self.is_undecided() {
-            // New agents obey it as well, because all must report the same coordinator to the next
-            // one.
+            // New agents also obey that coordinator, because all agents must report the same
+            // coordinator to the next one.
             let obeyed = self.obeyed(ours);
             for (node, agent) in &self.agents {
                 if agent.attempt().is_some() {

@@ -34,9 +34,9 @@ const NAMED: usize = 256;
 /// Most rounds are complete earlier.
 const REPORT_AFTER: Duration = reminder::FIRST;
 
-/// Time within which several arrivals are reported together.
+/// Time within which several arrivals are combined into one report.
 ///
-/// So a large number of arrivals costs little.
+/// Batching keeps the cost of many arrivals low.
 const REPORT_WITHIN: Duration = Duration::from_millis(250);
 
 impl Run {
@@ -155,8 +155,8 @@ impl Run {
 
     /// `true` if members of an unknown older round may reattach.
     ///
-    /// Without an earlier coordinator, there are two cases without an older round: this round has
-    /// all nodes, or a round needs more than half of them.
+    /// Without an earlier coordinator, an older round is impossible in two cases: this round is
+    /// full, or a round needs more than half of `max_nodes`.
     fn may_have_older(&self, forming: &Forming, is_full: bool) -> bool {
         // Without an earlier coordinator, numbers begin at 0.
         let had_others = forming.last.is_none() && forming.number > 0;
@@ -166,9 +166,8 @@ impl Run {
 
     /// Returns the end of the last call.
     ///
-    /// Even a short last call waits for nodes that come from the last round. Agents of torchrun
-    /// need a moment to notice a new round. If the round left them out, they would make all nodes
-    /// restart.
+    /// Even a short last call waits for nodes from the previous round. `torchrun` agents need a
+    /// moment to notice a new round. If the round left them out, they would make all nodes restart.
     pub(super) fn last_call_ends(&self) -> Option<Mono> {
         let forming = self.round.forming()?;
         let end = forming.last_call?.at;
@@ -201,9 +200,9 @@ impl Run {
         }
     }
 
-    /// Completes the round, whose nodes have ranks now.
+    /// Completes the round, whose nodes already have ranks.
     ///
-    /// It notifies the native participants.
+    /// Notifies the native participants.
     pub(super) fn complete(&mut self, now: Now, out: &mut Outbox<Effect>) {
         let number = self.round.number();
         self.former = self.nodes.participants.keys().cloned().collect();
@@ -277,8 +276,8 @@ impl Run {
 
     /// Writes the ranks of a complete round under torchrun's keys.
     ///
-    /// Native agents get their ranks by events and need no keys. But users and programs read the
-    /// store to see the participants. The store keeps only the keys of the latest such round,
+    /// Native agents receive their ranks in events and need no keys, but users and programs read
+    /// the store to see the participants. The store keeps only the keys of the latest such round,
     /// because no agent waits for them, and there may be many rounds.
     fn store_ranks(
         &mut self,

@@ -44,8 +44,7 @@ impl Run {
 
     /// Moves spare nodes to the wait list if the round is not full any more.
     ///
-    /// Agents of torchrun in the round do not join again because a node is lost. They only do so
-    /// because a node waits.
+    /// `torchrun` agents in the round do not rejoin when a node is lost, only when a node waits.
     pub(super) fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
         if self.nodes.participants.len() >= self.settings.max_nodes as usize {
             return;
@@ -102,7 +101,7 @@ impl Run {
         }
     }
 
-    /// Notifies all other agents that an agent has failed for good.
+    /// Notifies all other agents that an agent has failed permanently.
     pub(in crate::coordinator) fn failed(
         &mut self,
         failed: &NodeDesc,

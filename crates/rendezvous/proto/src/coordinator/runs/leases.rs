@@ -1,7 +1,7 @@
 //! The fence of a round, and the leases of its participants.
 //!
-//! A lease needs a majority that survives the loss of any node. So a round has a fence while the
-//! coordinator has three voters or more. Either all participants have it, or none:
+//! A lease needs a majority that survives the loss of any node, so a round can have a fence only
+//! while the coordinator has three voters or more. Either all participants have a lease, or none:
 //!
 //! | event | recorded before | the participants receive |
 //! |---|---|---|
@@ -65,9 +65,9 @@ impl Run {
         }
     }
 
-    /// Returns the time after which a silent participant is lost, by the record.
+    /// Returns how long a participant may be silent, according to the record.
     ///
-    /// Before that, its workers may run. Zero if the record has no lease.
+    /// Until then, its workers may run. Zero if the record has no lease.
     pub(in crate::coordinator) fn fence(&self) -> Duration {
         if self.record.lease.is_zero() {
             Duration::ZERO
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// Returns the time after which one agent is lost, even without a record.
+    /// Returns how long one agent may be silent, even without a record.
     ///
     /// Zero if the agent is not in the round, or has no lease.
     pub(in crate::coordinator) fn fence_of(&self, node: &NodeDesc) -> Duration {

@@ -1,9 +1,9 @@
 //! The address of the workers' store, which rank 0 provides.
 //!
-//! A native agent with rank 0 sends the address in every round. An agent of torchrun stores it
-//! under two keys before it stores its role. But if it had rank 0 before and shares its server with
-//! the workers, it keeps the server and stores nothing. Then the address of an earlier round is
-//! valid, which the coordinator recognises by its host.
+//! A native agent with rank 0 sends the address in every round. A `torchrun` agent stores it under
+//! two keys before it stores its role. If it had rank 0 before and shares its server with the
+//! workers, it keeps the server and stores nothing. The address of an earlier round then remains
+//! valid. The coordinator recognises it by its host.
 
 use std::time::Duration;
 
@@ -15,9 +15,10 @@ use rdzv_core::escape::is_plain;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// Time to wait for a rank 0 of torchrun before the search of earlier rounds.
+/// Time to wait for a `torchrun` rank 0 before searching earlier rounds.
 ///
-/// Usually the role of rank 0 starts the search earlier, but it stores none if all nodes are alike.
+/// Usually the search starts earlier, when rank 0 stores its role. Rank 0 stores no role if all
+/// nodes are alike.
 const TORCHRUN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Number of earlier rounds that the coordinator searches.
@@ -171,7 +172,7 @@ impl Run {
         }
     }
 
-    /// Reads the addresses of earlier rounds, newest first.
+    /// Reads the addresses of this and earlier rounds, newest first.
     fn search_earlier(&mut self, out: &mut Outbox<Effect>) {
         let Some(formed) = self.round.formed_mut() else {
             return;
@@ -185,7 +186,7 @@ impl Run {
         }
     }
 
-    /// Handles one half of the address of an earlier round.
+    /// Handles one half of a round's address, which the search has read.
     pub(in crate::coordinator) fn found_master(
         &mut self,
         round: u64,

@@ -51,17 +51,17 @@ use crate::{NodeDesc, Rule, Settings, silence};
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// Maximum time of any setting.
+/// Maximum duration of any setting.
 ///
-/// A longer time is a mistake, and a sum with it could overflow.
+/// A longer duration is a mistake, and a sum with it could overflow.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Maximum value of the setting for missed heartbeats.
 const MOST_ATTEMPTS: u32 = 1_000_000;
 
-/// Logarithm of the number of rounds of one coordinator.
+/// Binary logarithm of the number of round numbers per coordinator.
 ///
-/// After more rounds, two rounds could get the same number if no record has the last one.
+/// After more rounds, two rounds could get the same number unless a record names the last one.
 const ROUNDS_OF_EPOCH: u32 = 16;
 
 /// An action of a run.
@@ -141,7 +141,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// The number of its last join; `None` if it cannot reattach.
+    /// Returns the number of its last join; `None` if it cannot reattach.
     fn attempt(&self) -> Option<u32> {
         self.join.attempt.filter(|_| self.join.program.is_some())
     }
@@ -188,7 +188,7 @@ pub(super) fn unusable(join: &Join) -> Option<String> {
     }
 }
 
-/// Returns the settings that all agents of a run share, in the user's notation.
+/// Returns the settings that all agents must share, as users write them.
 ///
 /// The value is `None` for a setting that the agent has not sent.
 fn compared(settings: &Settings) -> [(&'static str, Option<String>); 6] {
@@ -386,7 +386,7 @@ impl Run {
         other.or_else(|| self.mismatch(join)).map(Refusal::Unusable)
     }
 
-    /// Returns a sentence about different programs.
+    /// Returns a refusal text if this agent's program differs from another's.
     ///
     /// `None` if the programs are equal or the user has specified a run id.
     fn other_program(&self, join: &Join) -> Option<String> {
@@ -408,7 +408,7 @@ impl Run {
         ))
     }
 
-    /// Returns a sentence about the first setting that differs from the run's.
+    /// Returns a refusal text for the first setting that differs.
     fn mismatch(&self, join: &Join) -> Option<String> {
         let first = self.settings_of.as_ref()?;
         if self.agents.keys().all(|node| *node == join.node) {

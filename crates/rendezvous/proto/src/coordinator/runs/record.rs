@@ -61,7 +61,7 @@ impl Run {
 
     /// Skips the number of an unknown round that an agent reports.
     ///
-    /// No two rounds have the same number, even without a record.
+    /// This prevents two rounds with the same number, even without a record.
     pub(super) fn skip_numbers(&mut self, known: u64) {
         let next = known.min(HIGHEST) + 1;
         if let Round::Forming(forming) = &mut self.round {

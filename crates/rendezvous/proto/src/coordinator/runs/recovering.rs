@@ -2,21 +2,21 @@
 //!
 //! The record contains the last announced round, and the instances of its participants. A
 //! participant is accounted for when it reattaches, with the round or without it. It is also
-//! accounted for when it has certainly ended, as its successor on the same node reports. The
-//! coordinator decides nothing until the recovery is over:
+//! accounted for when its successor on the same node reports that it has ended. The coordinator
+//! decides nothing until the recovery is over:
 //!
 //! | accounted for | then |
 //! |---|---|
 //! | all, and all hold the round | it holds; workers notice nothing |
 //! | all, and some no longer hold it | it is over, and the next one forms |
-//! | at the end of the window: more than half | the same; missing participants are lost |
-//! | at the end of the window: one that no longer holds it | the same |
+//! | at the end of the window: more than half | it is over; missing participants are lost |
+//! | at the end of the window: one that no longer holds it | it is over; missing participants are lost |
 //! | half or fewer, and all of them hold it | the coordinator waits, and logs the missing agents |
 //!
-//! The window is [`WINDOW`]. With voters, it ends 1.05 times `node_timeout` and 0.25 s after the
-//! last message of the last coordinator. A coordinator with voters has a majority, so in the last
-//! case missing participants are lost too. If all are missing, this holds only if they have a
-//! fence, or if one had left.
+//! The window is [`WINDOW`]. With voters, it ends 1.05 times `node_timeout` plus 0.25 s after the
+//! last message of the previous coordinator. A coordinator with voters has a majority, so it also
+//! declares missing participants lost in the last case. If all are missing, this holds only if they
+//! have a fence, or if one of them had left.
 //!
 //! This guarantees that two complete rounds never overlap. The round of the record is the last one
 //! that was announced, so every agent of earlier rounds has left them. The next round forms only
@@ -52,12 +52,12 @@ pub const WINDOW: Duration = Duration::from_secs(3);
 
 /// Time in which members of an older round find the coordinator.
 ///
-/// They try to connect at least once a second.
+/// Members try to connect at least once a second.
 pub(super) const UNNOTED: Duration = Duration::from_millis(1500);
 
 /// Additional time for each participant.
 ///
-/// With it, a large number of simultaneous connections makes no participant late.
+/// This keeps a large number of simultaneous connections from making participants late.
 const WINDOW_EACH: Duration = Duration::from_micros(200);
 
 /// Time between two messages about missing participants.
@@ -336,7 +336,7 @@ impl Run {
                 is_heard || !search.over.is_empty() || search.is_confirmed
             }
             Round::Recovering(_, recovery) => {
-                // Until then, an agent with a later round may attach.
+                // Until `older_ends`, an agent with a later round may attach.
                 let is_early = recovery.older_ends.is_some_and(|at| now < at);
                 let is_lost = self.lost_at(recovery).is_some_and(|at| at <= now);
                 let has_come = recovery.search.missing.is_empty();

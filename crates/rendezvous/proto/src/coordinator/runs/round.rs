@@ -18,7 +18,7 @@ use rdzv_core::time::{Mono, Wall};
 /// | `Held` | `break_round`: a node leaves, is lost or waits | `Over` | `held.rs` |
 /// | `Over` | `begin_next`: the last participant has left | `Forming` | `forming.rs` |
 /// | `Over` | `await_word`: all participants may still run it | `Silent` | `silent.rs` |
-/// | `Silent` | `restore`: a message, or the user's word | `Over`, `Forming` | `recovering.rs` |
+/// | `Silent` | `restore`: a message, or the user's confirmation | `Over`, `Forming` | `recovering.rs` |
 /// | `Recovering` | `restore`: all participants hold the round | `Held` | `recovering.rs` |
 /// | `Recovering` | `restore`: a participant is lost | `Over`, `Forming` | `recovering.rs` |
 /// | `Recovering` | `await_word`: all participants are missing | `Silent` | `silent.rs` |
@@ -65,7 +65,7 @@ pub(super) struct Forming {
     /// `true` if the expected nodes at the beginning are enough for a round.
     pub(super) is_enough: bool,
     pub(super) last_call: Option<LastCallEnd>,
-    /// `true` if the last call was logged, which happens once per round.
+    /// `true` if the last call has been logged; it is logged once per round.
     pub(super) is_logged: bool,
     /// Number of nodes in the last report to waiting agents.
     pub(super) reported: usize,
@@ -136,7 +136,8 @@ pub(super) struct Recovery {
     pub(super) search: Search,
     /// Time from which missing participants are lost, unless there are too many.
     ///
-    /// `None` without a record: then missing participants are never lost.
+    /// `None` without a record. Missing participants are then lost only if the user confirms their
+    /// exit.
     pub(super) window_ends: Option<Mono>,
     /// `true` if the reattached participants were notified that the round is over.
     pub(super) is_ended: bool,

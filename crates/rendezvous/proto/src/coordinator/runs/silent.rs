@@ -1,29 +1,29 @@
 //! Rounds whose participants are all silent, and may still run workers.
 //!
-//! A round is *torn* when one of its participants certainly never runs workers of it again. The
-//! next round forms when no participant is left in this one, and it is torn:
+//! A round is *torn* if one of its participants will certainly never run its workers again. The
+//! next round forms once this round is torn and has no participants left:
 //!
 //! | knowledge about a participant | torn |
 //! |---|---|
-//! | it has left or joined again by its own message | yes |
+//! | it has reported that it leaves or joins again | yes |
 //! | its workers have succeeded | yes |
-//! | another agent was started in its place, or its launcher has taken it out | yes |
+//! | its successor was started, or its launcher has removed it | yes |
 //! | its process has certainly ended, as the end of its connection proves (`end.rs`) | yes |
 //! | it is lost: it sends nothing, or its connection broke and it did not reattach | no |
 //!
 //! If all participants are lost and the round is not torn, they may be cut off together and still
-//! run it. With spares, another complete round could run at the same time. So the coordinator waits
-//! until one of them sends a message, and logs the agents that it waits for:
+//! run the round. With spares, another complete round could run at the same time. So the
+//! coordinator waits for a message from one of them, and logs the agents that it waits for:
 //!
-//! * A participant that reattaches and holds the round learns that the round is over, because the
-//!   others were notified of that. It counts as a participant again until it sends that it leaves.
-//!   Only then its workers have ended.
+//! * A participant that reattaches with the round is notified that the round is over, as the others
+//!   were. It counts as a participant again until it reports that it leaves. Only then have its
+//!   workers ended.
 //! * A participant that no longer holds the round tears it.
 //! * The user can confirm that all participants have exited.
 //!
-//! The record has this state too, so that the next coordinator waits for the same agents. One agent
-//! is enough, because no other round forms before it has left. If agents have a fence, silent
-//! workers are suspended, and the coordinator does not wait.
+//! The record contains this state too, so that the next coordinator waits for the same agents. A
+//! message from one agent is enough, because no other round forms before that agent has left. If
+//! agents have a fence, silent workers are suspended, and the coordinator does not wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -70,9 +70,9 @@ pub enum Event {
         /// Number of nodes that wait for the next round.
         waiting: u32,
     },
-    /// The agent has a session, and the coordinator has a successor if it dies.
+    /// The agent has a session; the coordinator has a successor if it dies.
     ///
-    /// Only for agents that number their joins.
+    /// The coordinator sends it only to agents that number their joins.
     Attached(Authority),
     /// A restarted coordinator can recover the round that is announced next.
     Recoverable {
@@ -94,9 +94,9 @@ pub enum Event {
         /// Numeric address and port of the other coordinator.
         address: String,
     },
-    /// The current voters, one of them the coordinator.
+    /// The current voters, which include the coordinator.
     ///
-    /// Only for agents that have sent [`Candidate`](super::Operation::Candidate).
+    /// Sent only to agents that have sent [`Candidate`](super::Operation::Candidate).
     Voters {
         /// `host:port` of each voter, then of each learner; at most 255 together.
         addresses: Vec<String>,
@@ -117,7 +117,8 @@ pub enum Event {
     },
     /// Answer to a question about the lease: the coordinator has a majority.
     ///
-    /// A majority confirmed it after the question had arrived, and the coordinator keeps the agent.
+    /// A majority has confirmed the coordinator since the question arrived, and the coordinator
+    /// keeps the agent.
     Backed {
         /// Number that the agent gave the question.
         number: u64,
@@ -141,7 +142,7 @@ pub struct Authority {
     pub takes_voters: bool,
     /// `true` if the coordinator is in the agent's process.
     ///
-    /// Then neither of them need check the other's machine.
+    /// Neither of them then needs to check the other's machine.
     pub in_process: bool,
 }
 
@@ -158,7 +159,7 @@ pub enum Refusal {
         elapsed: Duration,
         /// Nodes that had joined.
         ///
-        /// If there are too many, the last entry is the number of further nodes.
+        /// If there are too many, the last entry contains the number of further nodes.
         joined: Vec<String>,
     },
     /// The join is invalid or contradicts other agents; the reason as a sentence.
@@ -407,7 +408,7 @@ impl EventReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the next event if it is complete.
+    /// Removes and returns the next event; `None` if it is incomplete.
     ///
     /// After an error the stream is unusable.
     pub fn next_event(&mut self) -> Result<Option<Event>, WireError> {

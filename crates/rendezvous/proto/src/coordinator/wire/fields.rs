@@ -39,7 +39,7 @@ impl<'a> Fields<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// Reads a part that is optional at the end; `None` if the payload has ended.
+    /// Reads an optional part at the end; `None` if the payload has ended.
     ///
     /// Earlier versions do not send it.
     pub(super) fn rest<T>(

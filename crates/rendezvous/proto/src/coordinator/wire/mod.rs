@@ -1,9 +1,9 @@
 //! The native wire: operations from an agent to its coordinator, events back.
 //!
-//! A native connection begins like any other connection of the store. After that it carries only
-//! operations and events. Operations are requests of an extension of the store. The coordinator
-//! sends an event at any time. All integers are little-endian. A text is a `u16` length and that
-//! number of bytes of UTF-8.
+//! A native connection begins like any other store connection. After that it carries only
+//! operations and events. Operations are requests of a store extension. The coordinator can send an
+//! event at any time. All integers are little-endian. A text is a `u16` length and that number of
+//! bytes of UTF-8.
 //!
 //! ```text
 //!   operation (agent → host)   +------------+-------------+---------------------+
@@ -59,11 +59,11 @@
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
-//! Agents send operations from 0x27 on only to coordinators that have sent `attached`.
-//! Coordinators send events from 10 on only to agents that number their joins. So agents and
-//! coordinators of earlier versions receive none of them.
+//! Agents send operations from 0x27 on only to coordinators that have sent `attached`. Coordinators
+//! send events from 10 on only to agents that number their joins. So agents and coordinators of
+//! earlier versions receive none of them.
 //!
-//! The code trusts no length. It ignores fields that a later version adds at the end.
+//! Parsers trust no length. They ignore fields that a later version adds at the end.
 
 mod event;
 mod fields;
@@ -79,7 +79,7 @@ pub const VERSION: u8 = 1;
 
 /// Nonce of the `PING` with which an agent asks if a store hosts rendezvous.
 ///
-/// Store clients use their process id as the nonce, and no process id is as large.
+/// Store clients use their process id as the nonce, and no process id is that large.
 pub const PROBE: u32 = 0x767A_6452;
 
 /// Answer of a coordinator to [`PROBE`]; other stores echo the nonce.

@@ -17,11 +17,11 @@ const HOLDS: u8 = 1;
 const LEFT: u8 = 2;
 const LEAVES: u8 = 3;
 
-/// Choices of a fence.
+/// Fence policies.
 const OFF: u8 = 1;
 const AUTO: u8 = 2;
 
-/// Value in place of a rank if there is none.
+/// Placeholder for a missing rank.
 const NOBODY: u32 = u32::MAX;
 
 /// Operation that an agent sends to its coordinator.
@@ -29,7 +29,7 @@ const NOBODY: u32 = u32::MAX;
 pub enum Operation {
     /// Requests to participate in the next round.
     ///
-    /// The answer is `Formed` or `Refused`, which may take a long time. A participant leaves its
+    /// The answer is `Formed` or `Refused`, and may take a long time. A participant leaves its
     /// current round with this operation.
     Join(Box<Join>),
     /// Leaves the run; the answer is `Left`.
@@ -77,8 +77,7 @@ pub enum Operation {
     /// the end of an agent that sends [its address](Join::from).
     Detach,
     /// Reports that the agent searches for the coordinator at all known voters.
-    ///
-    /// Only for a coordinator that [takes voters](super::Authority::takes_voters).
+    /// Sent only to a coordinator that [takes voters](super::Authority::takes_voters).
     Candidate {
         /// `true` if the agent can be a voter, and is none.
         willing: bool,
@@ -103,7 +102,7 @@ pub enum Standing {
     Holds,
     /// No lease, because the coordinator has turned the fence off.
     ///
-    /// This is no question.
+    /// The coordinator does not answer it.
     Lifted,
 }
 
@@ -174,7 +173,7 @@ pub struct Join {
     pub role: String,
     /// Number of workers that the agent starts.
     ///
-    /// 0 if it is still unknown; then the agents of the round exchange the numbers in its store.
+    /// 0 if the number is still unknown. The agents then exchange the numbers in the round's store.
     pub local_world_size: u32,
     /// Program of the workers; `None` from agents of version 0.1.
     pub program: Option<Program>,
@@ -380,7 +379,7 @@ impl HeldRound {
 impl Join {
     /// Creates the join of an agent without workers.
     ///
-    /// It contains only fields that each version sends.
+    /// It contains only fields that all versions send.
     pub fn new(instance: u64, run: &str, node: NodeDesc, settings: Settings) -> Self {
         Self {
             instance,

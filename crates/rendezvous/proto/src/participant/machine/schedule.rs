@@ -86,7 +86,7 @@ impl Participant {
 
     /// Returns the end of the last call of a state.
     ///
-    /// `None` if the node has begun the last call but has not written it yet.
+    /// `None` if there is no last call, or if the node has not written it yet.
     pub(super) fn last_call_end(&self, state: &RendezvousState) -> Option<Mono> {
         let (deadline, end) = self.last_call?;
         let same = state.deadline == Some(deadline);
@@ -111,7 +111,7 @@ impl Participant {
 
     /// `true` if a changed state requires no step now.
     ///
-    /// The next read may become earlier. The check is cheap, because there may be very many
+    /// The next read may become earlier. The check must be cheap, because there may be very many
     /// changes.
     pub(super) fn only_reads_sooner(&mut self, now: Now) -> bool {
         if self.pause.is_some_and(|pause| pause > now.mono) {

@@ -11,7 +11,7 @@ use crate::StoreError;
 /// Requests the longest queue of pending connections (`somaxconn`).
 const BACKLOG: i32 = i32::MAX;
 
-/// Attempts to find a port that is free for both address families.
+/// Maximum number of attempts to find a port that is free in both families.
 const PORT_ATTEMPTS: usize = 16;
 
 /// Listens on `port` of `host`, non-blocking.

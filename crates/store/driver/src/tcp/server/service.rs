@@ -84,8 +84,7 @@ pub(super) struct Service {
     /// Outputs taken from the machine and not applied yet.
     outputs: VecDeque<Output>,
     /// Connections that may have unread data, with their reported events.
-    /// The kernel does not repeat that their end has come. They are read from again in the next
-    /// iteration.
+    /// The kernel does not report their end again, so the next iteration reads from them again.
     again: Vec<(ConnId, EventFlags)>,
     /// Connections with more replies than were sent at a time.
     /// The rest is sent in the next iteration.

@@ -1,4 +1,4 @@
-//! The table of connections, with the events that the kernel reports of each.
+//! The table of connections, with the events that the kernel reports for each.
 
 use std::io;
 use std::net::SocketAddr;

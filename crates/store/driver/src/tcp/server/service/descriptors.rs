@@ -1,4 +1,4 @@
-//! The descriptors of the process, which connections may not use up.
+//! Descriptors of the process, which connections must not use up.
 //!
 //! ```text
 //!   0 ───────────────── all clients ────────── agents ──── the process ── limit
@@ -34,7 +34,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Creates the state for this process. `has_agents` if agents may join here.
+    /// Creates the state for this process. `has_agents`: agents may join here.
     pub(super) fn new(has_agents: bool) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
         Self::within(
