@@ -61,7 +61,7 @@ fn every_variable_of_the_contract_is_set() {
     assert!(value("TORCHELASTIC_ERROR_FILE").ends_with("/attempt_0/0/error.json"));
     assert!(value("TORCHELASTIC_ERROR_FILE").starts_with('/'));
     assert_ne!(value("MASTER_PORT"), "0");
-    // The two are the round and the marker of the test.
+    // The two variables are the round and the marker of the test.
     let ours = ended
         .stdout
         .lines()

@@ -1,6 +1,6 @@
 //! Tests of the output style of `rdzv run`.
 //!
-//! It has plain sentences, no internal log lines, no failure block, and the cause comes last.
+//! The output has whole sentences, no internal log lines and no failure block. The cause is last.
 
 use rdzv_testing::Words;
 use rustix::process::Signal;

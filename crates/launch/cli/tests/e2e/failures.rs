@@ -11,7 +11,7 @@ const ROOT: &str = "Root Cause (first observed failure):";
 
 /// Returns the failure block without values that differ between runs.
 ///
-/// These are times, hosts and process ids.
+/// These values are times, hosts and process ids.
 fn report(ended: &Ended) -> String {
     let header = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ";
     let start = ended.stderr.find(header);

@@ -1,6 +1,6 @@
 //! Tests of `rdzv run` as the first process of a container.
 //!
-//! It has process id 1 in a separate namespace. The kernel drops signals for which such a process
+//! The process has id 1 in a separate namespace. The kernel drops signals for which such a process
 //! has no handler, and makes it the parent of every orphan. The tests need user namespaces
 //! (`unshare -rpf`) and fail on a machine that does not allow them.
 
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, free_port, kill, shell};
 
-/// Starts `rdzv run` with these words, as the process with id 1.
+/// Starts `rdzv run` with these arguments, as the process with id 1.
 fn first(words: &str) -> Running {
     shell(&format!(
         "exec unshare -rpf --mount-proc \"$RDZV\" run {words}"
@@ -49,8 +49,8 @@ fn the_first_process_ends_with_143_also_if_no_worker_was_started() {
 
 #[test]
 fn orphans_are_collected_while_the_workers_run() {
-    // The script counts processes, makes orphans, and waits until the count is as before. A zombie
-    // would increase the count. A real-time signal, which has no name, ends one orphan.
+    // The script counts processes, creates orphans, and waits until the count is as before. A
+    // zombie would increase the count. A real-time signal, which has no name, ends one orphan.
     let script = "count() { set -- /proc/[0-9]*; echo $#; }; before=$(count); \
                   (for i in 1 2 3 4 5; do true & done; sh -c exit & sleep 1000 & kill -40 $!); \
                   tries=0; while [ $(count) -gt $before ]; do \
@@ -58,6 +58,6 @@ fn orphans_are_collected_while_the_workers_run() {
     let ended = first(&format!("--no-python sh -c '{script}'"))
         .wait()
         .expect(0);
-    // The five are keeper, guard, agent, worker, and the counting shell.
+    // The five processes are keeper, guard, agent, worker, and the counting shell.
     assert_eq!(ended.stdout, "5\n");
 }

@@ -20,7 +20,7 @@ fn assert_said(ended: &Ended, text: &str, times: usize) {
 /// Shell function that sends a line of the watchdog's protocol.
 ///
 /// Its arguments are scope, seconds from now, signal and process. `date +%s` rounds down, so the
-/// time is up to a second shorter.
+/// timer may expire up to a second early.
 const TIMER: &str = "timer() { printf '{\"version\": 1, \"pid\": %s, \"scope_id\": \"%s\", \
                      \"expiration_time\": %s, \"signal\": %s}\\n' \"$4\" \"$1\" \
                      \"$(($(date +%s) + $2))\" \"$3\" > \"$TORCHELASTIC_TIMER_FILE\"; }\n";
@@ -223,7 +223,7 @@ fn a_silent_worker_that_computes_speaks_for_those_who_wait() {
         "rank=0?compute:9000 rank=0?signal:10 pause:60000",
     )
     .run();
-    // Rank 0 ends by its own signal, so no hang ends the run.
+    // Rank 0 signals itself, so no hang ends the run.
     assert_said(&ended, "hangs", 0);
     ended.assert_stderr("(SIGUSR1)");
 }

@@ -11,10 +11,10 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, ends_within, kill, run_shell};
 
-/// Script of a worker with a child, which end after a write to the pipe `go`.
+/// Script of a worker and its child, which exit after a write to the pipe `go`.
 const WAITS: &str = "echo pid $$$$; (echo up; read go < go; echo went) & wait";
 
-/// Script of a worker that prints when it gets SIGTERM.
+/// Script of a worker that prints when it receives SIGTERM.
 const NAMES_SIGTERM: &str = "echo pid $$$$; echo up; while :; do sleep 1000 & wait $!; done";
 
 /// Starts a run of one worker, and returns the worker's process id too.
@@ -84,7 +84,7 @@ fn a_signal_ends_a_job_that_stands_still() {
     let script = format!("trap 'echo told; exit 0' TERM; {NAMES_SIGTERM}");
     let (running, worker) = start(&[], &script);
     stop(&running, worker);
-    // A shell does the same for `kill %1`: the keeper gets SIGTERM when it is continued.
+    // A shell does the same for `kill %1`: the keeper receives SIGTERM when it continues.
     running.signal(Signal::TERM);
     running.signal(Signal::CONT);
     let ended = running.wait().expect(1);

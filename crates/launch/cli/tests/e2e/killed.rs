@@ -1,6 +1,6 @@
 //! Tests that kill processes of the launcher.
 //!
-//! No process of the run may be left, and no other process may be hit.
+//! No process of the run may remain, and the kill must affect no other process.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, ends_within, kill, run_fixture, run_shell, run_shell_after};
 
-/// Time limit for an end on a busy machine; it usually takes one second.
+/// Time limit for the exit on a busy machine; an exit usually takes one second.
 const GONE: Duration = Duration::from_secs(20);
 
 /// Starts two workers that ignore SIGTERM and leave three kinds of processes.
@@ -68,12 +68,12 @@ fn kill_together(stopped: Option<Ours>, killed: &[Ours]) {
         pids::guard(running.pid()),
         Some(running.agent_pid()),
     ];
-    // Signals go to descriptors, because the second process may have ended already.
+    // Signals go to descriptors, because the second process may have exited already.
     let opened = ours.map(|pid| pids::open(pid.unwrap()).unwrap());
     let send = |which: Ours, signal| pids::signal(&opened[which as usize], signal);
     if let Some(which) = stopped {
         send(which, Signal::STOP);
-        // The keeper continues a stopped guard.
+        // The keeper resumes a stopped guard.
         if which != Guard {
             pids::wait_for_state(ours[which as usize].unwrap(), 'T');
         }
@@ -108,8 +108,8 @@ fn when_one_is_killed_while_another_is_stopped_everything_goes() {
 
 /// Script of four kinds of workers, which all ignore SIGTERM.
 ///
-/// One has children that fork and end, one has a child in a separate session, and one has a doubly
-/// forked process. One is stopped.
+/// The first worker has children that fork and exit, another has a child in a separate session, and
+/// another has a doubly forked process. One worker is stopped.
 const WORKER: &str = "trap '' TERM
     case $LOCAL_RANK in
     0) while :; do (setsid sleep 0.2 &); sleep 0.01; done & ;;
@@ -183,8 +183,9 @@ fn the_guard_has_a_name_of_its_own() {
 
 #[test]
 fn children_that_were_there_before_are_not_touched() {
-    // The shell executes the keeper, which so gets two foreign children; one of them leaves its
-    // session. The children lose the marker by which the test finds processes of the run.
+    // The shell executes the keeper, which therefore inherits two foreign children. One of them
+    // leaves its session. The children lose the marker by which the test finds processes of the
+    // run.
     let first = "env -i sleep 1000 2>&- >&- & echo $! > foreign
         env -i setsid sleep 1000 2>&- >&- & echo $! >> foreign";
     let ended = run_shell_after(first, "", "exit 0").expect(0);

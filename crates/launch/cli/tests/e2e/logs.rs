@@ -195,7 +195,7 @@ fn equal_lines_of_several_workers_can_be_shown_as_one() {
         .args(flags)
         .args(["--no-python", "sh", "-c", script])
         .expect(0);
-    // On a very busy machine, an equal line may come too late to be collapsed.
+    // On a very busy machine, an equal line may arrive too late to be collapsed.
     ended.assert_stdout("<default 0-1> same");
     for rank in 0..2 {
         let other = format!("<default {rank}> other {rank}\n");

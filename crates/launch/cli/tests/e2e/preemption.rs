@@ -1,4 +1,4 @@
-//! Tests of the preemption notice: its receivers, and the end of the launch.
+//! Tests of the preemption notice: its receivers, and the launcher's exit.
 
 use std::time::Duration;
 
@@ -6,9 +6,10 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, free_port, kill, run_shell};
 
-/// Script of a worker that prints its signals, and ends 0.3 s after the notice.
+/// Script of a worker that prints its signals; exits 0.3 s after the notice.
 ///
-/// The notice kills the process that the worker waits for, so it may come before the wait.
+/// The notice kills the process that the worker waits for, so the notice may arrive before the
+/// wait.
 const CHECKPOINTS: &str = "sleep 60 & waits=$!; trap 'echo got USR1; kill $waits 2> /dev/null' USR1; \
                            trap 'echo got TERM; exit 0' TERM; echo ready; wait $waits; \
                            sleep 0.3; test -s \"$RDZV_PREEMPT\" && echo the file is there; exit 0";

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::harness::{Running, ends_within, free_port, kill, run_fixture, run_shell, shell};
 
-/// Script of a worker that prints when it is ready, and which signal it got.
+/// Script of a worker that prints when it is ready, and the signal it receives.
 const TELLS: &str = "for s in TERM INT HUP QUIT USR1; do trap \"echo got $s; exit 0\" $s; done; \
                      echo ready; while :; do sleep 60 & wait $!; done";
 
@@ -120,7 +120,7 @@ fn workers_that_tell(before: &str) -> Running {
 fn signals_for_the_workers_reach_each_of_them_once_and_end_nothing() {
     let running = workers_that_tell("");
     // Some schedulers signal all processes of a job, and some only the launcher. The workers'
-    // children have no handler, so they get no signal here.
+    // children have no handler, so they receive no signal here.
     for (pid, command) in running.processes() {
         if !command.starts_with("sleep") {
             kill(pid, Signal::USR1);
@@ -174,7 +174,7 @@ fn a_signal_that_was_blocked_is_taken_all_the_same() {
 #[test]
 fn a_signal_before_workers_are_started_is_what_the_launcher_dies_of() {
     for signal in [Signal::TERM, Signal::INT] {
-        // The first of two nodes waits for the second, which does not come.
+        // The first of two nodes waits for the second, which never joins.
         let port = free_port();
         let flags = format!("--nnodes 2 --node-rank 0 --master-port {port}");
         let running = run_shell(&*flags, "true").start();
@@ -198,7 +198,7 @@ fn start_with_full_pipe(script: &str) -> Running {
 
 #[test]
 fn a_run_that_is_stopped_ends_although_nobody_reads_its_console() {
-    // The full pipe gets log lines, teed lines, and the workers' stderr.
+    // The full pipe receives log lines, teed lines, and the workers' stderr.
     for (flags, worker) in [
         ("", "exec 2>/dev/null"),
         ("--tee 3", "yes x | head -c 300000"),
@@ -243,7 +243,7 @@ fn a_run_that_waits_for_the_reader_of_its_console_can_be_stopped() {
 
 #[test]
 fn a_console_that_nobody_reads_does_not_hold_up_the_stop() {
-    // The pipe is full before the launch, with its 64 KiB. The workers do not write to it.
+    // The pipe is full before the launch, with its 64 KiB. The workers do not write to the pipe.
     let script = format!(
         "{FULL_PIPE} exec \"$RDZV\" run --nproc-per-node 2 --no-python \
              sh -c 'exec 2>/dev/null; {TELLS}' 2>&3"
@@ -252,7 +252,7 @@ fn a_console_that_nobody_reads_does_not_hold_up_the_stop() {
     running.stdout.await_text("ready\n", 2);
     running.signal(Signal::TERM);
     running.stdout.await_text("got TERM\n", 2);
-    // `read` returns when the last writer, the keeper, has ended.
+    // `read` returns when the last writer, the keeper, has exited.
     let said = fs::read(running.path("stalled")).unwrap();
     let said = String::from_utf8_lossy(&said);
     running.wait().expect(1);

@@ -37,7 +37,7 @@ fn an_exception_is_named_with_nothing_but_the_default_flags() {
     );
     let other = "rdzv: 1 more: rank 0: exit code -15 (SIGTERM), stopped by the agent";
     assert_eq!(lines[1..], [other]);
-    // The worker's text is passed on unchanged, and comes before the failure report.
+    // The launcher prints the worker's text unchanged, before the failure report.
     let words = "line 7, in <module>\nValueError: loss is NaN\nstill flushing\n";
     let said = ended.stderr.find(words).unwrap();
     assert!(said < ended.stderr.find("failed (exitcode: 1)").unwrap());
@@ -100,7 +100,7 @@ fn a_flood_on_stderr_arrives_whole_and_only_its_end_is_kept() {
 
 #[test]
 fn a_worker_that_reads_no_stderr_of_its_own_may_leave_it_to_a_child() {
-    // The child keeps the pipe open after the worker's exit, and ends with the group.
+    // The child keeps the pipe open after the worker's exit, and is killed with the group.
     let ended = run_shell("", "sleep 1000 & echo bye >&2; exit 0").run();
     ended.expect(0);
 }

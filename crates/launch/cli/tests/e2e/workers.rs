@@ -1,6 +1,6 @@
 //! Tests of workers that cannot start or that the kernel holds.
 //!
-//! They also check the initial state of a worker.
+//! The tests also check the initial state of a worker.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -27,7 +27,7 @@ pub(crate) struct Launch<'a> {
     ///
     /// The last argument is a shell script that ends with `exec "$@"`.
     pub(crate) within: Vec<String>,
-    /// Arguments that come before the arguments of the row.
+    /// Arguments in front of the row's arguments.
     pub(crate) rendezvous: Vec<String>,
     pub(crate) launcher: &'a [String],
     pub(crate) worker: &'a [String],
@@ -40,10 +40,10 @@ pub(crate) struct Node {
     stderr: PathBuf,
 }
 
-/// Node that has ended.
+/// Node that has exited.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
-    /// `true` if the test killed the node because it did not end.
+    /// `true` if the test killed the node because it did not exit.
     pub(crate) hung: bool,
     pub(crate) report: Option<Value>,
     pub(crate) stderr: String,
@@ -110,12 +110,12 @@ fn is_variable(name: &str) -> bool {
 }
 
 impl Node {
-    /// Waits for the end of the node.
+    /// Waits for the exit of the node.
     pub(crate) fn wait(mut self) -> Ended {
         let ended = self.process.wait_within(DEADLINE);
         let hung = ended.is_none();
         let status = ended.unwrap_or_else(|| {
-            // When the keeper ends, all other processes end.
+            // When the keeper exits, all other processes exit.
             self.process.signal(Signal::KILL);
             self.process.wait()
         });

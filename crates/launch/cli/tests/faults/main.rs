@@ -12,7 +12,7 @@
 //! | `verdict` | the comparison of the report with the row |
 //!
 //! `FAULT=words cargo test -p rdzv --test faults` runs only rows whose name contains the words, and
-//! prints everything about them.
+//! prints everything about these rows.
 
 // This crate contains only tests, but the lint's exception applies only to `#[test]` functions.
 #![allow(clippy::unwrap_used)]

@@ -34,7 +34,8 @@ use crate::table::Row;
 
 /// Runs the row in its setting, and returns the nodes whose reports count.
 ///
-/// The error is the reason why this machine cannot run the row, if a variable accepts that.
+/// The error is the reason why this machine cannot run the row, if an environment variable permits
+/// skipped rows.
 pub(crate) fn run_row(row: &Row) -> Result<Vec<Ended>, String> {
     let run = Run::new(row);
     let one = |within: Vec<String>| vec![run.node(0, within, Vec::new()).wait()];

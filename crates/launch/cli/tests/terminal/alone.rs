@@ -61,12 +61,12 @@ fn the_only_worker_is_suspended_and_goes_on() {
     run.wait_for_file("on");
     run.press(b"\x1a");
     run.wait_for_text("Stopped");
-    // The worker stops shortly after the launcher, and would read keys that come before that.
+    // The worker stops shortly after the launcher, and would read keys that arrive before it stops.
     run.wait_for_text("rdzv: stopped;");
     run.press(b"echo the shell is $((40 + 2))\r");
     run.wait_for_text("the shell is 42");
     run.press(b"fg\r");
-    // The shell would read keys that come before the worker continues.
+    // The shell would read keys that arrive before the worker continues.
     run.wait_for_text("rdzv: continued");
     run.press(b"you\r");
     run.wait_for("the end", |screen| {

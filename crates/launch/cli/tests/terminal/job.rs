@@ -146,7 +146,7 @@ impl Running {
                 "no {name}:\n{}",
                 self.screen().join("\n")
             );
-            // The test polls for the file, but fails immediately if the program ends.
+            // The test polls for the file, but fails immediately if the program exits.
             assert!(!pids::ends_within(self.pid(), Duration::from_millis(2)));
         }
     }
@@ -165,7 +165,7 @@ impl Running {
         self.marker.kill_all();
     }
 
-    /// Waits for the end, and returns the exit code and all lines.
+    /// Waits for the exit, and returns the exit code and all lines.
     ///
     /// Asserts that no process is left.
     #[track_caller]
@@ -174,7 +174,7 @@ impl Running {
         self.end_after(status)
     }
 
-    /// Returns exit code and lines of a launch that has already ended.
+    /// Returns exit code and lines of a launch that has already exited.
     #[track_caller]
     pub(crate) fn end_after(self, status: ExitStatus) -> (Option<i32>, Vec<String>) {
         let left = self.marker.processes();
@@ -187,7 +187,7 @@ impl Running {
         (status.code(), lines)
     }
 
-    /// Waits for a successful end, and returns all lines.
+    /// Waits for a successful exit, and returns all lines.
     #[track_caller]
     pub(crate) fn lines_of_success(self) -> Vec<String> {
         let (code, lines) = self.end();

@@ -7,7 +7,7 @@ const TOGETHER: &str = "touch here$RANK; until [ -e here0 -a -e here1 -a -e here
 
 #[test]
 fn tracebacks_of_several_workers_are_whole() {
-    // Each worker writes its lines slowly, so that lines of other workers come between them.
+    // Each worker writes its lines slowly, so that lines of other workers interleave with them.
     let script = "
 import os, sys, time, traceback
 rank = int(os.environ['RANK'])

@@ -20,7 +20,7 @@ fn a_pager_reads_the_lines_of_the_workers() {
     ]);
     let run = run.start();
     run.wait_for("the first page", |screen| {
-        // If the run has ended already, its last line may have moved the others up.
+        // If the run has ended already, its last line may have moved the other lines up.
         screen.iter().filter(|row| row.contains("line ")).count() >= 20
     });
     run.press(b"G");

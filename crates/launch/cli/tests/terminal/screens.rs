@@ -216,7 +216,7 @@ fn nodes_that_go_and_come() {
         let second = start().unwrap();
         first.wait_for_file("r0/on");
         second.wait_for_file("r0/on");
-        // The view delays a line shortly, to collapse it with equal lines of other workers.
+        // The view delays a line briefly, to collapse it with equal lines of other workers.
         first.wait_for_text("[node 0] 2 workers");
         second.kill();
         first.wait_for_file("r1/on");

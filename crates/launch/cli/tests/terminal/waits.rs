@@ -54,7 +54,7 @@ fn the_row_says_which_nodes_are_awaited_and_is_up_to_date() {
             .filter(|row| row.contains("waiting for nodes"))
             .count();
         assert_eq!(said, 1, "{screen:?}");
-        // The next reminder would come only 30 s after the beginning.
+        // The next reminder would appear only 30 s after the beginning.
         let second = start("c10d", &endpoint, more);
         wait_for_row(&first, "waiting for nodes: 2 of 3 (127.0.0.1) \u{b7} ");
         second.press(b"\x03");
@@ -264,7 +264,7 @@ mkfifo fifo$LOCAL_RANK; touch on$LOCAL_RANK; read go < fifo$LOCAL_RANK";
             "{:?}",
             nodes.each_ref().map(|run| run.screen())
         );
-        // Either node may be the early one.
+        // Either node may be the one that arrives early.
         std::thread::park_timeout(std::time::Duration::from_millis(10));
     }
     let late = nodes.iter().find(|run| is_late(run)).unwrap();

@@ -13,7 +13,7 @@ use crate::harness::{Running, free_port, poll_until, rdzv};
 
 const FLAGS: [&str; 2] = ["--nnodes=2", "--max-restarts=1"];
 
-/// Waits until the nodes have printed this round.
+/// Waits until the nodes have printed this round's index.
 fn await_round<'n>(nodes: impl IntoIterator<Item = &'n Running>, round: u64) {
     await_each(nodes, &format!("round {round}\n"), 1);
 }
@@ -116,7 +116,7 @@ fn without_restarts(port: u16) -> (Place, [Running; 2]) {
     (place, [host, other])
 }
 
-/// Asserts that a node waits 5 s for its coordinator, then ends with this text.
+/// Asserts that a node fails with this text after 5 s without a coordinator.
 fn expect_end_after_five_seconds(node: Running, before: Instant, said: &str) {
     let ended = node.wait().expect(1);
     let elapsed = before.elapsed();
@@ -136,7 +136,8 @@ fn without_restarts_and_with_one_voter_a_host_whose_agent_is_killed_ends_the_job
     let before = Instant::now();
     kill(host.agent_pid(), Signal::KILL);
     host.wait().expect(-9);
-    // The host of the rendezvous is lost. The other node waits for it as long as at the start.
+    // The host of the rendezvous is lost. The other node waits for the host as long as at the
+    // start.
     let said = format!("refused (os error 111) at the rdzv store at 127.0.0.1:{port} after 5.");
     expect_end_after_five_seconds(other, before, &said);
 }
@@ -222,7 +223,7 @@ fn a_host_that_somebody_starts_again_finds_the_others() {
     let nodes = place.two_nodes(&FLAGS, &gate.script());
     await_round(&nodes, 0);
     let [host, other] = nodes;
-    // All processes of the node are killed, but the agent may have the time to leave.
+    // All processes of the node are killed, but the agent may have time to leave the group first.
     drop(host);
     let host = place.node(&FLAGS, &gate.script()).start();
     host.stdout.await_text(" at ", 1);

@@ -1,4 +1,4 @@
-//! Tests of how the end of one node ends the other nodes.
+//! Tests of how a node's exit ends the other nodes.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
     one_fails_after_the_other_has_succeeded(first_agent());
 }
 
-// The store holds the barrier of the end. After the loss of the store, this node cannot learn that
-// the others have succeeded.
+// The store holds the exit barrier. After the loss of the store, this node cannot learn that the
+// other nodes have succeeded.
 #[test]
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
     let place = store_with(&["--coordinator-timeout", "1"]);
@@ -121,7 +121,8 @@ fn the_restarts_of_a_job_are_one_budget_on_any_number_of_nodes() {
 
 /// Returns the last round of nodes that all fail.
 ///
-/// A worker may be stopped before it prints its round, but the first failed worker has printed it.
+/// A worker may be stopped before it prints its round, but the first failed worker has printed its
+/// round.
 fn last_round<const NODES: usize>(nodes: [Running; NODES]) -> u32 {
     let ended = nodes.map(|node| node.wait().expect(1));
     let rounds = ended.iter().flat_map(|ended| ended.stdout.lines());
@@ -159,7 +160,7 @@ fn a_signal_to_one_node_leaves_the_job_to_the_others() {
 fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     let place = first_agent();
     let script = "echo started; sleep 1000";
-    // The host could restart at its endpoint, so the other node waits for it.
+    // The host could restart at its endpoint, so the other node waits for the host.
     let flags = ["--nnodes=2", "--rdzv-conf=coordinator_timeout=3"];
     let host = place.node(&flags, script).start();
     super::await_participants(&place.endpoint, 1, |_| true);
@@ -187,7 +188,7 @@ fn with_static_rendezvous_a_failed_node_restarts_alone() {
     assert_eq!(printed(&failing.stdout, "restarts"), "1");
 }
 
-/// Starts two static nodes; the first one has the store.
+/// Starts two static nodes; the first one hosts the store.
 fn two_static(scripts: [&str; 2]) -> [Running; 2] {
     static_jobs(scripts).map(Job::start)
 }
@@ -236,7 +237,8 @@ fn static_nodes_do_not_outlive_one_that_was_killed() {
         let ended = other.wait().expect(1);
         let took = before.elapsed();
         assert!(took < Duration::from_secs(40), "{took:?}");
-        // The agent of a killed keeper leaves in order, or it is lost with the store that it hosts.
+        // After its keeper is killed, an agent leaves in order, or is lost with the store that it
+        // hosts.
         let is_named = [
             &format!("(node rank {killed}) has failed for good"),
             "the rdzv store at 127.0.0.1:",

@@ -24,7 +24,7 @@ fn node(server: &Server, flags: &[&str], script: &str) -> Job {
     run_shell(&flags, script).env("PET_LOCAL_ADDR", "127.0.0.1")
 }
 
-/// Waits until the state is as wanted.
+/// Waits until the state satisfies a condition.
 fn await_state(server: &Server, wanted: impl Fn(&RendezvousState) -> bool) {
     let mut state = EtcdState::open(&server.options(), &RunId::new("job")).unwrap();
     poll(|| {
@@ -47,7 +47,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
             "--nnodes=1:2",
             "--rdzv-conf=last_call_timeout=3,lease_ttl=5",
         ];
-        // A node that is alone in a later round ends without waiting.
+        // A node that is alone in a later round exits without waiting.
         let script =
             format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 -a $RDZV_ROUND -ge 1 || (cat go; exit 7)");
         let nodes = [(), ()].map(|()| node(&server, &flags, &script).pipe("go").start());
@@ -61,7 +61,7 @@ fn whichever_of_two_agents_is_killed_the_other_goes_on() {
         };
         let before = Instant::now();
         kill(goes.agent_pid(), Signal::KILL);
-        // The other worker then fails long before the lease ends, and no restart is left.
+        // The other worker then fails long before the lease expires, and no restart is left.
         stays.write("go", "");
         goes.wait().expect(-9);
         let ended = stays.wait().expect(0);
@@ -81,7 +81,7 @@ fn a_crash_of_etcd_while_a_round_forms_and_while_workers_run_loses_nothing() {
     let first = node(&server, &flags, &script).pipe("go").start();
     await_state(&server, |state| state.participants.len() == 1);
     server.crash();
-    // The second node cannot reach the server, and waits for it.
+    // The second node cannot reach the server, and waits until the server restarts.
     let second = node(&server, &flags, PRINT_ROUND).start();
     server.go_on();
     await_each([&first, &second], "/2 at ", 1);

@@ -13,7 +13,7 @@ use super::{Gate, await_each, first_agent, rounds, terminated};
 use crate::harness::{Running, poll, poll_until, rdzv};
 use crate::observe::server::{get, logged_port};
 
-/// Polls the status until the group is as wanted, and returns the group.
+/// Polls the status until the group satisfies a condition; returns the group.
 fn await_group(port: u16, wanted: impl Fn(&Value) -> bool) -> Value {
     poll(|| {
         let (code, text) = get(port, "/status");
@@ -145,7 +145,7 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
 
 #[test]
 fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
-    // An agent that may become a voter gets the state from the coordinator.
+    // An agent that can become a voter receives the state from the coordinator.
     for (conf, members) in [("voters=1", 1), ("voters=3", 2)] {
         let place = first_agent();
         let gate = Gate::new();
@@ -171,7 +171,7 @@ fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
         assert_eq!(group["role"], role);
         assert_eq!(group["waiting"], Value::Null);
         assert!(group["cluster"].is_string(), "{group}");
-        // The keeper is killed too, and the agent has no time to hand over.
+        // The keeper is killed too, and the agent has no time to hand over its role.
         kill_machine(host);
         let group = await_group(port, |group| group["waiting"]["case"] == "W1");
         let waiting = &group["waiting"];

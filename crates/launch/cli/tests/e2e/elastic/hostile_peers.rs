@@ -1,6 +1,6 @@
 //! Tests of hostile peers at the endpoint of a running job of three nodes.
 //!
-//! The first agent has the store and the coordinator. The peers know no secret. They must not end
+//! The first agent hosts the store and the coordinator. The peers have no token. They must not end
 //! the job, restart its workers, or make the agent grow. The load of each peer is bounded.
 
 use std::io::{Read as _, Write as _};
@@ -48,7 +48,7 @@ impl Target {
         self.kept.push(stream);
     }
 
-    /// Sends bytes after the first requests of a store client.
+    /// Sends bytes after a store client's first requests.
     fn send_as_client(&mut self, bytes: &[u8]) {
         self.send(&[&preamble(), bytes].concat());
     }

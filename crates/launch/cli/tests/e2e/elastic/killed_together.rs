@@ -1,6 +1,6 @@
 //! Tests of agents that are killed together with guard and keeper.
 //!
-//! No process is left to restart such an agent.
+//! No process remains to restart the agent.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -83,7 +83,7 @@ fn the_others_hear_of_it_as_of_the_end_of_a_process() {
     place.end();
 }
 
-/// Returns the numbers of a process's open sockets.
+/// Returns the inode numbers of a process's open sockets.
 fn sockets(pid: i32) -> BTreeSet<String> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let targets = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -93,7 +93,7 @@ fn sockets(pid: i32) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the numbers of this machine's sockets that are connected to a port.
+/// Returns the inode numbers of local sockets that are connected to a port.
 fn connected_to(port: &str) -> BTreeSet<String> {
     let port: u16 = port.parse().unwrap();
     let table = fs::read_to_string("/proc/net/tcp").unwrap();

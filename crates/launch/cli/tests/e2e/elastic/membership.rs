@@ -141,7 +141,7 @@ fn an_agent_whose_launcher_is_killed_is_missed_at_once_and_replaced_ten_times_in
     killed_ten_times(|node| node.signal(Signal::KILL));
 }
 
-/// A bare store does not notice the end of an agent, so the keeper reports it.
+/// A bare store does not notice an agent's exit, so the keeper reports it.
 ///
 /// PyTorch's store is such a store, and so is one of rdzv without the native rendezvous.
 #[test]
@@ -176,7 +176,7 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
     second.wait().expect(-9);
 }
 
-/// Neither job has a run id, so the second could join the run of the first.
+/// Neither job has a run id, so the second job could join the first job's run.
 #[test]
 fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
     let place = store();
@@ -189,7 +189,7 @@ fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
     let script = format!("{PRINT_ROUND}; sleep 1000");
     let first = job(&elastic, &["sh", "-c", &script]);
     first.stdout.await_text("rank 0/1", 1);
-    // The first job has room for more nodes, but not for one with another program.
+    // The first job accepts more nodes, but not a node with another program.
     for flags in [&elastic[..], &["--nnodes=1"]] {
         let refused = job(flags, &["true"]).wait().expect(1);
         refused.assert_last_error("", &["'true'", "'sh'", "--rdzv-id"]);

@@ -66,7 +66,7 @@ fn store() -> Place {
     store_with(&[])
 }
 
-/// Starts such a store with more flags.
+/// Starts a store that belongs to no agent, with more flags.
 fn store_with(flags: &[&str]) -> Place {
     let store = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]);
     serving(store.args(flags))
@@ -110,7 +110,7 @@ impl Place {
         [first, self.node(flags, script).start()]
     }
 
-    /// Ends the store, and asserts its success.
+    /// Stops the store, and asserts its success.
     fn end(self) {
         if let Some(store) = self.store {
             terminated(store).expect(0);
@@ -118,7 +118,7 @@ impl Place {
     }
 }
 
-/// Gate for workers, which a file in a private folder opens.
+/// Gate that workers wait for; a file in a private folder opens it.
 struct Gate(TempDir);
 
 impl Gate {
@@ -137,7 +137,7 @@ impl Gate {
         format!("until test -e {}; do {step}; done", go.display())
     }
 
-    /// Returns a worker that prints its round, and ends when the gate is open.
+    /// Returns a worker that prints its round, and exits when the gate is open.
     fn script(&self) -> String {
         format!("{PRINT_ROUND}; {}", self.until_open("sleep 0.05"))
     }
@@ -153,7 +153,7 @@ impl Gate {
         ended.collect()
     }
 
-    /// Does the same, and asserts that no worker was restarted after a failure.
+    /// Opens the gate, and asserts success without a restart after a failure.
     fn finish_without_failures(&self, nodes: impl IntoIterator<Item = Running>) -> Vec<Ended> {
         let all = self.finish(nodes);
         for ended in &all {
@@ -171,13 +171,13 @@ fn await_each<'n>(nodes: impl IntoIterator<Item = &'n Running>, text: &str, time
     }
 }
 
-/// Sends SIGTERM to a node or store, and waits for its end.
+/// Sends SIGTERM to a node or store, and waits for its exit.
 fn terminated(node: Running) -> Ended {
     node.signal(Signal::TERM);
     node.wait()
 }
 
-/// Kills the launcher of a node, and waits for the end of all its processes.
+/// Kills the launcher of a node, and waits until all its processes have exited.
 fn kill_node(node: Running) {
     node.signal(Signal::KILL);
     expect_killed(node);
@@ -199,13 +199,13 @@ fn printed(stdout: &str, name: &str) -> String {
     behind.split(' ').next().unwrap().to_owned()
 }
 
-/// Connects to the store of the agents.
+/// Connects to the agents' store.
 fn client(endpoint: &str) -> TcpStore {
     let (host, port) = endpoint.rsplit_once(':').unwrap();
     TcpStore::connect(TcpStoreOptions::new(host, port.parse().unwrap())).unwrap()
 }
 
-/// Waits until the state in the store is as wanted.
+/// Waits until the state in the store satisfies a condition.
 fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
     let store = client(endpoint);
     poll(|| {
@@ -222,7 +222,7 @@ fn await_state(endpoint: &str, wanted: impl Fn(&RendezvousState) -> bool) {
     });
 }
 
-/// Waits until `count` nodes participate, and all of them are as wanted.
+/// Waits until `count` nodes participate, and all satisfy a condition.
 fn await_participants(endpoint: &str, count: usize, wanted: impl Fn(&str) -> bool) {
     await_state(endpoint, |state| {
         state.participants.len() == count

@@ -1,6 +1,6 @@
-//! Tests of stores behind an address that is not their own.
+//! Tests of stores behind an address that forwards to them.
 //!
-//! The next store there cannot know whether the previous one has ended.
+//! The next store cannot know whether the previous store has exited.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -18,11 +18,11 @@ use crate::harness::{DEADLINE, Running, poll, poll_until, shell};
 
 const ENDPOINT: &str = "10.9.0.1:29400";
 
-/// Network namespace that plays the role of a machine.
+/// Network namespace that acts as a machine.
 struct Machine(Running);
 
 impl Machine {
-    /// Makes a namespace, held by a waiting process; the error is the reason.
+    /// Creates a namespace, held by a waiting process; the error is the reason.
     fn new(enter: &str) -> Result<Self, String> {
         let script =
             format!("exec {enter} sh -c 'ip link set lo up && echo up && exec sleep 1000'");
@@ -43,7 +43,7 @@ impl Machine {
         shell(&format!("exec {} sh -ec '{script}'", self.enter())).expect(0);
     }
 
-    /// Starts an agent of two with these flags and a shell script as its worker.
+    /// Starts one of two agents with these flags and a shell script as worker.
     ///
     /// The script must not contain single quotes.
     fn node(&self, address: &str, flags: &str, script: &str) -> Running {
@@ -61,7 +61,7 @@ impl Machine {
     }
 }
 
-/// Makes two machines with a cable between them.
+/// Creates two machines with a cable between them.
 fn two_machines() -> Result<(Machine, Machine), String> {
     let first = Machine::new("unshare -rn")?;
     let second = Machine::new(&format!("{} unshare -n", first.enter()))?;
@@ -74,7 +74,7 @@ fn two_machines() -> Result<(Machine, Machine), String> {
     Ok((first, second))
 }
 
-/// Makes two machines; `None` if that is impossible and a variable accepts it.
+/// Creates two machines; `None` if impossible and a variable accepts that.
 fn machines_if_possible() -> Option<(Machine, Machine)> {
     match two_machines() {
         Ok(machines) => Some(machines),
@@ -137,7 +137,7 @@ fn a_node_behind_a_cut_link_is_missed_by_its_heartbeats() {
         missed > Duration::from_millis(500) && missed < Duration::from_secs(20),
         "{missed:?}"
     );
-    // The other node does not hang either: it names the endpoint that it cannot reach.
+    // The other node does not hang either. The node names the endpoint that it cannot reach.
     let ended = far.wait().expect(1);
     ended.assert_last_error("RendezvousConnectionError: ", &[ENDPOINT]);
     second.end();
@@ -170,7 +170,7 @@ fn a_machine_that_acknowledges_nothing_is_missed_soon_and_its_agent_says_what_it
     let missed = cut.elapsed();
     far.stderr.await_text("no coordinator at", 1);
     let said = cut.elapsed();
-    // By heartbeats alone, it would take 10 to 15 s.
+    // With heartbeats alone, the detection would take 10 to 15 s.
     assert!(missed < Duration::from_secs(9), "{missed:?}");
     assert!(said < Duration::from_secs(12), "{said:?}");
     // After the repair of the cable, the node joins again.
@@ -298,7 +298,7 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
     let cut_off = nodes.remove(first);
     network.set_cable(first + 1, "down");
     await_each(&nodes, "/2 at", 1);
-    // The isolated agent has no majority, and ends after it has waited for one.
+    // The isolated agent has no majority, and exits after it has waited for a majority.
     let ended = cut_off.wait().expect(1);
     assert_eq!(ended.stdout.matches("rank ").count(), 1, "{}", ended.stdout);
     ended.assert_stderr("knows no coordinator");
@@ -403,7 +403,7 @@ fn cut_nodes_off(endpoints: usize) {
         network.node_at(endpoints, number, &flags, &script)
     };
     let mut nodes = vec![start(1)];
-    // With one endpoint, the first agent hosts it.
+    // With one endpoint, the first agent hosts the store.
     nodes[0]
         .stderr
         .await_text("TCP store", 2 - endpoints.min(2));
@@ -500,7 +500,7 @@ fn a_cut_of_two_seconds_costs_no_round() {
         std::thread::park_timeout(Duration::from_secs(2));
         network.set_cable(number, "up");
     }
-    // By then, the job would have noticed a lost node.
+    // After this time, the job would have noticed a lost node.
     std::thread::park_timeout(Duration::from_secs(4));
     for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.matches(" at ").count(), 1, "{}", ended.stdout);

@@ -7,7 +7,7 @@ use super::voters::{CONF, job_of, kill_machine};
 use super::{Gate, Place, await_each, expect_killed, first_agent, rounds, terminated};
 use crate::harness::{Job, Running, kill};
 
-/// Job whose workers print their round, and end when the gate is open.
+/// Job whose workers print their round, and exit when the gate is open.
 struct Group {
     place: Place,
     gate: Gate,
@@ -45,7 +45,7 @@ impl Group {
         self.job_elsewhere().start()
     }
 
-    /// Starts more nodes after the host, each as on a separate machine.
+    /// Starts more nodes after the host, as if each had a separate machine.
     ///
     /// Returns once all of them are in one round.
     fn complete(&self, host: Running, count: usize) -> Vec<Running> {
@@ -189,7 +189,7 @@ fn a_new_node_finds_the_group_where_the_agent_at_the_endpoint_was_replaced_while
     let mut nodes = group.nodes_of_voters(3);
     let first = nodes.remove(0);
     first.signal(Signal::KILL);
-    // The killed agent may keep the port a little longer.
+    // The killed agent may hold the port a little longer.
     nodes.push(group.node());
     nodes[2].stdout.await_text("/3 at", 1);
     expect_killed(first);

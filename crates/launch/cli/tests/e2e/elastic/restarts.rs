@@ -30,7 +30,7 @@ pub(super) fn kill_service(store: &Running) {
 
 const FLAGS: [&str; 3] = ["--nnodes=2:3", "--log-dir=logs", "-t=1"];
 
-/// Starts a node whose worker prints its round, and ends when the gate is open.
+/// Starts a node whose worker prints its round and waits for the gate.
 fn start(place: &Place, flags: &[&str], gate: &Gate) -> Running {
     let begins = "echo round $RDZV_ROUND restarts $TORCHELASTIC_RESTART_COUNT pid $$$$";
     let steps = gate.until_open("sleep 0.05");

@@ -26,7 +26,7 @@ const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
 /// Script of a worker that waits for a line in the pipe `go`.
 const WAITS: &str = "echo up; read go < go";
 
-/// Makes a folder with a token file.
+/// Creates a folder with a token file.
 pub(super) fn token_file(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
@@ -62,7 +62,7 @@ pub(super) fn start(nodes: [Job; 3]) -> [Running; 3] {
     nodes
 }
 
-/// Ends the workers, and asserts that each started once and succeeded.
+/// Lets the workers exit, and asserts that each started once and succeeded.
 pub(super) fn finish(nodes: [Running; 3]) {
     for node in &nodes {
         node.write("go", "go\n");
@@ -111,7 +111,7 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Sends bytes, and returns the answer until the connection ends.
+/// Sends bytes, and returns the answer until the connection closes.
 fn answer(endpoint: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(endpoint).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -255,7 +255,7 @@ fn contains_token(bytes: &[u8]) -> bool {
     parts.any(|part| part == SECRET.as_bytes())
 }
 
-/// `true` if the memory of a process, and so its core file, contains the token.
+/// `true` if the memory of a process (and thus its core file) has the token.
 fn memory_has_token(pid: i32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else {

@@ -59,7 +59,7 @@ fn failure_elsewhere(place: Place) {
 fn what_follows_from_a_failure_on_another_node_is_secondary() {
     let place = store();
     let flags = ["--nnodes=2", "--report=report.json"];
-    // The second worker fails because of the first, as workers that communicate do.
+    // The second worker fails because the first worker failed, as workers that communicate do.
     let job = |script| place.node(&flags, script).pipe("go");
     let fails = job("echo on; cat go; echo off; exit 7").start();
     await_participants(&place.endpoint, 1, |_| true);

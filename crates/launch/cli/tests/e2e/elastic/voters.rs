@@ -25,7 +25,7 @@ pub(super) fn places(count: usize) -> Place {
     }
 }
 
-/// Starts a node whose worker prints its round, and ends when the gate is open.
+/// Starts a node whose worker prints its round and waits for the gate.
 fn node(place: &Place, gate: &Gate) -> Running {
     node_with(place, gate, &[])
 }
@@ -77,7 +77,7 @@ pub(super) fn coordinator(nodes: &[Running]) -> usize {
 /// Kills all processes of a node at the same time.
 pub(super) fn kill_machine(node: Running) {
     let processes = node.processes();
-    // No process may notice the end of another one, so all are stopped first.
+    // No process may notice the exit of another process, so the test stops all processes first.
     for signal in [Signal::STOP, Signal::KILL] {
         for (pid, _) in &processes {
             let _ = kill_process(Pid::from_raw(*pid).unwrap(), signal);
@@ -88,7 +88,7 @@ pub(super) fn kill_machine(node: Running) {
 
 /// Kills a node's keeper and agent, its keeper, or its guard.
 ///
-/// The other processes of the node then end.
+/// The other processes of the node then exit.
 fn kill_some(node: Running, which: usize) {
     let keeper = node.pid();
     let killed = match which % 3 {
@@ -97,7 +97,7 @@ fn kill_some(node: Running, which: usize) {
         _ => vec![pids::guard(keeper).unwrap()],
     };
     for pid in killed {
-        // The process may have ended together with the previous one.
+        // The process may have exited together with the previous process.
         let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
     }
     assert!(node.all_gone_within(Duration::from_secs(20)));
@@ -157,7 +157,7 @@ fn a_node_that_is_started_again_at_once_votes_again() {
     let (place, gate, mut nodes) = three_voters(&[]);
     let dead = nodes.remove(coordinator(&nodes));
     dead.signal(Signal::KILL);
-    // The old agent ends soon, and keeps its port until then.
+    // The old agent exits soon, and holds its port until its exit.
     nodes.push(node(&place, &gate));
     for node in &nodes[..2] {
         let text = "votes in place of the one that has ended";
@@ -173,7 +173,7 @@ fn a_coordinator_that_ends_in_order_hands_over() {
     terminated(nodes.remove(coordinator(&nodes)));
     await_each(&nodes, "/2 at", 1);
     for ended in gate.finish(nodes) {
-        // The new coordinator knows that the node has left, and does not wait for it.
+        // The new coordinator knows that the node has left, and does not wait for the node.
         let known = "has left; will join the next round";
         ended.assert_stderr(known);
     }
@@ -247,7 +247,7 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     for node in &others {
         node.stderr.await_text(&named, 1);
     }
-    // With the right token, the job begins.
+    // With the right token, the job starts.
     gate.finish([with(&right)].into_iter().chain(others));
 }
 
@@ -318,7 +318,7 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
             let file = file(number, who);
             gate.until_open(&format!("date +%s%N >> {}; sleep 0.02", file.display()))
         });
-        // The helper has a separate session, and its parent has ended.
+        // The helper has a separate session, and its parent has exited.
         let script = format!("{PRINT_ROUND}; setsid -f sh -c \"{helper}\"; {worker}");
         place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
     });

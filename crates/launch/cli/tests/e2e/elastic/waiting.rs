@@ -151,7 +151,7 @@ fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
     super::await_participants(&place.endpoint, 1, |node| node == named);
     terminated(waiting).expect(-15);
     super::await_participants(&place.endpoint, 0, |_| true);
-    // Two other nodes form a round without it.
+    // Two other nodes form a round without this agent.
     let nodes = [(), ()].map(|()| place.node(&["--nnodes=2"], PRINT_ROUND).start());
     for node in nodes {
         let ended = node.wait().expect(0);
@@ -265,7 +265,7 @@ fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
         ),
     ] {
         let flags = ["--nnodes=2", more];
-        // The node with the smaller address has rank 0, and is silent after its join.
+        // The node with the smaller address has rank 0, and sends nothing after its join.
         let at = |address: &str| place.node(&flags, "exit 9").env("PET_LOCAL_ADDR", address);
         let first = at("127.0.0.1").start();
         first.stderr.await_text("waiting for nodes: 1 of 2", 1);
@@ -287,7 +287,7 @@ fn a_node_that_waits_for_the_ranks_of_another_says_so() {
         &format!("--master-port={port}"),
     ];
     let node = run_shell(&flags, "exit 9").start();
-    // A node that connects to the store, and is silent then.
+    // A node that connects to the store, and then sends nothing.
     let other = TcpStoreOptions {
         world_size: Some(2),
         ..TcpStoreOptions::new("127.0.0.1", port)

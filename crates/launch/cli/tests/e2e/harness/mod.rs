@@ -1,6 +1,7 @@
 //! Harness for the program under test.
 //!
-//! It starts the program, waits for it with a deadline, and asserts that no process is left.
+//! The harness starts the program, waits for it with a deadline, and asserts that no process is
+//! left.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
@@ -164,7 +165,7 @@ impl Job {
         self
     }
 
-    /// Makes a named pipe in the job's directory.
+    /// Creates a named pipe in the job's directory.
     pub(crate) fn pipe(self, name: &str) -> Self {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         let file_type = rustix::fs::FileType::Fifo;
@@ -183,12 +184,12 @@ impl Job {
         }
     }
 
-    /// Runs the job to its end.
+    /// Runs the job to completion.
     pub(crate) fn run(self) -> Ended {
         self.start().wait()
     }
 
-    /// Runs the job to its end, and asserts the exit code.
+    /// Runs the job to completion, and asserts the exit code.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Ended {
         self.run().expect(code)
@@ -238,7 +239,7 @@ impl Running {
         });
     }
 
-    /// Waits until stdout contains a text; `false` if the launcher ended before.
+    /// Waits until stdout contains a text; `false` if the launcher exits first.
     pub(crate) fn says_before_it_ends(&self, text: &str) -> bool {
         let until = Instant::now() + DEADLINE;
         while !self.stdout.so_far().contains(text) {
@@ -250,7 +251,7 @@ impl Running {
         true
     }
 
-    /// Waits for the end and the output, and asserts that no process is left.
+    /// Waits for the exit and the output, and asserts that no process is left.
     pub(crate) fn wait(mut self) -> Ended {
         let status = self.process.wait();
         let took = self.started.elapsed();
@@ -270,7 +271,7 @@ impl Running {
         }
     }
 
-    /// Waits until every process of the job except the launcher has ended.
+    /// Waits until every process of the job except the launcher has exited.
     pub(crate) fn all_gone_within(&self, limit: Duration) -> bool {
         let left = self
             .marker

@@ -97,7 +97,7 @@ fn the_health_port_tells_nothing_but_health_and_before_there_is_a_rendezvous() {
         .env("LOGLEVEL", "INFO")
         .start();
     assert_eq!(logged_port(&running, "health"), port);
-    // The second node never comes. The port is open even before the agent is ready.
+    // The second node never joins. The port is open even before the agent is ready.
     poll_until("the agent is alive", || {
         let (code, text) = get(port, "/");
         assert_eq!(code, 200, "{text}");
