@@ -105,7 +105,7 @@ struct State {
 }
 
 enum Stage {
-    /// No message has been sent or received so far.
+    /// No message has been sent or received yet.
     Idle(Box<Setup>),
     Running {
         commands: Sender<Command>,
