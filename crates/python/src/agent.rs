@@ -79,13 +79,13 @@ impl WorkerSupervisor for ProxySupervisor {
         let (group, workers) = (group.clone(), workers.to_vec());
         self.call(move |_, methods| {
             let described = workers.into_iter().map(|worker| {
-                let place = worker.ranks;
+                let ranks = worker.ranks;
                 (
-                    place.local_rank.0,
-                    place.rank.0,
-                    place.role_rank.0,
-                    place.world_size,
-                    place.role_world_size,
+                    ranks.local_rank.0,
+                    ranks.rank.0,
+                    ranks.role_rank.0,
+                    ranks.world_size,
+                    ranks.role_world_size,
                     BTreeMap::from_iter(worker.environment),
                 )
             });

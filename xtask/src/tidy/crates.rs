@@ -268,7 +268,7 @@ fn calls_from_launch(sources: &[Source], called: &[String]) -> Vec<Finding> {
         let used = words(&tokens.shipped).filter(|word| called.contains(&word.text));
         findings.extend(used.map(|word| {
             let rule = format!("only {DEMO} uses {}, of {CALLS}", word.text);
-            Finding::new(source.place(word.line), rule)
+            Finding::new(source.location(word.line), rule)
         }));
     }
     findings
@@ -282,8 +282,8 @@ fn impurities(sources: &[Source], folder: &str, module: &str) -> Vec<Finding> {
         for module in modules.filter(|inside| inside.name.starts_with(module)) {
             let impure = module.paths.iter().filter(|(path, _)| is_impure(path));
             findings.extend(impure.map(|(path, line)| {
-                let place = format!("{}:{line}", module.file);
-                Finding::new(place, format!("{} in pure code", path.join("::")))
+                let location = format!("{}:{line}", module.file);
+                Finding::new(location, format!("{} in pure code", path.join("::")))
             }));
         }
     }
@@ -330,7 +330,7 @@ mod tests {
         let source = example("crates/base/core/src/lib.rs", "use rdzv_core::a;");
         check(metadata, &layers(TABLE).unwrap(), &[source], &[])
             .into_iter()
-            .filter(|finding| !finding.place.ends_with(".md"))
+            .filter(|finding| !finding.location.ends_with(".md"))
             .map(|finding| finding.rule)
             .collect()
     }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_crate_needs_a_place() {
+    fn a_new_crate_needs_a_layer() {
         assert_eq!(rules(&package("rdzv-utils", &[])).len(), 1);
     }
 

@@ -39,9 +39,9 @@ pub(super) fn check(path: &str, text: &str, functions: &Functions<'_>) -> Vec<Fi
                     .get(test)
                     .is_some_and(|files| files.contains(file))
             {
-                let place = format!("{path}:{line}");
+                let location = format!("{path}:{line}");
                 findings.push(Finding::new(
-                    place,
+                    location,
                     format!("there is no test {test} in {file}"),
                 ));
             }
@@ -79,8 +79,8 @@ pub(super) fn verdicts(path: &str, text: &str, documents: &[Source]) -> Vec<Find
 pub(super) fn figures(path: &str, text: &str, measured: &str) -> Vec<Finding> {
     let unknown = rows(text, FIGURES).filter(|(_, row)| !measured.lines().any(|it| it == *row));
     let finding = |(line, _): (usize, &str)| {
-        let place = format!("{path}:{line}");
-        Finding::new(place, "docs/benchmarks.md has no such row")
+        let location = format!("{path}:{line}");
+        Finding::new(location, "docs/benchmarks.md has no such row")
     };
     unknown.map(finding).collect()
 }

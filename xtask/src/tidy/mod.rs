@@ -35,14 +35,14 @@ use tokens::Tokens;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// Location, relative to the root of the workspace, with any line number.
-    place: String,
+    location: String,
     rule: String,
 }
 
 impl Finding {
-    fn new(place: impl fmt::Display, rule: impl Into<String>) -> Self {
+    fn new(location: impl fmt::Display, rule: impl Into<String>) -> Self {
         Self {
-            place: place.to_string(),
+            location: location.to_string(),
             rule: rule.into(),
         }
     }
@@ -50,7 +50,7 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.place, self.rule)
+        write!(formatter, "{}: {}", self.location, self.rule)
     }
 }
 

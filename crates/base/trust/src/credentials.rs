@@ -35,10 +35,10 @@ pub enum TokenError {
         source: io::Error,
     },
     /// The token is too short.
-    #[error("{place}: {source}")]
+    #[error("{origin}: {source}")]
     Weak {
         /// File or variable that holds the token.
-        place: String,
+        origin: String,
         /// Error with the length of the token.
         source: WeakToken,
     },
@@ -93,13 +93,13 @@ impl Token {
         Self::of(&text, path.display().to_string())
     }
 
-    /// Creates a token from a text, which errors call `place`.
+    /// Creates a token from a text, which errors call `origin`.
     ///
     /// # Errors
     ///
     /// [`TokenError::Weak`] if it has fewer than 16 bytes.
-    pub fn of(text: &[u8], place: String) -> Result<Self, TokenError> {
-        Self::new(text.trim_ascii()).map_err(|source| TokenError::Weak { place, source })
+    pub fn of(text: &[u8], origin: String) -> Result<Self, TokenError> {
+        Self::new(text.trim_ascii()).map_err(|source| TokenError::Weak { origin, source })
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_cannot_be_used_is_named_by_its_place_and_not_shown() {
+    fn a_token_that_cannot_be_used_is_named_by_its_origin_and_not_shown() {
         let error = Token::of(b"secret\n", "RDZV_JOB_TOKEN".to_owned()).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -30,7 +30,7 @@ impl ProcessGroup {
         let parts = Parts::even(world_size, self.of_all(own.len()));
         let mut all = vec![T::default(); self.of_all(own.len())];
         all[parts.range(rank)].copy_from_slice(own);
-        let buffers = Buffers::InPlace((&mut all, &parts));
+        let buffers = Buffers::OneBuffer((&mut all, &parts));
         self.run_schedule(operation, own.len() as u64, &schedule, buffers, None)?;
         Ok(Some(all))
     }

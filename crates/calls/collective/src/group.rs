@@ -172,7 +172,7 @@ impl ProcessGroup {
             Operation::AllGatherUnequal => 0,
             _ => values.len() as u64,
         };
-        let buffers = Buffers::InPlace((values, parts));
+        let buffers = Buffers::OneBuffer((values, parts));
         self.run_schedule(operation, elements, schedule, buffers, reduce)
     }
 

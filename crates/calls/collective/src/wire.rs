@@ -364,8 +364,8 @@ fn operation(code: u8, reduce: Option<ReduceOp>, argument: u32) -> Option<Operat
 
 /// Returns the code of a value: its index in the list, counted from 1.
 fn code_in<T: PartialEq>(all: &[T], one: T) -> u8 {
-    let place = all.iter().position(|other| *other == one);
-    place.map_or(0, |place| place as u8 + 1)
+    let index = all.iter().position(|other| *other == one);
+    index.map_or(0, |index| index as u8 + 1)
 }
 
 fn coded<T: Copy>(all: &[T], code: u8) -> Option<T> {

@@ -28,13 +28,13 @@ pub struct WorkerIdentity {
 impl WorkerIdentity {
     /// Makes the identity of the worker with these ranks.
     /// `pid` is 0 for a worker that is no process or has not started.
-    pub(crate) fn new(place: &WorkerRanks, pid: u32) -> Self {
+    pub(crate) fn new(ranks: &WorkerRanks, pid: u32) -> Self {
         Self {
-            local_rank: place.local_rank,
-            rank: place.rank,
-            world_size: place.world_size,
-            role_rank: place.role_rank,
-            role_world_size: place.role_world_size,
+            local_rank: ranks.local_rank,
+            rank: ranks.rank,
+            world_size: ranks.world_size,
+            role_rank: ranks.role_rank,
+            role_world_size: ranks.role_world_size,
             pid,
         }
     }

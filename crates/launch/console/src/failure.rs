@@ -157,11 +157,11 @@ fn origin(first: &Failure, width: Option<usize>) -> Vec<Line> {
     let frames = first.evidence.traceback.as_deref().map(traceback::frames);
     let mut lines = Vec::new();
     for (index, frame) in frames.unwrap_or_default().iter().rev().enumerate() {
-        let place = match index {
-            0 => format!("raised in {}", frame.place),
-            _ => format!("called from {}", frame.place),
+        let location = match index {
+            0 => format!("raised in {}", frame.location),
+            _ => format!("called from {}", frame.location),
         };
-        lines.extend(said(Role::Detail, &place, width));
+        lines.extend(said(Role::Detail, &location, width));
         if let Some(code) = &frame.code {
             lines.push(quoted(10, code, width));
         }

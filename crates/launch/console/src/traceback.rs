@@ -16,7 +16,7 @@ const LIBRARIES: [&str; 5] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// Location `train.py, line 41, in main`, with the path as Python wrote it.
-    pub place: String,
+    pub location: String,
     /// Code at that line.
     pub code: Option<String>,
 }
@@ -37,17 +37,17 @@ pub fn frames(traceback: &str) -> Vec<Frame> {
     let lines = &lines[start + 1..];
     let mut frames = Vec::new();
     for (index, line) in lines.iter().enumerate() {
-        let Some(place) = line.trim_start().strip_prefix("File \"") else {
+        let Some(location) = line.trim_start().strip_prefix("File \"") else {
             continue;
         };
         let code = lines.get(index + 1).map(|code| code.trim());
         let code = code.filter(|code| line.starts_with(' ') && is_code(code));
         frames.push(Frame {
-            place: place.replacen('"', "", 1),
+            location: location.replacen('"', "", 1),
             code: code.map(str::to_owned),
         });
     }
-    let own = |frame: &Frame| !LIBRARIES.iter().any(|part| frame.place.contains(part));
+    let own = |frame: &Frame| !LIBRARIES.iter().any(|part| frame.location.contains(part));
     if frames.iter().any(own) {
         frames.retain(own);
     }
@@ -97,7 +97,7 @@ mod tests {
         let frames = frames(TEXT);
         let text: Vec<String> = frames
             .iter()
-            .map(|frame| format!("{}: {:?}", frame.place, frame.code))
+            .map(|frame| format!("{}: {:?}", frame.location, frame.code))
             .collect();
         assert_eq!(
             text,

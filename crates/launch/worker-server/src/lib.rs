@@ -49,12 +49,12 @@ use tokio::sync::oneshot;
 /// Error that the server could not be started.
 #[derive(Debug, Error)]
 #[error(
-    "cannot serve the worker's control plane at {place}: {source}; the path must not exist and may \
+    "cannot serve the worker's control plane at {address}: {source}; the path must not exist and may \
      have at most 107 bytes"
 )]
 pub struct WorkerServerError {
     /// Path or address of the socket.
-    pub place: String,
+    pub address: String,
     /// Error of the system.
     pub source: io::Error,
 }
@@ -156,7 +156,7 @@ impl WorkerServer {
     /// If the path exists already or is too long, or the socket cannot be created.
     pub fn start_at(self, path: &Path) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
-            place: path.display().to_string(),
+            address: path.display().to_string(),
             source,
         };
         let listener = UnixListener::bind(path).map_err(failed)?;
@@ -177,7 +177,7 @@ impl WorkerServer {
     /// If the address cannot be bound.
     pub fn start_on(self, host: &str, port: u16) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
-            place: format!("{host}:{port}"),
+            address: format!("{host}:{port}"),
             source,
         };
         let listener = TcpListener::bind((host, port)).map_err(failed)?;

@@ -160,12 +160,12 @@ impl NativeGroup {
 
     /// Leaves the group; operations in progress end with an error.
     ///
-    /// Later errors name `place`.
-    fn close(&self, py: Python<'_>, place: String) {
+    /// Later errors name `location`.
+    fn close(&self, py: Python<'_>, location: String) {
         if self.0.origin.is_foreign() {
             return;
         }
-        self.0.closed.lock().get_or_insert(place);
+        self.0.closed.lock().get_or_insert(location);
         detach(py, || self.0.close());
     }
 

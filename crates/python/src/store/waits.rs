@@ -214,7 +214,7 @@ impl Blocked {
                     operation: "wait",
                     key: String::new(),
                     what: format!("no thread could be started: {source}"),
-                    place: "this process".to_owned(),
+                    endpoint: "this process".to_owned(),
                     elapsed: Duration::ZERO,
                     remedy: "raise the limit of threads, or use fewer waits at a time",
                 };

@@ -12,7 +12,7 @@ pub(crate) const VOTER_INDICES: u8 = 10;
 /// Voter indexes per position in a list of voters.
 ///
 /// One is for the voter at the position, and one for the process that replaces it.
-const PLACES_OF_ONE: u8 = 2;
+const INDICES_PER_VOTER: u8 = 2;
 
 /// Members of a group: voters and learners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,7 +42,7 @@ impl Configuration {
             voter_indices: voters
                 .iter()
                 .copied()
-                .zip((0..).step_by(PLACES_OF_ONE.into()))
+                .zip((0..).step_by(INDICES_PER_VOTER.into()))
                 .collect(),
             ..Self::default()
         }
@@ -92,8 +92,8 @@ impl Configuration {
     /// the indexes equal to the order of the list.
     pub fn free_voter_index(&self, position: Option<u8>) -> Option<u8> {
         let of_position = position.map(|position| {
-            let first = position.saturating_mul(PLACES_OF_ONE);
-            first..first.saturating_add(PLACES_OF_ONE).min(VOTER_INDICES)
+            let first = position.saturating_mul(INDICES_PER_VOTER);
+            first..first.saturating_add(INDICES_PER_VOTER).min(VOTER_INDICES)
         });
         let is_free = |voter_index: &u8| {
             !self

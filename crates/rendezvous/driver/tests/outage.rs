@@ -87,7 +87,7 @@ impl SharedState for Holding {
         None
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         "the store h:1".to_owned()
     }
 }

@@ -82,7 +82,7 @@ pub struct Settings {
     pub endpoints: Vec<String>,
     /// Settings of a group that agents may join.
     ///
-    /// If `None`, the voters are the processes at the endpoints in `places`.
+    /// If `None`, the voters are the processes at the endpoints in `endpoints`.
     pub open: Option<Open>,
     /// Endpoint index of this process.
     pub own: usize,
@@ -280,7 +280,7 @@ impl fmt::Display for Fact {
         match self {
             Self::Coordinates { before, term } => {
                 formatter.write_str("this process coordinates the rendezvous")?;
-                in_place_of(before.as_deref(), *term, formatter)
+                write_succession(before.as_deref(), *term, formatter)
             }
             Self::Follows {
                 coordinator,
@@ -288,7 +288,7 @@ impl fmt::Display for Fact {
                 term,
             } => {
                 write!(formatter, "the coordinator is at {coordinator}")?;
-                in_place_of(before.as_deref(), *term, formatter)
+                write_succession(before.as_deref(), *term, formatter)
             }
             Self::Leaderless { coordinator } => write!(
                 formatter,
@@ -341,7 +341,11 @@ impl fmt::Display for Fact {
 }
 
 /// Appends the previous coordinator, if there was one, and the term.
-fn in_place_of(before: Option<&str>, term: u64, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_succession(
+    before: Option<&str>,
+    term: u64,
+    formatter: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     match before {
         None => write!(formatter, " (term {term})"),
         Some(before) => write!(

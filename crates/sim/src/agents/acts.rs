@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rdzv_rendezvous_proto::{native_client, participant};
 
-use super::agent::{Doing, Input, place};
-use super::plan::{Act, Place};
+use super::agent::{Doing, Input, peer_address};
+use super::plan::{Act, Medium};
 use super::world::{Event, Within, World};
 use crate::Violation;
 use crate::history::record;
@@ -118,7 +118,7 @@ impl World {
         }
         let seed = self.time.random.u64(..);
         let now = self.time.clocks(self.agents[agent].skew);
-        let from = place(self.next_link);
+        let from = peer_address(self.next_link);
         self.agents[agent].start(now, &self.plan, seed, from);
         if !self.agents[agent].is_stock() {
             self.connect(agent);
@@ -173,7 +173,7 @@ impl World {
     /// Ends the process of an agent; `silently` if its machine ends with it.
     pub(super) fn crash(&mut self, agent: usize, silently: bool) {
         if let Doing::Working(round) = self.agents[agent].doing
-            && self.plan.place == Place::Restartable
+            && self.plan.medium == Medium::Restartable
         {
             // A coordinator that recovers may have to wait for agents that know how the round
             // ended.

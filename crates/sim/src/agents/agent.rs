@@ -8,14 +8,14 @@ use rdzv_rendezvous_proto::coordinator::wire::Program;
 use rdzv_rendezvous_proto::native_client::{self, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, participant};
 
-use super::plan::{Place, Plan};
+use super::plan::{Medium, Plan};
 use crate::scheduler::due;
 
 /// Endpoint of the coordinator.
 pub const ADDRESS: &str = "10.0.0.1:29400";
 
 /// Endpoint of the agent's end of a connection, as its machine reports it.
-pub fn place(connection: u32) -> String {
+pub fn peer_address(connection: u32) -> String {
     format!("10.0.1.1:{connection}")
 }
 
@@ -168,7 +168,7 @@ impl Agent {
                 .with_rules(plan.rules);
             // Only agents that report their program can reattach to a coordinator.
             let program = Program::new("train.py", b"", true);
-            let says = plan.place == Place::Restartable;
+            let says = plan.medium == Medium::Restartable;
             Make::Native(Box::new(client.running(says.then_some(program))))
         });
     }

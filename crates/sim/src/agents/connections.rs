@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rdzv_core::ident::ConnId;
 use rdzv_rendezvous_proto::{coordinator, native_client};
 
-use super::agent::{Input, place};
+use super::agent::{Input, peer_address};
 use super::world::{Event, Link, Piece, World};
 use crate::Violation;
 
@@ -83,7 +83,7 @@ impl World {
                 let peer = if link.by_proxy {
                     format!("10.0.9.9:{id}")
                 } else {
-                    place(id)
+                    peer_address(id)
                 };
                 link.at_host = false;
                 let (id, peer) = (ConnId(id), Some(peer));

@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::native_client::{self, Joined};
 use rdzv_rendezvous_proto::{NodeDesc, participant};
 
 use super::agent::{Doing, Input, Output};
-use super::plan::{Act, Place};
+use super::plan::{Act, Medium};
 use super::world::{Ask, Event, Piece, Within, World};
 use crate::history::record;
 use crate::history::run::Assignment;
@@ -143,7 +143,7 @@ impl World {
         self.write(agent, record::Event::Joined(assignment));
         self.count_joined();
         self.ledger.joined(&self.agents[agent].me, joined)?;
-        if self.plan.place != Place::Restartable || self.plan.has_gap() {
+        if self.plan.medium != Medium::Restartable || self.plan.has_gap() {
             return Ok(());
         }
         let working = self.agents.iter().filter_map(|agent| match agent.doing {
@@ -269,10 +269,10 @@ impl World {
             pairs.push((MASTER_PORT, port));
         }
         pairs.push(("torchelastic/role_info/0", "{}".to_owned()));
-        for (place, (key, value)) in (0..).zip(pairs) {
+        for (index, (key, value)) in (0..).zip(pairs) {
             let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
             let value = value.into_bytes();
-            self.time.at(arrives + place, Event::Set(key, value));
+            self.time.at(arrives + index, Event::Set(key, value));
         }
     }
 }

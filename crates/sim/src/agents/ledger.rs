@@ -221,16 +221,16 @@ impl Ledger {
             ..
         } = joined;
         self.formed(node, *round, *rank, *world_size, false)?;
-        let place = (master_addr.clone(), *master_port);
-        let known = self.masters.entry(*round).or_insert_with(|| place.clone());
-        if *known != place {
+        let master = (master_addr.clone(), *master_port);
+        let known = self.masters.entry(*round).or_insert_with(|| master.clone());
+        if *known != master {
             return broken(format!(
-                "INV-N1: in round {round} workers meet at {known:?} and at {place:?}"
+                "INV-N1: in round {round} workers meet at {known:?} and at {master:?}"
             ));
         }
         match self.ranks.get(&(*round, 0)) {
             Some(first) if first.addr != *master_addr => broken(format!(
-                "INV-N1: in round {round} workers meet at {place:?}, but {first} has rank 0"
+                "INV-N1: in round {round} workers meet at {master:?}, but {first} has rank 0"
             )),
             _ => Ok(()),
         }
@@ -262,8 +262,8 @@ impl Ledger {
                     "INV-R3: {node} joined round {round} of {participants:?}"
                 ));
             }
-            for (place, other) in (0..).zip(participants) {
-                self.formed(other, *round, place, size, true)?;
+            for (index, other) in (0..).zip(participants) {
+                self.formed(other, *round, index, size, true)?;
             }
         }
         self.formed(node, *round, *rank, size, true)

@@ -9,10 +9,10 @@ use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note, Origin};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Rule, native_client, participant};
 
-use super::agent::{ADDRESS, Agent, Doing, Input, place};
+use super::agent::{ADDRESS, Agent, Doing, Input, peer_address};
 use super::history::History;
 use super::ledger::Ledger;
-use super::plan::{Act, Place, Plan};
+use super::plan::{Act, Medium, Plan};
 use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
@@ -182,16 +182,16 @@ impl World {
             ledger: Ledger::new(plan.settings),
             time,
             wakes: vec![None; agents.len()],
-            host: match plan.place {
-                Place::Coordinator => Some(Coordinator::default()),
-                Place::Restartable => {
+            host: match plan.medium {
+                Medium::Coordinator => Some(Coordinator::default()),
+                Medium::Restartable => {
                     let host = plan.hosted.then(|| agents[0].instance);
                     let origin = origin(host, false, 0, plan.rules);
                     Some(Coordinator::restartable(Now::default(), note(), origin))
                 }
-                Place::Store => None,
+                Medium::Store => None,
             },
-            note: (plan.place == Place::Restartable).then(note),
+            note: (plan.medium == Medium::Restartable).then(note),
             is_unnoted: false,
             host_dies_after: None,
             recovers: false,
@@ -327,7 +327,7 @@ impl World {
             }
             Within::Dialed => {
                 let id = self.connect(agent);
-                let connected = native_client::Input::Connected(Some(&place(id)));
+                let connected = native_client::Input::Connected(Some(&peer_address(id)));
                 self.tell(agent, Input::Native(connected))
             }
             Within::Notice(input) if it.cut_until <= self.time.now => {

@@ -341,7 +341,7 @@ impl World {
                 // Without an answer, the connection breaks later.
                 if self.is_reachable(link.from, it) {
                     self.links.remove(&id);
-                    let peer = Some(node::place(id));
+                    let peer = Some(node::peer_address(id));
                     self.tell_voter(it, Request::EndOfStream { id, peer })?;
                     return self.tell_voter(it, Request::Closed(id));
                 }

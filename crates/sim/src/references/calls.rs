@@ -34,18 +34,18 @@ impl World {
                 self.create_on(worker)
             };
         }
-        let place = self.time.random.usize(0..handles);
-        let handle = self.workers[worker].handles[place];
+        let index = self.time.random.usize(0..handles);
+        let handle = self.workers[worker].handles[index];
         match self.time.random.u32(0..100) {
             _ if handles > HANDLES => {
-                self.workers[worker].handles.swap_remove(place);
+                self.workers[worker].handles.swap_remove(index);
                 self.drop_handle(worker, handle)
             }
             0..10 => self.create(worker),
             10..30 => self.create_on(worker),
             30..60 => self.pass_on(worker, handle),
             60..80 => {
-                self.workers[worker].handles.swap_remove(place);
+                self.workers[worker].handles.swap_remove(index);
                 self.drop_handle(worker, handle)
             }
             _ => self.fetch(worker, handle),

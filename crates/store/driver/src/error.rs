@@ -207,7 +207,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The service that stores the data failed or rejected the operation.
-    #[error("{operation} key {key}: {what} at {place} after {}ms; {remedy}", .elapsed.as_millis())]
+    #[error("{operation} key {key}: {what} at {endpoint} after {}ms; {remedy}", .elapsed.as_millis())]
     Service {
         /// Operation that failed.
         operation: &'static str,
@@ -216,7 +216,7 @@ pub enum StoreError {
         /// Description of the problem.
         what: String,
         /// Kind and address of the service.
-        place: String,
+        endpoint: String,
         /// Total duration of the attempts.
         elapsed: Duration,
         /// Advice for the user.

@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_come_in_place_of_the_release() {
+    fn a_value_may_come_instead_of_the_release() {
         let mut client = Client::default();
         assert_eq!(client.get_with(true), [send(b"wait")]);
         assert_eq!(client.receive(&[2]), []);
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_be_read_into_its_place() {
+    fn a_value_may_be_read_into_its_buffer() {
         let mut client = Client::default();
         client.start(b"get", Expects::Reply(Shape::Bytes));
         assert!(client.machine.space().is_none());

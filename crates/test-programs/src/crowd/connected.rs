@@ -58,7 +58,7 @@ enum Link {
     /// The agent asks an address whether the coordinator is there, or where it is.
     Asking {
         stream: TcpStream,
-        place: usize,
+        index: usize,
         step: Step,
         /// Time limit of a step, and the deadline of the current step.
         within: Duration,
@@ -92,7 +92,7 @@ pub(super) struct Connected {
     /// Token that identifies its socket.
     token: u64,
     pub(super) client: NativeClient,
-    places: Vec<String>,
+    endpoints: Vec<String>,
     order: SearchOrder,
     link: Link,
     /// Number of addresses that were asked since the connection ended.
@@ -104,12 +104,12 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    pub(super) fn new(token: u64, places: &[String], client: NativeClient) -> Self {
+    pub(super) fn new(token: u64, endpoints: &[String], client: NativeClient) -> Self {
         Self {
             token,
             client,
-            places: places.to_vec(),
-            order: SearchOrder::new(places.to_vec()),
+            endpoints: endpoints.to_vec(),
+            order: SearchOrder::new(endpoints.to_vec()),
             link: Link::Down,
             asked: 0,
             heard: VecDeque::new(),
@@ -262,10 +262,10 @@ impl Connected {
         match asked {
             Asked::Waiting => {}
             Asked::Coordinator => {
-                if let Link::Asking { stream, place, .. } =
+                if let Link::Asking { stream, index, .. } =
                     std::mem::replace(&mut self.link, Link::Down)
                 {
-                    self.order.found(place);
+                    self.order.found(index);
                     self.link = Link::Up(stream);
                 }
                 self.handle(crowd, Input::Connected(None));
@@ -285,16 +285,16 @@ impl Connected {
 
     fn ask_next(&mut self, crowd: &mut Crowd) {
         self.asked += 1;
-        let place = self.order.advance();
-        let opened = self.open(crowd, place);
+        let index = self.order.advance();
+        let opened = self.open(crowd, index);
         match opened {
             Ok(link) => self.link = link,
             Err(_) => self.after(crowd, Asked::Next),
         }
     }
 
-    fn open(&self, crowd: &Crowd, place: usize) -> Result<Link, Box<dyn std::error::Error>> {
-        let address: SocketAddr = self.places[place].parse()?;
+    fn open(&self, crowd: &Crowd, index: usize) -> Result<Link, Box<dyn std::error::Error>> {
+        let address: SocketAddr = self.endpoints[index].parse()?;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
@@ -306,13 +306,13 @@ impl Connected {
         let stream = TcpStream::from(socket);
         let token = EventData::new_u64(self.token);
         epoll::add(&crowd.epoll, &stream, token, EventFlags::OUT)?;
-        let within = match self.places.len() {
+        let within = match self.endpoints.len() {
             1 => ONLY_ATTEMPT,
             _ => self.order.attempt(),
         };
         Ok(Link::Asking {
             stream,
-            place,
+            index,
             step: Step::Connect,
             within,
             until: crowd.now().mono + within,

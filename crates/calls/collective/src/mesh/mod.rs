@@ -78,7 +78,7 @@ pub(crate) struct Mesh {
 
 /// Returns the number of ranks on this host.
 pub(crate) fn local_ranks(endpoints: &[Endpoint]) -> usize {
-    let local = endpoints.iter().filter(|place| place.local.is_some());
+    let local = endpoints.iter().filter(|endpoint| endpoint.local.is_some());
     local.count()
 }
 
@@ -216,7 +216,9 @@ impl Mesh {
 
     /// `true` if all ranks are on this host.
     pub(crate) fn is_local(&self) -> bool {
-        self.endpoints.iter().all(|place| place.local.is_some())
+        self.endpoints
+            .iter()
+            .all(|endpoint| endpoint.local.is_some())
     }
 
     /// Waits until no peer [is behind](Outbound::is_behind) by over `most` bytes.
@@ -267,8 +269,8 @@ impl Mesh {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
         };
-        let (place, buffer) = (&self.endpoints[peer as usize], self.buffer.as_ref());
-        let outbound = Outbound::dial(&self.member, peer, place, buffer, &call)?;
+        let (endpoint, buffer) = (&self.endpoints[peer as usize], self.buffer.as_ref());
+        let outbound = Outbound::dial(&self.member, peer, endpoint, buffer, &call)?;
         Ok(entry.insert(outbound))
     }
 

@@ -260,9 +260,9 @@ fn a_process_that_took_the_address_of_a_rank_is_not_taken_for_it() {
     let intruder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = intruder.local_addr().unwrap().to_string();
     let store = store();
-    let place = format!("{address} 1");
+    let published = format!("{address} 1");
     store
-        .set("rdzv/process_group/default/0/1", place.as_bytes())
+        .set("rdzv/process_group/default/0/1", published.as_bytes())
         .unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -157,14 +157,14 @@ impl RpcAgentBuilder {
         let (store, rank) = match (self.store, self.rank) {
             (Some(store), Some(rank)) => (store, WorkerId(rank)),
             (_, rank) => {
-                let place = open_store(
+                let opened = open_store(
                     &options.init_method,
                     rank,
                     self.world_size,
                     options.init_deadline,
                     Environment::of_process(),
                 )?;
-                (place.store, place.rank)
+                (opened.store, opened.rank)
             }
         };
         let me = WorkerInfo { id: rank, name };

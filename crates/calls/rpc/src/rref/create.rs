@@ -24,7 +24,7 @@ use crate::runtime::codec;
 use crate::runtime::core::{CallContext, Core, MethodBody, RpcAgent};
 use crate::runtime::method::Method;
 use crate::service::cancellation::Cancellation;
-use crate::service::place::trace;
+use crate::service::code_kind::trace;
 
 const CREATE: &str = "rdzv.rref.create";
 /// Fields of the request before the argument.

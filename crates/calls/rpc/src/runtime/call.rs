@@ -18,7 +18,7 @@ use crate::runtime::core::{Core, RpcAgent};
 use crate::runtime::future::{Begun, InFlight, RpcFuture};
 use crate::runtime::member::Member;
 use crate::runtime::method::Method;
-use crate::service::place::{Place, place, trace};
+use crate::service::code_kind::{CodeKind, code_kind, trace};
 
 /// Callee of a call: a worker by its name, by its id, or as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -242,7 +242,7 @@ impl Core {
         options: CallOptions,
     ) -> Result<Begun, RpcError> {
         let begun = Instant::now();
-        let nested = place() != Place::Application;
+        let nested = code_kind() != CodeKind::Application;
         if self.is_stopped() || (!nested && !self.in_flight.is_running()) {
             return Err(RpcError::stopping().with_worker(member.info.clone()));
         }

@@ -39,9 +39,9 @@ use crate::runtime::gathers::Gathers;
 use crate::runtime::member::Members;
 use crate::runtime::peers::Peers;
 use crate::service::cancellation::Cancellation;
+use crate::service::code_kind::{CodeKind, inside};
 use crate::service::executor::Executor;
 use crate::service::functions::{self, Functions};
-use crate::service::place::{Place, inside};
 use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
 use crate::wire::clock::limit_micros;
@@ -185,7 +185,7 @@ impl CallContext {
     /// The calls that the code makes belong to this call, like those of functions. The code may
     /// block.
     pub fn inside<T>(&self, run: impl FnOnce() -> T) -> T {
-        inside(Place::Blocking, self.trace, run)
+        inside(CodeKind::Blocking, self.trace, run)
     }
 
     /// Returns the caller as a holder of references.

@@ -20,7 +20,7 @@ use crate::runtime::codec::strayed;
 use crate::runtime::core::Core;
 use crate::runtime::peers::no_connection_in_time;
 use crate::runtime::run::panic_text;
-use crate::service::place::{Place, place};
+use crate::service::code_kind::{CodeKind, code_kind};
 
 /// The result of a call, available later.
 ///
@@ -284,7 +284,7 @@ impl<T: Send + 'static> RpcFuture<T> {
 
 /// Rejects blocking in a place where it would stop other work.
 fn must_not_be_async() -> Result<(), RpcError> {
-    if place() == Place::Async {
+    if code_kind() == CodeKind::Async {
         let text = "an async function must not block: await the call, or offer the function with \
                     `blocking`";
         return Err(RpcError::invalid(text));

@@ -87,13 +87,13 @@ impl ThreadWorkers {
             Arc::clone(&self.stop),
             request.clone(),
         );
-        let place = request.ranks;
+        let ranks = request.ranks;
         let thread = thread::Builder::new().spawn(move || {
             let result = work(&request, &stop);
             // There is no receiver any more once the group is being stopped.
-            let _ = ended.send((place.local_rank, place.rank, result));
+            let _ = ended.send((ranks.local_rank, ranks.rank, result));
         })?;
-        self.threads.insert(place.local_rank, thread);
+        self.threads.insert(ranks.local_rank, thread);
         Ok(())
     }
 }

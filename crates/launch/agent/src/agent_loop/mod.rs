@@ -433,7 +433,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             group_world_size: round.group_world_size,
             workers: workers
                 .iter()
-                .map(|place| WorkerIdentity::new(place, 0))
+                .map(|ranks| WorkerIdentity::new(ranks, 0))
                 .collect(),
             master_addr: round.master.addr,
             master_port: round.master.port,
@@ -443,8 +443,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     fn start(&mut self, request: StartRequest) {
-        let place = request.ranks;
-        let port = self.rendezvous.release_port(&place);
+        let ranks = request.ranks;
+        let port = self.rendezvous.release_port(&ranks);
         match self.supervisor.start(self.clock, request, port) {
             Ok(events) => {
                 if self.fence.is_closed() {
@@ -454,7 +454,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.take(events);
             }
             Err(error) => {
-                let worker = WorkerIdentity::new(&place, 0);
+                let worker = WorkerIdentity::new(&ranks, 0);
                 self.failures.not_started(worker, &error);
                 self.take(vec![WorkerEvent::Broken(error)]);
             }

@@ -36,7 +36,7 @@ impl LostNode {
     /// Describes the loss of the rendezvous host, or of the connection to it.
     pub(super) fn host(error: &RendezvousError, at: Wall) -> Self {
         let node = match error {
-            RendezvousError::Unreachable { place, .. } => place.clone(),
+            RendezvousError::Unreachable { endpoint, .. } => endpoint.clone(),
             _ => "the rendezvous".to_owned(),
         };
         Self {

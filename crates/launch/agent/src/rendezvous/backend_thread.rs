@@ -237,7 +237,7 @@ impl Interruption {
 fn panicked() -> RendezvousError {
     RendezvousError::Unreachable {
         what: "the thread of the rendezvous has panicked".to_owned(),
-        place: "the rendezvous backend".to_owned(),
+        endpoint: "the rendezvous backend".to_owned(),
         elapsed: None,
         remedy: "this is a defect of the backend; the message of the panic is on stderr",
     }

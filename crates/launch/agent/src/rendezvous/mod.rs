@@ -309,9 +309,9 @@ impl RendezvousHandle {
 
     /// Returns the reserved port for the worker that hosts the store.
     /// The caller drops it once that worker has been started.
-    pub(crate) fn release_port(&mut self, place: &WorkerRanks) -> Option<Arc<TcpListener>> {
+    pub(crate) fn release_port(&mut self, ranks: &WorkerRanks) -> Option<Arc<TcpListener>> {
         match &mut self.backend {
-            _ if place.rank.0 != 0 => None,
+            _ if ranks.rank.0 != 0 => None,
             Some(backend) => backend.round.as_mut()?.info.reserved_port.take(),
             None => self.local.release_port().map(Arc::new),
         }

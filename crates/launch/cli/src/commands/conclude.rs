@@ -100,7 +100,7 @@ impl Report {
             run_id: arguments.rendezvous.rdzv_id.clone(),
             face,
             preemption: arguments.preemption.clone(),
-            is_shared: arguments.scheduled.place.is_some(),
+            is_shared: arguments.scheduled.step_node.is_some(),
         })
     }
 

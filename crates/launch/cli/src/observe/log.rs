@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn places_do_not_tell_where_the_program_was_built() {
+    fn locations_do_not_show_where_the_program_was_built() {
         assert_eq!(
             source_path("/somewhere/else/crates/launch/agent/src/stop.rs"),
             "agent/stop.rs"

@@ -51,7 +51,7 @@ pub(crate) struct Scheduled {
     /// This node's part in the step, if the step has several nodes.
     ///
     /// All these nodes print to the same output.
-    pub(crate) place: Option<StepPlace>,
+    pub(crate) step_node: Option<StepNode>,
     /// Values for flags that neither the line nor a variable sets.
     pub(crate) values: Vec<Value>,
     /// Reason why rdzv takes no rendezvous settings; empty if it takes them.
@@ -66,7 +66,7 @@ pub(crate) struct Scheduled {
 
 /// Node of a step with several nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct StepPlace {
+pub(crate) struct StepNode {
     /// Name of the node.
     pub(crate) node: String,
     /// Number of the node's task.
@@ -258,7 +258,7 @@ impl Step {
             job: Some(format!(
                 "Slurm job {job}, step {step}, task {task} of {nodes}, restart {restart}"
             )),
-            place: (*nodes > 1).then(|| StepPlace {
+            step_node: (*nodes > 1).then(|| StepNode {
                 node: self.own.clone(),
                 task: usize::try_from(*task).unwrap_or(usize::MAX),
                 names: self.names.clone(),

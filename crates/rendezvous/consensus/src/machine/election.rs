@@ -12,7 +12,7 @@ use crate::voter::VoterId;
 ///
 /// On an overloaded machine, the previous member may notice late that the leader is lost. Or a
 /// member that notices later has refused its vote, and the previous member has asked again by then.
-const PLACE: Duration = Duration::from_millis(30);
+const DELAY_PER_INDEX: Duration = Duration::from_millis(30);
 
 /// Retry interval for votes.
 ///
@@ -92,7 +92,7 @@ impl Election {
 
     /// Returns the delay of this member after the first one.
     fn later(&self) -> Duration {
-        PLACE * u32::try_from(self.before.len()).unwrap_or(u32::MAX)
+        DELAY_PER_INDEX * u32::try_from(self.before.len()).unwrap_or(u32::MAX)
     }
 
     /// `true` if the other member campaigns before this one.

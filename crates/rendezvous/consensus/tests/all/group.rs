@@ -361,7 +361,7 @@ fn followers_whose_connection_to_the_leader_closes_elect_another_one_within_20_m
 
 /// Agents that search for the coordinator ask in this order.
 #[test]
-fn the_place_after_that_of_the_leader_follows_it() {
+fn the_index_after_that_of_the_leader_follows_it() {
     let mut group = Group::of(3);
     group.handle(id(1), Input::Transfer(None));
     group.settle();

@@ -197,7 +197,7 @@ fn after_a_split_vote_the_first_successor_stands_again_at_once() {
 }
 
 #[test]
-fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_place() {
+fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_index() {
     for (killed, next, millis) in [(1, 2, 900), (2, 1, 800)] {
         let mut group = Group::of([1000; 3]);
         if killed == 2 {

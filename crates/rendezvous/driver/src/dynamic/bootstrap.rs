@@ -89,11 +89,11 @@ impl WorkersStore {
             (server.port(), Some(server), None)
         } else {
             let listener = self.reserve().map_err(|source| StoreError::Listen {
-                address: self.place(),
+                address: self.endpoint(),
                 source,
             })?;
             let port = listener.local_addr().map_err(|source| StoreError::Listen {
-                address: self.place(),
+                address: self.endpoint(),
                 source,
             })?;
             (port.port(), None, Some(Arc::new(listener)))
@@ -130,7 +130,7 @@ impl WorkersStore {
         }
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         match self.port {
             0 => format!("a free port of {}", self.address),
             port => format!("{}:{port}", self.address),
@@ -259,9 +259,9 @@ fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
 /// free one, or binds it without `SO_REUSEADDR`. A process that sets this option, as stores and
 /// most servers do, can listen on the port immediately. The caller therefore keeps the socket until
 /// the worker for this port has started.
-pub fn reserve_port(place: impl ToSocketAddrs) -> io::Result<TcpListener> {
+pub fn reserve_port(endpoint: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
-    for address in place.to_socket_addrs()? {
+    for address in endpoint.to_socket_addrs()? {
         result = bind(address);
         if result.is_ok() {
             break;

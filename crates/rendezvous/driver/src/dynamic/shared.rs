@@ -91,7 +91,7 @@ pub trait SharedState: Send {
     fn local_address(&self) -> Option<std::net::IpAddr>;
 
     /// Returns the name of the store in errors, such as kind and numeric address.
-    fn place(&self) -> String;
+    fn endpoint(&self) -> String;
 }
 
 /// Observation of the backend.

@@ -70,7 +70,7 @@ impl EtcdState {
     }
 
     /// Turns this state into one for `etcd-v2`, which rejects a run of torchrun.
-    pub(super) fn in_place_of_v2(mut self, run_id: &RunId) -> Self {
+    pub(super) fn for_v2(mut self, run_id: &RunId) -> Self {
         self.name = Self::V2_NAME;
         self.unchecked = Some(run_id.clone());
         self
@@ -198,8 +198,8 @@ impl SharedState for EtcdState {
         self.client.local_address()
     }
 
-    fn place(&self) -> String {
-        self.client.place().to_owned()
+    fn endpoint(&self) -> String {
+        self.client.endpoint().to_owned()
     }
 }
 

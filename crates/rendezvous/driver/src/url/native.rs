@@ -184,8 +184,8 @@ impl Wanted {
             .iter()
             .map(|rank| str::from_utf8(rank).ok()?.parse().ok());
         for rank in claimed {
-            let place = rank.and_then(|rank: usize| taken.get_mut(rank));
-            if place.is_some_and(|place| !std::mem::replace(place, true)) {
+            let is_taken = rank.and_then(|rank: usize| taken.get_mut(rank));
+            if is_taken.is_some_and(|is_taken| !std::mem::replace(is_taken, true)) {
                 continue;
             }
             // The host of the store leaves last. By now the others know everything they need.

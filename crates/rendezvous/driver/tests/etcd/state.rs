@@ -156,13 +156,13 @@ fn stores_of_different_rounds_do_not_meet_and_old_ones_are_cleared() {
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
-fn the_own_address_and_the_place_are_known() {
+fn the_own_address_and_the_endpoint_are_known() {
     let server = Server::shared();
     let state = open(&server, &new_run());
     let own: IpAddr = state.local_address().unwrap();
     assert!(own.is_loopback(), "{own}");
     assert_eq!(
-        state.place(),
+        state.endpoint(),
         format!("the etcd endpoint {}", server.endpoint())
     );
 }

@@ -137,7 +137,7 @@ impl SharedState for SlowState {
         None
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         "a slow store".to_owned()
     }
 }

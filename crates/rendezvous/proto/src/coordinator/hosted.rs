@@ -196,10 +196,10 @@ impl Hosted {
     fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
         self.run.adopt_settings(join);
         let limits = self.limits();
-        let place = join.from.as_deref();
+        let peer = join.from.as_deref();
         let in_process = self.run.is_in_process(join);
         let node = &join.node;
-        let old = (self.sessions).attach(now, from, node, place, in_process, &limits);
+        let old = (self.sessions).attach(now, from, node, peer, in_process, &limits);
         self.begun = Some(from);
         if let Some(old) = old {
             self.ended.push(old);

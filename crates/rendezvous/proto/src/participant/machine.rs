@@ -314,7 +314,7 @@ impl Participant {
                 let with_others = self.joins_in_time(now) && is_done_by_many(step.2);
                 if with_others && self.placed != Some(step) {
                     self.placed = Some(step);
-                    if let Some(pause) = self.pace.place_among(writers) {
+                    if let Some(pause) = self.pace.pause_before_write(writers) {
                         self.pause_for(now, pause);
                         return;
                     }

@@ -37,8 +37,10 @@ fn run(script: &str) {
     }
     let mut stored = RendezvousState::default();
     for line in lines {
-        let place = format!("{title}: {line}");
-        let (event, expected) = line.split_once("->").unwrap_or_else(|| panic!("{place}"));
+        let location = format!("{title}: {line}");
+        let (event, expected) = line
+            .split_once("->")
+            .unwrap_or_else(|| panic!("{location}"));
         let (time, event) = event.trim().split_once(' ').expect("TIME EVENT");
         let at = now(time);
         if event == "due" {
@@ -47,16 +49,16 @@ fn run(script: &str) {
             assert!(
                 due.since(wanted) < std::time::Duration::from_millis(1)
                     && wanted.since(due) < std::time::Duration::from_millis(1),
-                "{place}: it waits for {due:?}"
+                "{location}: it waits for {due:?}"
             );
             continue;
         }
         if event == "quiet" {
-            assert_eq!(machine.deadline(), None, "{place}");
+            assert_eq!(machine.deadline(), None, "{location}");
             continue;
         }
         let got = happen(&mut machine, at, event, &mut stored);
-        assert_eq!(got.join(" | "), expected.trim(), "{place}");
+        assert_eq!(got.join(" | "), expected.trim(), "{location}");
     }
 }
 

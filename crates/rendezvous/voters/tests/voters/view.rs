@@ -57,7 +57,7 @@ fn every_voter_names_the_same_coordinator_and_the_state_of_each() {
 }
 
 #[test]
-fn a_coordinator_that_is_killed_is_silent_until_another_process_has_its_place() {
+fn a_killed_coordinator_is_silent_before_another_process_replaces_it() {
     let mut world = World::founded(3);
     let dead = world.coordinator().unwrap();
     let term = world.view(dead).term;

@@ -15,7 +15,7 @@ use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
 /// Endpoint of the agent's end of a connection.
-pub(super) fn place(id: ConnId) -> String {
+pub(super) fn peer_address(id: ConnId) -> String {
     format!("10.0.1.1:{}", id.0)
 }
 
@@ -45,16 +45,16 @@ impl World {
             .with_rules(self.plan.rules);
         let id = self.new_link(it, coordinator, true);
         let machine = &mut self.machines[it];
-        let client = client.from(Some(place(id)));
+        let client = client.from(Some(peer_address(id)));
         (machine.client, machine.connection) = (Some(client), Some(id));
         self.time.at(self.time.now, Event::Join(it, life));
     }
 
     pub(super) fn coordinator_for(&mut self, it: usize) -> Option<usize> {
-        let coordinates = |place: &usize| {
-            let machine = &self.machines[*place];
+        let coordinates = |index: &usize| {
+            let machine = &self.machines[*index];
             let answers = machine.stalled_until <= self.time.now;
-            answers && machine.voter.coordinates() && self.is_reachable(it, *place)
+            answers && machine.voter.coordinates() && self.is_reachable(it, *index)
         };
         let found: Vec<usize> = (0..MACHINES).filter(coordinates).collect();
         (!found.is_empty()).then(|| found[self.time.random.usize(0..found.len())])
@@ -65,7 +65,7 @@ impl World {
             Some(coordinator) => {
                 let id = self.new_link(it, coordinator, true);
                 self.machines[it].connection = Some(id);
-                self.tell_agent(it, agent::Input::Connected(Some(&place(id))))
+                self.tell_agent(it, agent::Input::Connected(Some(&peer_address(id))))
             }
             None => {
                 let life = self.machines[it].life;

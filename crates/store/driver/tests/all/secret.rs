@@ -120,7 +120,7 @@ fn each_wrong_pair_is_refused_with_the_flag_that_is_missing() {
 }
 
 #[test]
-fn a_client_of_before_is_shown_what_is_missing_in_place_of_the_answer() {
+fn an_earlier_client_is_shown_what_is_missing_instead_of_the_answer() {
     let server = strict(&token(1));
     let shown = String::from_utf8(answer(server.port(), &preamble())).unwrap();
     assert!(

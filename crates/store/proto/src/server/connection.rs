@@ -181,8 +181,8 @@ impl Outgoing {
     ///
     /// Large values are held anyway.
     pub(super) fn copied(&self) -> usize {
-        let places = self.large.len() * size_of::<(usize, Shared)>();
-        self.small.len() - self.small_sent + places
+        let indexes = self.large.len() * size_of::<(usize, Shared)>();
+        self.small.len() - self.small_sent + indexes
     }
 
     /// Returns the number of bytes not sent yet.

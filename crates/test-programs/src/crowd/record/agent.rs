@@ -50,7 +50,7 @@ impl Agent {
     /// Creates an agent and starts its join.
     pub(super) fn begin(
         token: u64,
-        places: &[String],
+        endpoints: &[String],
         run: String,
         settings: Settings,
         crowd: &mut Crowd,
@@ -68,7 +68,7 @@ impl Agent {
             .running(Some(program))
             .among_voters();
         let mut agent = Self {
-            connected: Connected::new(token, places, client),
+            connected: Connected::new(token, endpoints, client),
             run,
             number,
             doing: Doing::Joining,

@@ -17,7 +17,7 @@ use crate::runtime::core::RpcAgent;
 use crate::runtime::future::{InFlight, RpcFuture};
 use crate::runtime::gathers::{Values, participant};
 use crate::runtime::member::Member;
-use crate::service::place::{Place, place};
+use crate::service::code_kind::{CodeKind, code_kind};
 use crate::wire::clock::micros;
 
 impl RpcAgent {
@@ -53,7 +53,7 @@ impl RpcAgent {
                 "a gather within no time cannot succeed: name more",
             ));
         }
-        if place() == Place::Async {
+        if code_kind() == CodeKind::Async {
             return Err(RpcError::invalid(
                 "an async function must not block: gather in a function in `blocking`",
             ));

@@ -110,7 +110,7 @@ fn a_result_in_an_arena_is_shared_to_the_caller() {
 }
 
 #[test]
-fn views_and_tensors_of_all_places_travel_together_over_every_transport() {
+fn views_and_tensors_of_all_memories_travel_together_over_every_transport() {
     for (transports, _) in transports() {
         let made = Made::over(transports);
         let agents = super::made(2, &made, methods);

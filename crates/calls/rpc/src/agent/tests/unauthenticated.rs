@@ -38,10 +38,10 @@ fn w1_is_refused(agents: &[RpcAgent], kind: RpcErrorKind, said: &str) {
 }
 
 /// Makes w0 look for w1 at the address of a worker in `others`.
-fn w1_has_moved_to(agents: &[RpcAgent], others: &[RpcAgent], place: u32) {
+fn w1_has_moved_to(agents: &[RpcAgent], others: &[RpcAgent], worker: u32) {
     let core = agents[0].core();
     let mut members = (*core.members()).clone();
-    let there = others[0].core().members()[&WorkerId(place)].clone();
+    let there = others[0].core().members()[&WorkerId(worker)].clone();
     members.get_mut(&WorkerId(1)).unwrap().peer_address = there.peer_address;
     core.set_members(members);
 }

@@ -56,40 +56,40 @@ fn rounds() -> usize {
 }
 
 /// Rendezvous endpoint of a test's agents.
-struct Place {
+struct RendezvousPoint {
     endpoint: String,
     store: Option<Running>,
 }
 
 /// Starts a store that belongs to no agent.
-fn store() -> Place {
+fn store() -> RendezvousPoint {
     store_with(&[])
 }
 
 /// Starts such a store with more flags.
-fn store_with(flags: &[&str]) -> Place {
+fn store_with(flags: &[&str]) -> RendezvousPoint {
     let store = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]);
     serving(store.args(flags))
 }
 
 /// Starts a store, and returns its endpoint.
-fn serving(store: Job) -> Place {
+fn serving(store: Job) -> RendezvousPoint {
     let running = store.start();
-    Place {
+    RendezvousPoint {
         endpoint: running.address().to_string(),
         store: Some(running),
     }
 }
 
 /// Returns a free port at which the first agent hosts the store.
-fn first_agent() -> Place {
-    Place {
+fn first_agent() -> RendezvousPoint {
+    RendezvousPoint {
         endpoint: format!("127.0.0.1:{}", free_port()),
         store: None,
     }
 }
 
-impl Place {
+impl RendezvousPoint {
     /// Returns an agent at this endpoint, with a shell script as its worker.
     fn node(&self, flags: &[&str], script: &str) -> Job {
         let rendezvous = [

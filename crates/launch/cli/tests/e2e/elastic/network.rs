@@ -307,7 +307,7 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
 }
 
 #[test]
-fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
+fn an_agent_that_is_killed_is_the_voter_of_its_machine_again() {
     let Some(network) = Network::new(3) else {
         return;
     };

@@ -13,7 +13,7 @@ const MOST_NAMED: usize = 8;
 /// Values that all sentences need.
 pub(super) struct Messages {
     pub(super) run_id: String,
-    pub(super) place: String,
+    pub(super) endpoint: String,
     pub(super) settings: Settings,
 }
 
@@ -63,13 +63,13 @@ impl Messages {
     }
 
     pub(super) fn failure(&self, failure: Failure) -> RendezvousError {
-        let (run_id, place) = (self.run_id.clone(), self.place.clone());
+        let (run_id, endpoint) = (self.run_id.clone(), self.endpoint.clone());
         match failure {
-            Failure::Closed => RendezvousError::Closed { run_id, place },
+            Failure::Closed => RendezvousError::Closed { run_id, endpoint },
             Failure::NotNeeded => RendezvousError::NotNeeded { run_id },
             Failure::JoinTimeout { joined, elapsed } => RendezvousError::JoinTimeout {
                 run_id,
-                place,
+                endpoint,
                 joined: joined.iter().map(NodeDesc::to_string).collect(),
                 min_nodes: self.settings.min_nodes,
                 elapsed,
@@ -78,7 +78,7 @@ impl Messages {
                 what: format!(
                     "other agents changed the state of run '{run_id}' before this one could, every time,"
                 ),
-                place,
+                endpoint,
                 elapsed: Some(elapsed),
                 remedy: "let losers pause with --rdzv-conf cas_backoff_max_seconds=1",
             },
@@ -88,7 +88,7 @@ impl Messages {
     pub(super) fn corrupt(&self, why: &str) -> RendezvousError {
         RendezvousError::Corrupt {
             what: format!("the state of run '{}' is corrupt ({why})", self.run_id),
-            place: self.place.clone(),
+            endpoint: self.endpoint.clone(),
         }
     }
 
@@ -96,7 +96,7 @@ impl Messages {
     pub(super) fn lost_before(&self, why: &str) -> RendezvousError {
         RendezvousError::Unreachable {
             what: format!("the rendezvous was lost before ({why})"),
-            place: self.place.clone(),
+            endpoint: self.endpoint.clone(),
             elapsed: None,
             remedy: "start the agent again when the store is back",
         }
@@ -159,7 +159,7 @@ mod tests {
     fn messages() -> Messages {
         Messages {
             run_id: "run".to_owned(),
-            place: "c10d store 10.0.0.1:29400".to_owned(),
+            endpoint: "c10d store 10.0.0.1:29400".to_owned(),
             settings: Settings::new(2, 3),
         }
     }

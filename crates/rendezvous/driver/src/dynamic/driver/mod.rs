@@ -69,7 +69,7 @@ pub struct DriverOptions {
 /// Rendezvous over a shared state.
 pub struct Driver {
     name: String,
-    place: String,
+    endpoint: String,
     losses_known_within: Duration,
     options: DriverOptions,
     commands: UnboundedSender<Command>,
@@ -85,7 +85,11 @@ pub struct Driver {
 
 impl fmt::Debug for Driver {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Driver({} at {})", self.options.me, self.place)
+        write!(
+            formatter,
+            "Driver({} at {})",
+            self.options.me, self.endpoint
+        )
     }
 }
 
@@ -97,7 +101,7 @@ impl Driver {
         shared: Box<dyn SharedState>,
         options: DriverOptions,
     ) -> Result<Self, RendezvousError> {
-        let (name, place) = (shared.name().to_owned(), shared.place());
+        let (name, endpoint) = (shared.name().to_owned(), shared.endpoint());
         let losses_known_within = shared.losses_known_within();
         let (commands, receiver) = unbounded_channel();
         let interruption = Arc::new(Interruption::new(shared.breaker()));
@@ -109,10 +113,10 @@ impl Driver {
             Arc::clone(&interruption),
         )?;
         let task = spawn(task.run())
-            .map_err(|error| no_thread(&error, "for the rendezvous", place.clone()))?;
+            .map_err(|error| no_thread(&error, "for the rendezvous", endpoint.clone()))?;
         Ok(Self {
             name,
-            place,
+            endpoint,
             losses_known_within,
             workers: WorkersStore::new(&options.me.addr, options.policy.clone()),
             options,
@@ -182,7 +186,7 @@ impl Driver {
             RendezvousError::Store(StoreError::WaitTimeout { .. }) => {
                 RendezvousError::SilentLeader {
                     run_id: self.options.run_id.to_string(),
-                    place: self.place.clone(),
+                    endpoint: self.endpoint.clone(),
                     round: formed.round,
                     leader: leader.map_or_else(String::new, NodeDesc::to_string),
                     elapsed: started.elapsed(),
@@ -212,7 +216,7 @@ impl Driver {
     fn task_ended(&self) -> RendezvousError {
         RendezvousError::Unreachable {
             what: "the task of the rendezvous has ended".to_owned(),
-            place: self.place.clone(),
+            endpoint: self.endpoint.clone(),
             elapsed: None,
             remedy: "this is a defect of rdzv; its log says more",
         }

@@ -91,7 +91,7 @@ impl DriverTask {
         }))?;
         let run_id = options.run_id.to_string();
         let outage = OutageWatch::new(
-            shared.place(),
+            shared.endpoint(),
             shared.gives_up_after(),
             Box::new(move |line, left| match left {
                 Some(left) => {
@@ -111,7 +111,7 @@ impl DriverTask {
             me,
             messages: Messages {
                 run_id: options.run_id.to_string(),
-                place: shared.place(),
+                endpoint: shared.endpoint(),
                 settings: options.settings,
             },
             shared: Arc::new(Mutex::new(shared)),

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::link::Link;
 use super::onlooking::Onlooking;
-use super::{place, unreachable};
+use super::{endpoint, unreachable};
 use crate::dynamic::bootstrap::{Master, WorkersStore};
 use crate::dynamic::probe::{Found, probe};
 use crate::dynamic::voters::{Candidate, Search};
@@ -287,7 +287,7 @@ impl Connection {
     fn note_lost(&mut self, why: &str) {
         if self.lost_since.is_none() {
             self.lost_since = Some(Instant::now());
-            let lost = format!("lost the connection to {} ({why})", place(self.address));
+            let lost = format!("lost the connection to {} ({why})", endpoint(self.address));
             self.onlooking.record(&self.client, lost, None);
         }
     }
@@ -321,7 +321,7 @@ impl Connection {
         let link = Link::new(dialed.channel, self.ends_workers);
         let link = link.map_err(|error| error.to_string())?;
         if let Some(since) = self.lost_since.take() {
-            let at = place(self.address);
+            let at = endpoint(self.address);
             (self.onlooking).reattached(&self.client, &at, since.elapsed());
         }
         Ok(self.link.insert(link).from())
@@ -444,7 +444,7 @@ impl Connection {
             }
             Output::Missing(missing) => {
                 let run = self.client.run();
-                self.onlooking.miss(run, place(self.address), missing);
+                self.onlooking.miss(run, endpoint(self.address), missing);
             }
             Output::Undecided(address) => {
                 tracing::warn!(
@@ -452,7 +452,7 @@ impl Connection {
                      running; the workers are not touched; if it has ended, restart this process with \
                      --rdzv-conf recover=true (rdzv store: --recover)",
                     escape(self.client.run()),
-                    place(self.address),
+                    endpoint(self.address),
                     escape(&address),
                 );
             }
@@ -510,7 +510,7 @@ impl Connection {
             }
             native_client::Change::Closed => Change::Closed,
             native_client::Change::Lost { what, elapsed } => {
-                Change::Lost(unreachable(place(self.address), what, Some(elapsed)))
+                Change::Lost(unreachable(endpoint(self.address), what, Some(elapsed)))
             }
         });
     }

@@ -111,7 +111,7 @@ impl Met {
 pub struct Native {
     run_id: RunId,
     settings: Settings,
-    place: String,
+    endpoint: String,
     commands: UnboundedSender<Command>,
     task: Option<Task>,
     interrupted: Arc<AtomicBool>,
@@ -123,7 +123,11 @@ pub struct Native {
 
 impl fmt::Debug for Native {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Native(run {} at {})", self.run_id, self.place)
+        write!(
+            formatter,
+            "Native(run {} at {})",
+            self.run_id, self.endpoint
+        )
     }
 }
 
@@ -144,12 +148,12 @@ impl Native {
             onlookers,
         } = options;
         let address = store.peer();
-        let place = place(address);
+        let endpoint = endpoint(address);
         let channel = match probe::probe(address, within, &policy.credentials) {
             Ok(Found::Coordinator(channel)) => channel,
             Ok(Found::Store) => return Ok(Met::Store),
             Ok(Found::Voter(_)) => return Ok(Met::Voter),
-            Err(what) => return Err(unreachable(place, what.to_string(), None)),
+            Err(what) => return Err(unreachable(endpoint, what.to_string(), None)),
         };
         let (instance, predecessors) = match &kept {
             Some(kept) => {
@@ -181,11 +185,11 @@ impl Native {
             client,
             onlookers,
         )
-        .map_err(|error| no_thread(&error, "for the connection to it", place.clone()))?;
+        .map_err(|error| no_thread(&error, "for the connection to it", endpoint.clone()))?;
         Ok(Met::Coordinator(Box::new(Self {
             run_id,
             settings,
-            place,
+            endpoint,
             commands,
             task: Some(task),
             interrupted: Arc::default(),
@@ -209,7 +213,7 @@ impl Native {
         });
         match connected {
             Ok(store) => {
-                self.place = place(coordinator);
+                self.endpoint = endpoint(coordinator);
                 self.store = Arc::new(store);
             }
             // The coordinator is lost again. The round is lost with it, or soon recovered.
@@ -238,14 +242,14 @@ impl Native {
     }
 
     fn explain(&self, failure: Failure) -> RendezvousError {
-        let (run_id, place) = (self.run_id.to_string(), self.place.clone());
+        let (run_id, endpoint) = (self.run_id.to_string(), self.endpoint.clone());
         match failure {
-            Failure::Refused(Refusal::Closed) => RendezvousError::Closed { run_id, place },
+            Failure::Refused(Refusal::Closed) => RendezvousError::Closed { run_id, endpoint },
             Failure::Refused(Refusal::NotNeeded) => RendezvousError::NotNeeded { run_id },
             Failure::Refused(Refusal::JoinTimeout { elapsed, joined }) => {
                 RendezvousError::JoinTimeout {
                     run_id,
-                    place,
+                    endpoint,
                     joined,
                     min_nodes: self.settings.min_nodes,
                     elapsed,
@@ -253,7 +257,7 @@ impl Native {
             }
             Failure::Refused(Refusal::Unusable(sentence)) => RendezvousError::Argument(sentence),
             Failure::Interrupted => RendezvousError::Interrupted,
-            Failure::Unreachable { what, elapsed } => unreachable(place, what, Some(elapsed)),
+            Failure::Unreachable { what, elapsed } => unreachable(endpoint, what, Some(elapsed)),
         }
     }
 
@@ -266,7 +270,7 @@ impl Native {
         self.send(command(sender));
         answer.recv().map_err(|_| {
             let what = "the task that keeps the connection has ended".to_owned();
-            unreachable(self.place.clone(), what, None)
+            unreachable(self.endpoint.clone(), what, None)
         })
     }
 
@@ -279,7 +283,10 @@ impl Native {
         if let Some(task) = self.task.take() {
             self.send(Command::End);
             if !task.join() {
-                tracing::error!(place = self.place, "the task of the connection panicked");
+                tracing::error!(
+                    endpoint = self.endpoint,
+                    "the task of the connection panicked"
+                );
             }
         }
     }
@@ -336,7 +343,7 @@ impl RendezvousBackend for Native {
 
     fn exit_barrier(&self) -> Option<ExitBarrier> {
         let (round, commands) = (self.recoverable?, self.commands.clone());
-        let place = self.place.clone();
+        let endpoint = self.endpoint.clone();
         Some(Arc::new(move |timeout| {
             let (answer, passed) = mpsc::sync_channel(1);
             let _ = commands.send(Command::Succeeded { round, answer });
@@ -350,7 +357,7 @@ impl RendezvousBackend for Native {
                         (format!("round {round} is over"), None)
                     }
                 };
-                unreachable(place.clone(), what, elapsed)
+                unreachable(endpoint.clone(), what, elapsed)
             })
         }))
     }
@@ -393,14 +400,14 @@ impl Drop for Native {
     }
 }
 
-fn place(address: SocketAddr) -> String {
+fn endpoint(address: SocketAddr) -> String {
     format!("the rdzv store at {address}")
 }
 
-fn unreachable(place: String, what: String, elapsed: Option<Duration>) -> RendezvousError {
+fn unreachable(endpoint: String, what: String, elapsed: Option<Duration>) -> RendezvousError {
     RendezvousError::Unreachable {
         what,
-        place,
+        endpoint,
         elapsed,
         remedy: "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
                  reached from here",

@@ -236,7 +236,7 @@ mod tests {
             };
             let said = format!("{endpoint}: names {coordinator}");
             assert!(why.contains(&said), "{why}");
-            assert!(search.places().contains(&coordinator));
+            assert!(search.endpoints().contains(&coordinator));
         }
     }
 
