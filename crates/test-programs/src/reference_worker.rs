@@ -303,12 +303,12 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     STOPPING.store(true, Ordering::SeqCst);
     let dropped = std::mem::take(&mut *held());
     drop(dropped);
-    let until = Instant::now() + DRAINED;
+    let deadline = Instant::now() + DRAINED;
     // A reference may be in flight to this worker while other workers are running.
     let is_empty =
         || agent.references() == ReferenceCounters::default() && LIVE.load(Ordering::SeqCst) == 0;
     let mut empty_since = None;
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         match empty_since {
             _ if !is_empty() => empty_since = None,
             None => empty_since = Some(Instant::now()),

@@ -173,10 +173,10 @@ fn end(blocked: Vec<Blocked>) {
 
 /// Sleeps until a command arrives, or a wait may have ended.
 fn wait(mailbox: &Mailbox<Command>, all: &[Going]) -> std::io::Result<()> {
-    let ends = all.iter().filter_map(|going| going.pending.until());
+    let ends = all.iter().filter_map(|going| going.pending.deadline());
     let timeout = ends
         .min()
-        .map(|until| until.saturating_duration_since(Instant::now()));
+        .map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let mut sources = vec![PollFd::new(mailbox, PollFlags::IN)];
     let pending = all.iter().map(|going| &going.pending);
     sources.extend(pending.map(|pending| PollFd::new(pending, PollFlags::IN)));
@@ -267,8 +267,8 @@ impl Going {
     fn look(self) -> Option<Self> {
         let is_over = self
             .pending
-            .until()
-            .is_some_and(|until| until <= Instant::now());
+            .deadline()
+            .is_some_and(|deadline| deadline <= Instant::now());
         if !is_over && !rdzv_event::is_readable(&self.pending) {
             return Some(self);
         }

@@ -159,8 +159,8 @@ impl GroupStatus {
     /// Stores the end of the workers' lease on the clock of [`fence::now`].
     ///
     /// `stands` is `true` if the workers are suspended.
-    pub fn lease(&self, until: Option<Mono>, stands: bool) {
-        self.0.lock().lease = Some((until, stands));
+    pub fn lease(&self, lease_end: Option<Mono>, stands: bool) {
+        self.0.lock().lease = Some((lease_end, stands));
     }
 
     /// Returns the status of the group, or `None` if there is no group.
@@ -213,10 +213,10 @@ impl Known {
             report.waiting = view.waiting;
             (report.elections, report.takeovers) = (view.elections, view.takeovers);
         }
-        if let Some((until, stands)) = self.lease {
+        if let Some((lease_end, stands)) = self.lease {
             let now = fence::now().mono;
-            report.lease_left = until.map(|until| until.since(now));
-            report.fenced = (until.is_some() || stands).then_some(stands);
+            report.lease_left = lease_end.map(|lease_end| lease_end.since(now));
+            report.fenced = (lease_end.is_some() || stands).then_some(stands);
         }
         report
     }

@@ -427,7 +427,7 @@ impl Voter {
             self.decided = now.mono;
             self.hand_over_to_store(now);
         }
-        if self.ending.is_some_and(|until| until <= now.mono) {
+        if self.ending.is_some_and(|deadline| deadline <= now.mono) {
             self.give_up_hand_over();
         }
     }

@@ -22,7 +22,7 @@ impl World {
     pub(super) fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
         self.note(agent, || format!("{act:?}"));
         self.write_fault(agent, act);
-        let until = |time: Duration| self.time.now + nanos(time);
+        let end = |time: Duration| self.time.now + nanos(time);
         let running = self.agents[agent].doing != Doing::Nothing;
         match act {
             // The agent may have left, or may know that the run is over. The keeper restarts a
@@ -37,9 +37,9 @@ impl World {
                 return self.tell(agent, Input::Join);
             }
             Act::Leave | Act::Close if running => {
-                if self.agents[agent].stalled_until > self.time.now {
-                    let until = self.agents[agent].stalled_until;
-                    self.time.at(until, Event::Act(agent, act));
+                if self.agents[agent].stall_end > self.time.now {
+                    let end = self.agents[agent].stall_end;
+                    self.time.at(end, Event::Act(agent, act));
                     return Ok(());
                 }
                 return self.end(agent, act == Act::Close);
@@ -51,9 +51,9 @@ impl World {
                 }
             }
             Act::Vanish => self.crash(agent, true),
-            Act::Stall(time) => self.agents[agent].stalled_until = until(time),
+            Act::Stall(time) => self.agents[agent].stall_end = end(time),
             Act::Cut(time) => {
-                self.agents[agent].cut_until = until(time);
+                self.agents[agent].cut_end = end(time);
                 if let Some(link) = self.agents[agent].connection
                     && let Some(link) = self.links.get_mut(&link)
                 {
@@ -70,7 +70,7 @@ impl World {
                 }
             }
             Act::ClockJump(seconds) => self.agents[agent].skew += (seconds * 1e6) as i64,
-            Act::HostStalls(time) => self.host_stalled_until = until(time),
+            Act::HostStalls(time) => self.host_stall_end = end(time),
             Act::Killed if running && agent == 0 && self.plan.hosted => self.kill_host(false),
             Act::Killed if running => self.kill_agent(agent, None),
             Act::Killed => {}
@@ -111,8 +111,8 @@ impl World {
     }
 
     pub(super) fn start(&mut self, agent: usize) -> Result<(), Violation> {
-        if self.agents[agent].cut_until > self.time.now {
-            let late = self.agents[agent].cut_until - self.time.now;
+        if self.agents[agent].cut_end > self.time.now {
+            let late = self.agents[agent].cut_end - self.time.now;
             self.later(agent, late, Within::StartAgain);
             return Ok(());
         }

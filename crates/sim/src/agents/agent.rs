@@ -95,9 +95,9 @@ pub struct Agent {
     /// Connection of the agent; `None` if it has none.
     pub connection: Option<u32>,
     /// Time until which the agent is stopped.
-    pub stalled_until: u64,
+    pub stall_end: u64,
     /// Time until which the agent has no network.
-    pub cut_until: u64,
+    pub cut_end: u64,
     /// Offset of its wall clock, in microseconds ahead.
     pub skew: i64,
     /// Version of the state that the agent saw last.
@@ -131,8 +131,8 @@ impl Agent {
             machine: None,
             process: 0,
             connection: None,
-            stalled_until: 0,
-            cut_until: 0,
+            stall_end: 0,
+            cut_end: 0,
             skew: (plan.skew[number] * 1e6) as i64,
             version: 0,
             asked: 0,

@@ -65,8 +65,8 @@ impl World {
     }
 
     pub(super) fn at_host(&mut self, id: u32) -> Result<(), Violation> {
-        if self.host_stalled_until > self.time.now {
-            self.time.at(self.host_stalled_until, Event::AtHost(id));
+        if self.host_stall_end > self.time.now {
+            self.time.at(self.host_stall_end, Event::AtHost(id));
             return Ok(());
         }
         let Some(link) = self.links.get_mut(&id) else {

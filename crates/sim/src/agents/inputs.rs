@@ -55,7 +55,7 @@ impl World {
                 }
             }
             Output::Dial => {
-                let takes = if self.agents[agent].cut_until > self.time.now {
+                let takes = if self.agents[agent].cut_end > self.time.now {
                     nanos(DIAL_TIMEOUT)
                 } else {
                     self.latency()
@@ -261,7 +261,7 @@ impl World {
     /// network, it does so when it has a network again.
     fn lead_as_stock(&mut self, agent: usize, round: u64) {
         let process = self.agents[agent].process;
-        let arrives = (self.time.now + self.latency()).max(self.agents[agent].cut_until);
+        let arrives = (self.time.now + self.latency()).max(self.agents[agent].cut_end);
         let mut pairs = Vec::new();
         if self.leaders.insert(agent, process) != Some(process) {
             let port = (self.agents[agent].me.pid * 100 + 2).to_string();

@@ -140,7 +140,7 @@ pub struct World {
     pub(super) wakes: Vec<Option<u64>>,
     pub(super) host: Option<Coordinator>,
     pub(super) host_wakes: Option<u64>,
-    pub(super) host_stalled_until: u64,
+    pub(super) host_stall_end: u64,
     /// Record for the next coordinator.
     pub(super) note: Option<Note>,
     /// `true` if the record was lost, and no round has been recorded since.
@@ -197,7 +197,7 @@ impl World {
             recovers: false,
             moves: 0,
             host_wakes: None,
-            host_stalled_until: 0,
+            host_stall_end: 0,
             keys: BTreeMap::new(),
             state: None,
             version: 0,
@@ -259,10 +259,10 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         if let Some(agent) = self.of(&event)
-            && self.agents[agent].stalled_until > self.time.now
+            && self.agents[agent].stall_end > self.time.now
         {
-            let until = self.agents[agent].stalled_until;
-            self.time.at(until, event);
+            let end = self.agents[agent].stall_end;
+            self.time.at(end, event);
             return Ok(());
         }
         match event {
@@ -320,7 +320,7 @@ impl World {
                 self.start(agent)
             }
             Within::KeptStarts if it.wanted => self.start(agent),
-            Within::Dialed if it.cut_until > self.time.now => {
+            Within::Dialed if it.cut_end > self.time.now => {
                 let why = "no answer".to_owned();
                 let input = native_client::Input::Disconnected(why);
                 self.tell(agent, Input::Native(input))
@@ -330,7 +330,7 @@ impl World {
                 let connected = native_client::Input::Connected(Some(&peer_address(id)));
                 self.tell(agent, Input::Native(connected))
             }
-            Within::Notice(input) if it.cut_until <= self.time.now => {
+            Within::Notice(input) if it.cut_end <= self.time.now => {
                 self.tell(agent, Input::Stock(input))
             }
             _ => Ok(()),

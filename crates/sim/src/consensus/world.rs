@@ -127,7 +127,7 @@ impl World {
     pub fn run(mut self) -> Result<Report, Violation> {
         self.begin();
         let end = nanos(self.plan.end);
-        self.until(end, |_| false)?;
+        self.run_to(end, |_| false)?;
         self.calm_down()?;
         self.last_death()?;
         self.report.terms = self.ledger.terms() as u64;
@@ -238,7 +238,7 @@ impl World {
     /// Runs events until a time, or until a condition holds.
     ///
     /// Returns `true` if the condition holds.
-    pub(super) fn until(
+    pub(super) fn run_to(
         &mut self,
         end: u64,
         enough: impl Fn(&Self) -> bool,
@@ -271,11 +271,8 @@ impl World {
             | Event::Asked(it, ..) => Some(&self.processes[*it]),
             _ => None,
         };
-        if let Some(until) = of
-            .map(|it| it.stalled_until)
-            .filter(|until| *until > self.time.now)
-        {
-            self.time.at(until, event);
+        if let Some(end) = of.map(|it| it.stall_end).filter(|end| *end > self.time.now) {
+            self.time.at(end, event);
             return Ok(());
         }
         match event {

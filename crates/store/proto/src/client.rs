@@ -134,7 +134,7 @@ pub enum Output {
 enum State {
     Idle,
     Waiting {
-        until: Option<Mono>,
+        deadline: Option<Mono>,
         then: Option<Then>,
     },
     Cancelling {
@@ -213,7 +213,7 @@ impl Machine for ClientMachine {
     fn deadline(&self) -> Option<Mono> {
         match &self.state {
             State::Idle | State::Dead(_) => None,
-            State::Waiting { until, .. } => *until,
+            State::Waiting { deadline, .. } => *deadline,
             State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
                 Some(self.answer_by)
             }
@@ -271,8 +271,8 @@ impl ClientMachine {
             }
             Expects::Release { limit, then } => {
                 self.outbox.push(Output::Send(bytes));
-                let until = (limit < Duration::MAX).then(|| now + limit);
-                self.state = State::Waiting { until, then };
+                let deadline = (limit < Duration::MAX).then(|| now + limit);
+                self.state = State::Waiting { deadline, then };
             }
         }
     }

@@ -62,7 +62,7 @@ enum Link {
         step: Step,
         /// Time limit of a step, and the deadline of the current step.
         within: Duration,
-        until: Mono,
+        deadline: Mono,
         /// Bytes of the answer that have arrived.
         answer: Vec<u8>,
     },
@@ -129,7 +129,7 @@ impl Connected {
 
     pub(super) fn deadline(&self) -> Option<Mono> {
         let asking = match &self.link {
-            Link::Asking { until, .. } => Some(*until),
+            Link::Asking { deadline, .. } => Some(*deadline),
             _ => None,
         };
         [self.client.deadline(), asking].into_iter().flatten().min()
@@ -137,8 +137,8 @@ impl Connected {
 
     pub(super) fn tick(&mut self, crowd: &mut Crowd) {
         let now = crowd.now();
-        if let Link::Asking { step, until, .. } = &self.link
-            && *until <= now.mono
+        if let Link::Asking { step, deadline, .. } = &self.link
+            && *deadline <= now.mono
         {
             // The search ends if a voter names no coordinator in time: the wait was long enough.
             let asked = match step {
@@ -188,7 +188,7 @@ impl Connected {
             stream,
             step,
             within,
-            until,
+            deadline,
             answer,
             ..
         } = &mut self.link
@@ -203,7 +203,7 @@ impl Connected {
             let mut greeting = Vec::new();
             request::preamble(&mut greeting, PROBE);
             stream.write_all(&greeting)?;
-            (*step, *until) = (Step::Probe, next);
+            (*step, *deadline) = (Step::Probe, next);
             let token = EventData::new_u64(self.token);
             epoll::modify(&crowd.epoll, &*stream, token, EventFlags::IN)?;
             return Ok(Asked::Waiting);
@@ -233,7 +233,7 @@ impl Connected {
                 Frame::WhoCoordinates.write(&mut question);
                 stream.write_all(&question)?;
                 answer.clear();
-                (*step, *until) = (Step::WhoCoordinates, next);
+                (*step, *deadline) = (Step::WhoCoordinates, next);
                 Ok(Asked::Waiting)
             }
             _ => Ok(Asked::Next),
@@ -315,7 +315,7 @@ impl Connected {
             index,
             step: Step::Connect,
             within,
-            until: crowd.now().mono + within,
+            deadline: crowd.now().mono + within,
             answer: Vec::new(),
         })
     }

@@ -73,7 +73,7 @@ impl Attacker {
         if let Some(mut peer) = self.join() {
             // The answer to the second request shows that the first one has been executed.
             peer.send(&[request, request::NUM_KEYS].concat());
-            peer.take_until(8);
+            peer.take_at_least(8);
             self.keep(peer);
         }
     }
@@ -136,7 +136,7 @@ impl Peer {
     }
 
     /// Reads replies until there are `count` bytes of them, or no more come.
-    pub fn take_until(&mut self, count: usize) {
+    pub fn take_at_least(&mut self, count: usize) {
         while self.received < count {
             if !self.take_up_to(count) && !self.is_ready(PollFlags::IN) {
                 return;

@@ -205,7 +205,7 @@ fn request(body: &[u8], parts: &[PartHead]) -> Vec<u8> {
 }
 
 #[test]
-fn announcing_much_reserves_little_until_it_comes() {
+fn announcing_much_reserves_little_before_it_comes() {
     let ledger = Ledger::default();
     let mut decoder = Decoder::new(Limits::default(), ledger.clone());
     let (first, second) = (20 << 20, 4_000_000_000);

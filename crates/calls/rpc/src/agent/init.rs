@@ -243,8 +243,8 @@ impl RpcAgent {
     /// `within`. The error names them. The kind is the same if another thread is still shutting
     /// the agent down after `within`; that thread then stops the agent.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
-        let until = Instant::now() + within;
-        let Some(_ending) = self.core().ending.try_lock_until(until) else {
+        let deadline = Instant::now() + within;
+        let Some(_ending) = self.core().ending.try_lock_before(deadline) else {
             let text = format!(
                 "another thread shuts this worker down and was not done within {} s",
                 within.as_secs_f64()
@@ -261,7 +261,7 @@ impl RpcAgent {
         {
             tracing::debug!(worker = %self.me(), %error, "could not say whom it waits for");
         }
-        let drained = self.core().in_flight.drain(until);
+        let drained = self.core().in_flight.drain(deadline);
         let core = self.core();
         // A worker without a finished connection may have calls that wait for the connection.
         let stuck: Vec<WorkerInfo> = core
@@ -279,13 +279,13 @@ impl RpcAgent {
         } else {
             Input::Shutdown
         };
-        if !core.references.drain(core, how, until) {
+        if !core.references.drain(core, how, deadline) {
             tracing::warn!(
                 worker = %self.me(),
                 "Timed out waiting for pending UserRRefs to be confirmed by owner and parent."
             );
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         let met = match self.take_group() {
             // A worker that already missed its deadline does not keep the others waiting.
             Some(group) if drained => group.shutdown_barrier(left),

@@ -45,7 +45,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Returns the deadline of the call, if it has a timeout.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeout.map(|timeout| self.begun + timeout)
     }
 

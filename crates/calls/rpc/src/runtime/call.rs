@@ -289,18 +289,18 @@ impl Core {
             counted: Arc::new(self.in_flight.begin()),
         };
         let full = self.send_request(member, request, excess);
-        let until = timeout.map(|timeout| begun + timeout);
-        if let Some(until) = until {
-            self.note_deadline(until);
+        let deadline = timeout.map(|timeout| begun + timeout);
+        if let Some(deadline) = deadline {
+            self.note_deadline(deadline);
         }
         let async_code = tokio::runtime::Handle::try_current().is_ok();
         if !sent.is_filled() && !nested && !async_code {
-            self.wait_sent(member, &sent, full, until);
+            self.wait_sent(member, &sent, full, deadline);
         }
         Ok(Begun {
             id,
             slot,
-            until,
+            deadline,
             limit: timeout,
         })
     }
@@ -308,10 +308,10 @@ impl Core {
     /// Blocks until a request has left the queue.
     ///
     /// For a connection that is not yet made, this waits only if too much is queued.
-    fn wait_sent(&self, member: &Member, sent: &Slot<()>, full: bool, until: Option<Instant>) {
+    fn wait_sent(&self, member: &Member, sent: &Slot<()>, full: bool, deadline: Option<Instant>) {
         match self.peers.client(member.info.id) {
-            Some(client) => client.wait(sent, until),
-            None if full => sent.park(until),
+            Some(client) => client.wait(sent, deadline),
+            None if full => sent.park(deadline),
             None => {}
         }
     }

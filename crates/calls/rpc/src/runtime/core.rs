@@ -225,7 +225,7 @@ pub(crate) trait References: Any + Send + Sync {
     ///
     /// [`Input::Shutdown`] first releases all references that the application holds;
     /// [`Input::Quiesce`] keeps them for functions that others call.
-    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool;
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, deadline: Instant) -> bool;
 
     /// Releases everything at the end. Returns the values that others still used.
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;

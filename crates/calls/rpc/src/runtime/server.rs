@@ -161,11 +161,11 @@ impl Server {
     }
 
     /// Time by which the peer must identify itself; `None` after it has.
-    pub(crate) fn greeted_until(&self) -> Option<Instant> {
+    pub(crate) fn greeting_deadline(&self) -> Option<Instant> {
         if self.caller.get().is_some() {
             return None;
         }
-        self.greeting.lock().as_ref().map(Greeting::until)
+        self.greeting.lock().as_ref().map(Greeting::deadline)
     }
 
     /// Processes a frame of the greeting.

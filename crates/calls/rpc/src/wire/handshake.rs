@@ -20,7 +20,7 @@ pub(crate) struct Greeting {
     /// Credentials that the peer has shown before; used by the side that listens.
     credentials: Credentials,
     theirs: Option<(Hello, Vec<u8>)>,
-    until: Instant,
+    deadline: Instant,
 }
 
 /// Answer to a frame of the greeting, and the peer once it is known.
@@ -36,7 +36,7 @@ impl Greeting {
         ours: Hello,
         token: Option<Token>,
         credentials: Credentials,
-        until: Instant,
+        deadline: Instant,
     ) -> Self {
         Self {
             role: Role::Acceptor,
@@ -45,7 +45,7 @@ impl Greeting {
             expected: None,
             credentials,
             theirs: None,
-            until,
+            deadline,
         }
     }
 
@@ -54,14 +54,14 @@ impl Greeting {
         ours: Hello,
         token: Option<Token>,
         expected: WorkerInfo,
-        until: Instant,
+        deadline: Instant,
     ) -> (Self, Vec<u8>) {
         let hello = ours.to_bytes();
         let greeting = Self {
             role: Role::Connector,
             expected: Some(expected),
             // The transport has already compared the credentials with the expected worker.
-            ..Self::acceptor(ours, token, Credentials::default(), until)
+            ..Self::acceptor(ours, token, Credentials::default(), deadline)
         };
         (greeting, hello)
     }
@@ -75,8 +75,8 @@ impl Greeting {
     }
 
     /// Time by which the greeting must be complete.
-    pub(crate) fn until(&self) -> Instant {
-        self.until
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// Processes a frame of the peer.

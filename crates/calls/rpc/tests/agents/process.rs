@@ -54,7 +54,7 @@ fn assert_taken() {
 
 // This is one test, because there is only one process.
 #[test]
-fn a_process_has_one_agent_until_it_shuts_down() {
+fn a_process_has_one_agent_at_a_time() {
     assert_none();
 
     // A dynamic group: no world size.

@@ -38,8 +38,8 @@ pub(crate) struct Peer {
 impl Target {
     /// Connects and sends nothing.
     pub(crate) fn connect(&self, options: &TransportOptions) -> Option<Peer> {
-        let until = Instant::now() + Duration::from_secs(5);
-        let carrier = transport::connect(&self.peer_address, options, until).ok()?;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let carrier = transport::connect(&self.peer_address, options, deadline).ok()?;
         Some(Peer {
             carrier,
             decoder: Decoder::new(Limits::default(), FromHeap),
@@ -183,9 +183,9 @@ impl Peer {
     /// Returns the next frame of this kind.
     /// `None` if the worker closes the connection before, or is silent.
     pub(crate) fn next(&mut self, kind: FrameKind) -> Option<Frame> {
-        let until = Instant::now() + ANSWERS;
+        let deadline = Instant::now() + ANSWERS;
         loop {
-            match self.take(until.saturating_duration_since(Instant::now())) {
+            match self.take(deadline.saturating_duration_since(Instant::now())) {
                 Some(frame) if frame.header.kind == kind => return Some(frame),
                 Some(_) => {}
                 None => return None,

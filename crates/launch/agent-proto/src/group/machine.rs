@@ -86,13 +86,17 @@ impl WorkerGroup {
     /// `None` while the group works, or waits for other nodes to join.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
-            Phase::Stopping { until, killed, .. } => Awaited::Workers {
+            Phase::Stopping {
+                deadline, killed, ..
+            } => Awaited::Workers {
                 workers: self.alive.iter().copied().collect(),
-                until: *until,
+                deadline: *deadline,
                 killed: *killed,
             },
             Phase::Clearing { .. } => Awaited::Leftovers,
-            Phase::Delayed { until } => Awaited::Delay { until: *until },
+            Phase::Delayed { deadline } => Awaited::Delay {
+                deadline: *deadline,
+            },
             Phase::Barrier => Awaited::OtherNodes,
             _ => return None,
         })
@@ -169,7 +173,7 @@ impl WorkerGroup {
         self.phase = Phase::Stopping {
             why,
             signal,
-            until: now.mono + grace,
+            deadline: now.mono + grace,
             killed: false,
             on_notice: false,
         };
@@ -192,7 +196,7 @@ impl WorkerGroup {
                 self.phase = Phase::Stopping {
                     why,
                     signal,
-                    until: now.mono + notice.map_or(Duration::ZERO, |notice| notice.grace),
+                    deadline: now.mono + notice.map_or(Duration::ZERO, |notice| notice.grace),
                     killed: false,
                     on_notice: true,
                 };
@@ -222,7 +226,7 @@ impl WorkerGroup {
         let Phase::Stopping {
             ref mut why,
             signal: ref mut current,
-            ref mut until,
+            ref mut deadline,
             killed,
             ref mut on_notice,
         } = self.phase
@@ -235,7 +239,7 @@ impl WorkerGroup {
         if killed || (*on_notice && !is_told_to) {
             return;
         }
-        *until = (*until).min(now.mono + grace);
+        *deadline = (*deadline).min(now.mono + grace);
         *current = signal;
         *on_notice = false;
         self.outbox.push(GroupOutput::Signal {
@@ -279,7 +283,7 @@ impl WorkerGroup {
         self.outbox.push(GroupOutput::ClearLeftovers);
         self.phase = Phase::Clearing {
             then,
-            until: now.mono + ABANDON_AFTER,
+            deadline: now.mono + ABANDON_AFTER,
         };
     }
 
@@ -356,7 +360,7 @@ impl WorkerGroup {
             return self.join();
         }
         self.phase = Phase::Delayed {
-            until: now.mono + self.spec.restarts.settle_delay,
+            deadline: now.mono + self.spec.restarts.settle_delay,
         };
     }
 
@@ -395,18 +399,18 @@ impl WorkerGroup {
             Phase::Stopping {
                 ref why,
                 on_notice: true,
-                until,
+                deadline,
                 ..
-            } if until <= now.mono => {
+            } if deadline <= now.mono => {
                 let why = why.clone();
                 self.stop_workers(now, why);
             }
             Phase::Stopping {
-                ref mut until,
+                ref mut deadline,
                 ref mut killed,
                 ref why,
                 ..
-            } if *until <= now.mono => {
+            } if *deadline <= now.mono => {
                 let workers: Vec<LocalRank> = self.alive.iter().copied().collect();
                 if *killed {
                     let then = Some(why.clone());
@@ -414,15 +418,15 @@ impl WorkerGroup {
                     self.clear(now, then);
                 } else {
                     *killed = true;
-                    *until = now.mono + ABANDON_AFTER;
+                    *deadline = now.mono + ABANDON_AFTER;
                     self.outbox.push(GroupOutput::Kill { workers });
                 }
             }
-            Phase::Clearing { until, .. } if until <= now.mono => {
+            Phase::Clearing { deadline, .. } if deadline <= now.mono => {
                 self.outbox.push(GroupOutput::AbandonLeftovers);
                 self.cleared(now);
             }
-            Phase::Delayed { until } if until <= now.mono => self.join(),
+            Phase::Delayed { deadline } if deadline <= now.mono => self.join(),
             _ => {}
         }
     }
@@ -588,9 +592,9 @@ impl Machine for WorkerGroup {
 
     fn deadline(&self) -> Option<Mono> {
         let own = match self.phase {
-            Phase::Stopping { until, .. }
-            | Phase::Clearing { until, .. }
-            | Phase::Delayed { until } => Some(until),
+            Phase::Stopping { deadline, .. }
+            | Phase::Clearing { deadline, .. }
+            | Phase::Delayed { deadline } => Some(deadline),
             _ => None,
         };
         own.into_iter().chain(self.others.deadline()).min()

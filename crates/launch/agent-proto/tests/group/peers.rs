@@ -35,7 +35,7 @@ fn a_late_notice_of_an_earlier_round_changes_nothing() {
 }
 
 #[test]
-fn a_round_that_did_not_hold_until_it_was_known_here_is_left_at_once() {
+fn a_round_that_ended_before_it_was_known_here_is_left_immediately() {
     run(
         spec(0),
         2,

@@ -79,7 +79,7 @@ fn the_last_failure_is_reported_even_if_a_signal_follows() {
 }
 
 #[test]
-fn without_its_keeper_the_group_is_gone_within_half_a_second() {
+fn without_its_guard_the_group_has_ended_within_half_a_second() {
     started_then(
         3,
         "1000 keeper-lost -> signal 15 to 0 1
@@ -90,7 +90,7 @@ fn without_its_keeper_the_group_is_gone_within_half_a_second() {
 }
 
 #[test]
-fn the_loss_of_the_keeper_shortens_a_grace_that_runs_already() {
+fn the_loss_of_the_guard_shortens_a_running_shutdown_timeout() {
     started_then(
         0,
         "   0 signal 15    -> signal 15 to 0 1

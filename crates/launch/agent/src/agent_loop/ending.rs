@@ -93,12 +93,12 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Waits until the workers' output to the agent's stderr is captured.
     /// The time limit is the same as for the other output.
-    async fn capture_output(&mut self, console_until: Instant) {
+    async fn capture_output(&mut self, console_deadline: Instant) {
         let stop_requested = self.stop_requested;
         let request = tokio::select! {
             () = self.supervisor.captured() => None,
             request = self.requests.stop() => Some(request),
-            () = sleep_until(console_until), if stop_requested => None,
+            () = sleep_until(console_deadline), if stop_requested => None,
         };
         self.stopped_at_the_end(request);
     }
@@ -107,11 +107,11 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not hold
     /// the agent. If a signal has already stopped the agent, the wait is short, even if the run had
     /// failed before.
-    async fn drain_output(&mut self, console_until: Instant) {
+    async fn drain_output(&mut self, console_deadline: Instant) {
         let request = tokio::select! {
             () = self.supervisor.drained() => return,
             request = self.requests.stop() => Some(request),
-            () = sleep_until(console_until), if self.stop_requested => None,
+            () = sleep_until(console_deadline), if self.stop_requested => None,
         };
         self.stopped_at_the_end(request);
         let bytes = self.supervisor.unshown();

@@ -506,7 +506,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             },
             Answer::Changed(Change::Lease { round, ends }) => {
                 self.say_fence(ends.is_some());
-                let lease = |until| fence::Input::Lease { round, until };
+                let lease = |end| fence::Input::Lease { round, end };
                 self.fence(ends.map_or(fence::Input::Off, lease));
                 return None;
             }

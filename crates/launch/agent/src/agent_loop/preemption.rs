@@ -105,9 +105,9 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
 /// Writes the end of the shutdown timeout in one step.
 fn write(file: &Path, now: Wall, grace: Duration) -> std::io::Result<()> {
-    let until = now.unix_seconds_f64() + grace.as_secs_f64();
+    let deadline = now.unix_seconds_f64() + grace.as_secs_f64();
     let part = file.with_extension("part");
-    fs::write(&part, format!("{until:.3}\n"))?;
+    fs::write(&part, format!("{deadline:.3}\n"))?;
     fs::rename(part, file)
 }
 

@@ -293,11 +293,11 @@ impl Supervisor for &mut PolledSupervisor<'_> {
             return pending().await;
         }
         let interval = self.spec.monitor_interval();
-        let until = watch.within.map(|within| clock.now().mono + within);
+        let deadline = watch.within.map(|within| clock.now().mono + within);
         loop {
             // Other tasks come first, because the supervisor may wait up to its limit.
             yield_now().await;
-            let left = until.map(|until| until.since(clock.now().mono));
+            let left = deadline.map(|deadline| deadline.since(clock.now().mono));
             let within = left.map_or(interval, |left| left.min(interval));
             let group = self.view.snapshot();
             let events = match self.supervisor.monitor_workers(&group, within) {

@@ -111,9 +111,9 @@ fn wait(service: Pid, signals: &SignalFd) -> Result<(ExitStatus, bool), AgentErr
 
 /// Returns `true` if a signal ends this process before the time is over.
 fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
-    let until = Instant::now() + time;
+    let deadline = Instant::now() + time;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         match next(signals, Some(left))? {
             Some(number) if number != Signal::CHILD => return Ok(true),
             _ if left.is_zero() => return Ok(false),

@@ -18,7 +18,7 @@ use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
 use crate::threads::ThreadWorkers;
-use crate::{in_turn, lines, noted, second_attempt, shell, until_stopped};
+use crate::{in_turn, lines, noted, second_attempt, shell, wait_for_stop};
 
 /// Returns an endpoint for two nodes of this machine.
 fn endpoint() -> String {
@@ -209,7 +209,7 @@ fn another_nodes_failure_restarts_the_group_without_costing_a_restart() {
             .environment
             .contains(&("RDZV_ROUND", "0".to_owned()))
         {
-            until_stopped(stop)?;
+            wait_for_stop(stop)?;
         }
         Ok(json!(request.restart_count))
     });

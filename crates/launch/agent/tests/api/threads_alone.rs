@@ -17,7 +17,7 @@ use rdzv_core::rank::{LocalRank, Rank};
 use serde_json::json;
 
 use crate::threads::ThreadWorkers;
-use crate::{noted, second_attempt, until_stopped};
+use crate::{noted, second_attempt, wait_for_stop};
 
 fn spec() -> WorkerSpecBuilder {
     WorkerSpec::builder(WorkerEntrypoint::command("a thread"))
@@ -67,7 +67,7 @@ fn a_failed_group_is_restarted_as_often_as_allowed_and_then_reported() {
             let _ = sender.send(request.restart_count);
             return Err("boom".to_owned());
         }
-        until_stopped(stop)?;
+        wait_for_stop(stop)?;
         Ok(json!(null))
     });
     let mut agent = SimpleElasticAgent::new(spec().max_restarts(2).build().unwrap(), work);
@@ -96,7 +96,7 @@ fn a_handle_stops_threads_too() {
     let (sender, running) = channel();
     let work = ThreadWorkers::new(move |_, stop| {
         let _ = sender.send(());
-        until_stopped(stop)?;
+        wait_for_stop(stop)?;
         Ok(json!(null))
     });
     let mut agent = SimpleElasticAgent::new(spec().build().unwrap(), work);

@@ -77,11 +77,11 @@ impl StatusRow {
         if last.is_some_and(|(last, at)| last == number && now.since(at) < SAME_REQUEST) {
             return;
         }
-        let (requests, until) = match &self.status.phase {
+        let (requests, deadline) = match &self.status.phase {
             Phase::Stopping {
-                requests, until, ..
+                requests, deadline, ..
             } => match requests {
-                1 => (2, (*until).min(now + self.grace / 4)),
+                1 => (2, (*deadline).min(now + self.grace / 4)),
                 _ => (requests + 1, now),
             },
             _ => (1, now + self.grace),
@@ -90,7 +90,7 @@ impl StatusRow {
             signal: number,
             requests,
             left: self.left(),
-            until,
+            deadline,
         };
     }
 }

@@ -82,9 +82,9 @@ fn a_worker_without_a_handler_finds_the_file_and_is_not_killed_by_the_signal() {
         running.stdout.await_text("ready\n", 1);
         running.signal(signal);
         let ended = running.wait().expect(7);
-        let until: f64 = ended.stdout.lines().nth(1).unwrap().parse().unwrap();
+        let deadline: f64 = ended.stdout.lines().nth(1).unwrap().parse().unwrap();
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-        let left = until - now.as_secs_f64();
+        let left = deadline - now.as_secs_f64();
         assert!((0.0..101.0).contains(&left), "{left} s");
     }
 }

@@ -257,10 +257,10 @@ mkfifo fifo$LOCAL_RANK; touch on$LOCAL_RANK; read go < fifo$LOCAL_RANK";
         let screen = run.screen();
         screen.last().is_some_and(|last| last.contains(row))
     };
-    let until = std::time::Instant::now() + rdzv_testing::DEADLINE;
+    let deadline = std::time::Instant::now() + rdzv_testing::DEADLINE;
     while !nodes.iter().any(waits) {
         assert!(
-            std::time::Instant::now() < until,
+            std::time::Instant::now() < deadline,
             "{:?}",
             nodes.each_ref().map(|run| run.screen())
         );

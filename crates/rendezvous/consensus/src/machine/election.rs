@@ -105,8 +105,8 @@ impl Election {
     /// This follows after a campaign of this member, or after it has granted its vote.
     pub(super) fn again(&mut self, now: Mono) {
         let next = now + AGAIN + self.later();
-        self.due = self.due.map(|(_, until)| (next, until));
-        self.due = self.due.filter(|(due, until)| due <= until);
+        self.due = self.due.map(|(_, deadline)| (next, deadline));
+        self.due = self.due.filter(|(due, deadline)| due <= deadline);
     }
 
     pub(super) fn end(&mut self) {

@@ -42,7 +42,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Time that the host waits after a failed run, so that others read the notice.
-const UNTIL_READ: Duration = Duration::from_secs(1);
+const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// [`Observer`] that two threads share.
 type SharedObserver = Arc<dyn Fn(Change) + Send + Sync>;
@@ -427,7 +427,7 @@ impl RendezvousBackend for StaticRendezvous {
     fn shutdown(&mut self) -> bool {
         match self.failed.get().cloned() {
             None => self.end(Ending::Succeeded, LINGER),
-            Some(reason) => self.end(Ending::Failed(reason), UNTIL_READ),
+            Some(reason) => self.end(Ending::Failed(reason), READ_PAUSE),
         }
         true
     }

@@ -115,7 +115,7 @@ enum Link {
     /// Between two attempts to connect.
     Pausing {
         outage: Outage,
-        until: Mono,
+        deadline: Mono,
     },
 }
 
@@ -219,7 +219,7 @@ impl Machine for NativeClient {
                     .chain([self.heartbeat_at])
                     .min()
             }
-            Link::Pausing { until, .. } => Some(*until),
+            Link::Pausing { deadline, .. } => Some(*deadline),
             Link::Down | Link::Dialing(_) => None,
         };
         let phase = match &self.phase {
@@ -563,8 +563,8 @@ impl NativeClient {
             Event::Fence { round, acts } => self.fence(now, round, acts),
             Event::Backed { number } => {
                 let lease = self.lease.as_mut();
-                if let Some((round, until)) = lease.and_then(|lease| lease.answered(number)) {
-                    let ends = Some(until);
+                if let Some((round, deadline)) = lease.and_then(|lease| lease.answered(number)) {
+                    let ends = Some(deadline);
                     self.outbox.push(Output::Lease { round, ends });
                     self.begin_if_ready(now);
                 }
@@ -818,8 +818,8 @@ impl NativeClient {
             return;
         }
         let at_once = outage.since == now;
-        let until = if at_once { now } else { now + RETRY };
-        self.link = Link::Pausing { outage, until };
+        let deadline = if at_once { now } else { now + RETRY };
+        self.link = Link::Pausing { outage, deadline };
     }
 
     fn give_up(&mut self, what: String, elapsed: Duration) {
@@ -854,8 +854,8 @@ impl NativeClient {
     }
 
     fn tick(&mut self, now: Mono) {
-        if let Link::Pausing { outage, until } = &self.link
-            && *until <= now
+        if let Link::Pausing { outage, deadline } = &self.link
+            && *deadline <= now
         {
             self.link = Link::Dialing(outage.clone());
             self.outbox.push(Output::Dial);

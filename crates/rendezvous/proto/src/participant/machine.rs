@@ -86,7 +86,7 @@ impl Participant {
             task: Task {
                 request: Request::Idle,
                 since: Mono::ZERO,
-                until: Mono::ZERO,
+                deadline: Mono::ZERO,
             },
             membership: None,
             expected: Expected::default(),
@@ -128,7 +128,7 @@ impl Participant {
         self.task = Task {
             request,
             since: now.mono,
-            until: now.mono + time,
+            deadline: now.mono + time,
         };
         self.pause = None;
         self.placed = None;
@@ -158,9 +158,9 @@ impl Participant {
 
     /// Pauses, and makes a new read necessary before the next step.
     fn pause_for(&mut self, now: Now, pause: Duration) {
-        let until = now.mono + pause;
+        let deadline = now.mono + pause;
         let phase = self.task.next_phase(now.mono);
-        self.pause = Some(phase.map_or(until, |at| at.min(until)));
+        self.pause = Some(phase.map_or(deadline, |at| at.min(deadline)));
         self.outdated = true;
     }
 
@@ -300,7 +300,7 @@ impl Participant {
                 && let Request::Join { joined, .. } = &mut self.task.request
             {
                 *joined = None;
-                self.task.until = now.mono + self.settings.join_timeout;
+                self.task.deadline = now.mono + self.settings.join_timeout;
             }
             let state = draft.get_or_insert_with(|| copy.state.clone());
             apply(state, &self.me, &self.settings, action, now.wall);

@@ -93,9 +93,9 @@ fn deaf() -> NativeClient {
 /// Tries to connect in vain, from 15 s on, until there is an output.
 ///
 /// It returns without outputs at the time `until`.
-fn dial_in_vain(client: &mut NativeClient, until: f64) -> (f64, Vec<Output>) {
+fn dial_in_vain(client: &mut NativeClient, deadline: f64) -> (f64, Vec<Output>) {
     let mut seconds = 15.0;
-    while seconds < until {
+    while seconds < deadline {
         if at(client, seconds, Input::Tick) == [Output::Dial] {
             let failed = Input::Disconnected("timed out".to_owned());
             let outputs = at(client, seconds, failed);
@@ -105,7 +105,7 @@ fn dial_in_vain(client: &mut NativeClient, until: f64) -> (f64, Vec<Output>) {
         }
         seconds += 0.25;
     }
-    (until, Vec::new())
+    (deadline, Vec::new())
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn a_join_goes_on_over_a_new_connection_as_the_same_one() {
 }
 
 #[test]
-fn a_word_that_it_leaves_is_said_again_until_it_is_answered() {
+fn a_leave_is_sent_again_when_it_has_no_answer() {
     let mut client = member();
     let left = tell(&mut client, Input::Leave);
     assert_eq!(said(&left[0]), Operation::Leave);

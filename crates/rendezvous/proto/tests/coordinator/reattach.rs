@@ -495,7 +495,7 @@ fn a_third_one_ends_the_wait_of_half_a_round() {
 }
 
 #[test]
-fn newcomers_wait_until_the_round_is_recovered() {
+fn newcomers_wait_for_the_recovery_of_the_round() {
     let mut world = round_of(2, 2);
     world.restart();
     world.reattach(1, 1, held(0, 0));

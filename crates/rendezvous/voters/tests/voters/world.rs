@@ -641,8 +641,8 @@ impl World {
 
     /// Lets time pass, in steps of a millisecond.
     pub(crate) fn pass(&mut self, time: Duration) {
-        let until = self.now.mono + time;
-        while self.now.mono < until {
+        let deadline = self.now.mono + time;
+        while self.now.mono < deadline {
             self.connect();
             let step = Duration::from_millis(1);
             self.now = Now {

@@ -53,7 +53,7 @@ impl World {
     pub(super) fn coordinator_for(&mut self, it: usize) -> Option<usize> {
         let coordinates = |index: &usize| {
             let machine = &self.machines[*index];
-            let answers = machine.stalled_until <= self.time.now;
+            let answers = machine.stall_end <= self.time.now;
             answers && machine.voter.coordinates() && self.is_reachable(it, *index)
         };
         let found: Vec<usize> = (0..MACHINES).filter(coordinates).collect();
@@ -132,7 +132,7 @@ impl World {
             agent::Output::NotJoined(_) => self.time.at(now + 100 * MS, Event::Join(it, life)),
             agent::Output::Lease { round, ends } => {
                 let input = match ends {
-                    Some(until) => fence::Input::Lease { round, until },
+                    Some(end) => fence::Input::Lease { round, end },
                     None => fence::Input::Off,
                 };
                 return self.tell_fence(it, input);

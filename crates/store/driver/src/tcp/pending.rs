@@ -21,7 +21,7 @@ pub struct PendingWait {
     store: TcpStore,
     keys: Vec<Vec<u8>>,
     started: Instant,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 impl TcpStore {
@@ -60,7 +60,7 @@ impl PendingWait {
             .lock()
             .begin(OPERATION, shown, sent, reply_timeout)?;
         Ok(Self {
-            until: started.checked_add(limit),
+            deadline: started.checked_add(limit),
             store,
             keys,
             started,
@@ -69,8 +69,8 @@ impl PendingWait {
 
     /// Returns the time at which the wait times out.
     /// Returns `None` if the clock cannot represent that time.
-    pub fn until(&self) -> Option<Instant> {
-        self.until
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
     /// Finishes the wait and returns the connection.

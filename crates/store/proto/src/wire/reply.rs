@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reply_reserves_little_until_it_arrives() {
+    fn a_long_reply_reserves_little_before_it_arrives() {
         let mut reader = ReplyReader::new(Shape::Bytes, 1 << 30);
         reader.feed(&mut &(1_i64 << 29).to_le_bytes()[..]).unwrap();
         assert!(reader.space().unwrap().capacity() <= super::super::GROWTH_STEP);

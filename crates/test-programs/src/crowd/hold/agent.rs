@@ -78,7 +78,7 @@ impl Agent {
 
     pub(super) fn tick(&mut self, crowd: &mut Crowd) {
         let now = crowd.now().mono;
-        self.is_expired = self.lease.is_some_and(|until| until <= now);
+        self.is_expired = self.lease.is_some_and(|deadline| deadline <= now);
         self.connected.tick(crowd);
         self.look(crowd);
     }

@@ -219,15 +219,15 @@ impl Driver {
                 _ => peer.leaving = None,
             }
         }
-        let until = Instant::now() + LINGER;
-        while self.linger(until) {}
+        let deadline = Instant::now() + LINGER;
+        while self.linger(deadline) {}
     }
 
     /// Sends the rest to the peers, and waits for their pending answers.
     ///
     /// Closing a connection with an unread answer would discard the sent data. `false` if there is
     /// nothing left to do.
-    fn linger(&mut self, until: Instant) -> bool {
+    fn linger(&mut self, deadline: Instant) -> bool {
         // One entry per awaited peer: `true` if this rank may sleep.
         let mut waiting = Vec::new();
         for (&rank, peer) in &mut self.peers {
@@ -261,7 +261,7 @@ impl Driver {
             }
             waiting.push(outbound.prepare_to_sleep());
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if waiting.is_empty() || left.is_zero() {
             return false;
         }

@@ -315,7 +315,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
 }
 
 #[test]
-fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
+fn who_rests_keeps_what_it_holds_for_others_to_the_end() {
     let mut town = Town::of(3);
     let (rref, user) = town.value_used_by_1();
     let (made, _) = town.create_on(2, 1);

@@ -295,8 +295,8 @@ fn stopping_ends_what_is_on_its_way_on_both_sides() {
     );
     assert_eq!(later.unwrap_err().kind, RpcErrorKind::Stopping);
     // The agents have cancelled the functions, so none of them continues.
-    let until = Instant::now() + Duration::from_secs(5);
-    while agents[1].traffic().running > 0 && Instant::now() < until {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while agents[1].traffic().running > 0 && Instant::now() < deadline {
         std::thread::yield_now();
     }
     assert_eq!(agents[1].traffic().running, 0);

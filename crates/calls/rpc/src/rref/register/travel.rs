@@ -123,14 +123,14 @@ impl AgentReferences for Register {
         self.state.lock().machine.deadline().map(clock::instant)
     }
 
-    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, deadline: Instant) -> bool {
         let slot = Arc::new(Slot::default());
         let drained = Arc::clone(&slot);
         self.with_state(core, |state, now| {
             state.drained.push(drained);
             state.machine.handle(now, how);
         });
-        slot.park(Some(until));
+        slot.park(Some(deadline));
         slot.is_filled()
     }
 

@@ -151,11 +151,11 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
     let error = counter.rpc_sync(ADD, &1, NOW).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     drop((owned, counter, shared, held));
-    let until = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     for agent in [&agents[0], &agents[2]] {
         while agent.references() != ReferenceCounters::default() {
             assert!(
-                Instant::now() < until,
+                Instant::now() < deadline,
                 "{agent:?}: {:?}",
                 agent.references()
             );

@@ -82,7 +82,7 @@ impl Server {
         core.counters.served();
         let bytes = job.payload.len();
         let mut span = CallSpan::server(&job.header, name, &caller.worker, bytes);
-        let cancellation = Cancellation::until(job.deadline);
+        let cancellation = Cancellation::deadline(job.deadline);
         let context = CallContext {
             agent: RpcAgent::borrowed(Arc::clone(&core)),
             caller: caller.worker.clone(),

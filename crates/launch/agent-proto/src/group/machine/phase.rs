@@ -20,7 +20,7 @@ pub(super) enum Phase {
     Stopping {
         why: StopReason,
         signal: i32,
-        until: Mono,
+        deadline: Mono,
         killed: bool,
         /// `true` if the workers only received the notice of preemption.
         /// They are to end on their own.
@@ -29,14 +29,14 @@ pub(super) enum Phase {
     /// Waits until nothing of the group is left; `then` is `None` after a success.
     Clearing {
         then: Option<StopReason>,
-        until: Mono,
+        deadline: Mono,
     },
     /// Waits for an explanation of the last failure.
     /// Nothing is left of the workers.
     AwaitingExplanation,
     /// Waits before the next rendezvous; nothing is left of the workers.
     Delayed {
-        until: Mono,
+        deadline: Mono,
     },
     Barrier,
     Over(GroupState),

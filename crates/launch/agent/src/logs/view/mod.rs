@@ -151,7 +151,7 @@ impl LiveView {
     pub fn set_awaited(&self, text: &str, left: Option<Duration>) -> bool {
         let awaited = Awaited {
             text: text.to_owned(),
-            until: left.map(|left| self.now() + left),
+            deadline: left.map(|left| self.now() + left),
         };
         self.thread.send(Command::Awaited(awaited));
         let first = text.split("; ").next().unwrap_or_default();

@@ -26,7 +26,7 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 /// This node's part in the exchange.
 pub(super) struct Exchange<'a> {
     store: TcpStore,
-    until: Instant,
+    deadline: Instant,
     node: &'a ExchangeNode,
     /// Keeps the port open to which the other nodes connect.
     _listener: Option<TcpListener>,
@@ -59,7 +59,7 @@ impl<'a> Exchange<'a> {
         })?;
         let exchange = Self {
             store,
-            until: Instant::now() + timeout,
+            deadline: Instant::now() + timeout,
             node,
             _listener: listener,
         };
@@ -78,7 +78,7 @@ impl<'a> Exchange<'a> {
 
     /// Returns the time that is left.
     fn left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// Reads the values that the expected nodes publish in the time that is left.
@@ -105,7 +105,7 @@ impl<'a> Exchange<'a> {
         self.await_all(names);
         let all = self.read_all("facts", |_| true);
         // A node that did not come has used up all the time, so the others get more.
-        self.until = Instant::now() + ANSWERED_WITHIN;
+        self.deadline = Instant::now() + ANSWERED_WITHIN;
         all
     }
 

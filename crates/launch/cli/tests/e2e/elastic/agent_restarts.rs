@@ -9,7 +9,7 @@ use super::{
     Gate, PRINT_ROUND, RendezvousPoint, await_each, await_participants, expect_killed, first_agent,
     kill_node, printed, rounds, serving, store, terminated,
 };
-use crate::harness::{Running, free_port, poll_until, rdzv};
+use crate::harness::{Running, free_port, poll_for, rdzv};
 
 const FLAGS: [&str; 2] = ["--nnodes=2", "--max-restarts=1"];
 
@@ -23,7 +23,7 @@ fn kill_agent(node: &Running) {
     let agent = node.agent_pid();
     kill(agent, Signal::KILL);
     let next = || pids::agent(node.pid()).is_some_and(|pid| pid != agent);
-    poll_until("another agent", next);
+    poll_for("another agent", next);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn an_agent_knows_how_many_restarts_of_its_workers_one_before_it_has_used() {
     let gate = Gate::new();
     let fails = format!(
         "{PRINT_ROUND}; test $RDZV_ROUND -ge 1 || exit 7; {}",
-        gate.until_open("sleep 0.05")
+        gate.while_closed("sleep 0.05")
     );
     let first = point.node(&FLAGS, &fails).start();
     let second = point.node(&FLAGS, &gate.script()).start();

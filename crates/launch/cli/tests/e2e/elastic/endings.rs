@@ -8,7 +8,7 @@ use super::{
     PRINT_ROUND, RendezvousPoint, await_each, first_agent, kill_node, printed, store, store_with,
     terminated,
 };
-use crate::harness::{Job, Running, ends_within, free_port, kill, poll_until, run_shell};
+use crate::harness::{Job, Running, ends_within, free_port, kill, poll_for, run_shell};
 
 // SCN-A45
 #[test]
@@ -310,7 +310,7 @@ fn at_the_exit_barrier(point: &RendezvousPoint) {
     let job = point.node(&["--nnodes=2", "--events-file=events"], "true");
     let succeeds = job.start();
     dies.stdout.await_text("started\n", 1);
-    poll_until("the success of one node", || {
+    poll_for("the success of one node", || {
         let events = std::fs::read_to_string(succeeds.path("events"));
         events.is_ok_and(|events| events.contains("\"SUCCEEDED\""))
     });

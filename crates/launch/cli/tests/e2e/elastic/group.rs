@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use super::restarts::{kill_service, service};
 use super::voters::{CONF, coordinator, kill_machine, start, voter_endpoints};
 use super::{Gate, await_each, first_agent, rounds, terminated};
-use crate::harness::{Running, poll, poll_until, rdzv};
+use crate::harness::{Running, poll, poll_for, rdzv};
 use crate::observe::server::{get, logged_port};
 
 /// Polls the status until the group is as wanted, and returns the group.
@@ -278,7 +278,7 @@ fn await_answers(record: &Path) {
         text.matches(" left").count() + text.matches(" status ").count()
     };
     let before = answers();
-    poll_until("answers to agents", || answers() >= before + 100);
+    poll_for("answers to agents", || answers() >= before + 100);
 }
 
 /// Agents join, leave, close and succeed in many runs while voters die.

@@ -15,7 +15,7 @@ use rustix::net::sockopt::set_socket_linger;
 
 use super::secret::{finish, nodes, start};
 use super::{client, first_agent};
-use crate::harness::{DEADLINE, Running, poll_until};
+use crate::harness::{DEADLINE, Running, poll_for};
 
 /// Number of connections of one hostile peer.
 const CONNECTIONS: usize = 60;
@@ -256,7 +256,7 @@ fn hostile_peers_do_not_harm_a_running_job() {
     let nodes = start(jobs.map(|job| job.env("LOGLEVEL", "INFO")));
     // All agents are voters before the test counts descriptors.
     let has_voters = |node: &Running| node.stderr.so_far().contains("3 voters: ");
-    poll_until("three voters", || nodes.iter().any(has_voters));
+    poll_for("three voters", || nodes.iter().any(has_voters));
     let honest = client(&point.endpoint);
     let address: SocketAddr = point.endpoint.parse().unwrap();
     // The node with the most descriptors is the one that listens at the endpoint.

@@ -132,14 +132,14 @@ impl Gate {
     }
 
     /// Returns a shell loop that repeats a step until the gate is open.
-    fn until_open(&self, step: &str) -> String {
+    fn while_closed(&self, step: &str) -> String {
         let go = self.path("go");
         format!("until test -e {}; do {step}; done", go.display())
     }
 
     /// Returns a worker that prints its round, and ends when the gate is open.
     fn script(&self) -> String {
-        format!("{PRINT_ROUND}; {}", self.until_open("sleep 0.05"))
+        format!("{PRINT_ROUND}; {}", self.while_closed("sleep 0.05"))
     }
 
     fn open(&self) {

@@ -4,7 +4,7 @@ use rdzv_testing::pids::{ends_within, kill};
 use rustix::process::Signal;
 
 use super::{Gate, RendezvousPoint, await_each, kill_node, rounds, store_with, terminated};
-use crate::harness::{DEADLINE, Running, poll, poll_until};
+use crate::harness::{DEADLINE, Running, poll, poll_for};
 
 /// Starts a store with this number of restarts.
 fn restartable(restarts: &str) -> RendezvousPoint {
@@ -33,7 +33,7 @@ const FLAGS: [&str; 3] = ["--nnodes=2:3", "--log-dir=logs", "-t=1"];
 /// Starts a node whose worker prints its round, and ends when the gate is open.
 fn start(point: &RendezvousPoint, flags: &[&str], gate: &Gate) -> Running {
     let begins = "echo round $RDZV_ROUND restarts $TORCHELASTIC_RESTART_COUNT pid $$$$";
-    let steps = gate.until_open("sleep 0.05");
+    let steps = gate.while_closed("sleep 0.05");
     let script = format!("{begins}; {steps}; echo done $$$$");
     point.node(flags, &script).start()
 }
@@ -127,7 +127,7 @@ fn no_other_round_forms_while_a_whole_one_is_silent() {
     let nodes = [first, second, spare];
     let started = |node: &Running| node.stdout.so_far().lines().count();
     // Any two nodes form the next round.
-    poll_until("the next round", || {
+    poll_for("the next round", || {
         nodes.iter().map(started).sum::<usize>() >= 4
     });
     gate.finish(nodes);

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::restarts::kill_service;
 use super::secret::{token_file, with_tls};
 use super::{Gate, PRINT_ROUND, RendezvousPoint, await_each, expect_killed, rounds, terminated};
-use crate::harness::{DEADLINE, Job, Running, free_port, poll, poll_until, rdzv};
+use crate::harness::{DEADLINE, Job, Running, free_port, poll, poll_for, rdzv};
 
 /// Settings with a short last call, because no test waits for a last node.
 pub(super) const CONF: &str = "last_call_timeout=1,join_timeout=60";
@@ -132,7 +132,7 @@ fn a_machine_that_comes_back_votes_again() {
             node.stderr.so_far()[*since..].contains("votes in place of the one that has ended")
         };
         let what = format!("machine {lost} votes again");
-        poll_until(&what, || nodes.iter().zip(&since).all(votes));
+        poll_for(&what, || nodes.iter().zip(&since).all(votes));
         nodes[2].stdout.await_text("/3 at", 1);
     }
     gate.finish(nodes);
@@ -290,15 +290,15 @@ fn stamps(file: &Path) -> Vec<u128> {
 /// Waits until a worker has written after this time.
 fn await_stamp_after(file: &Path, time: u128) {
     let is_after = || stamps(file).last().is_some_and(|last| *last > time);
-    poll_until("something is written", is_after);
+    poll_for("something is written", is_after);
 }
 
 /// Waits until a worker has written nothing for 0.5 s.
 fn await_rest(file: &Path) {
-    let until = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     let (mut last, mut since) = (stamps(file).len(), Instant::now());
     while since.elapsed() < Duration::from_millis(500) {
-        assert!(Instant::now() < until, "it is never at rest");
+        assert!(Instant::now() < deadline, "it is never at rest");
         std::thread::park_timeout(Duration::from_millis(5));
         let now = stamps(file).len();
         if now != last {
@@ -316,7 +316,7 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
     let nodes = [0, 1, 2].map(|number| {
         let [helper, worker] = ["helper", "worker"].map(|who| {
             let file = file(number, who);
-            gate.until_open(&format!("date +%s%N >> {}; sleep 0.02", file.display()))
+            gate.while_closed(&format!("date +%s%N >> {}; sleep 0.02", file.display()))
         });
         // The helper has a separate session, and its parent has ended.
         let script = format!("{PRINT_ROUND}; setsid -f sh -c \"{helper}\"; {worker}");

@@ -76,7 +76,7 @@ pub(super) fn bind_endpoint(
         .enumerate()
         .filter(|(_, endpoint)| node::is_this_machine(&endpoint.host, timeout))
         .collect();
-    let until = Instant::now() + RELEASED_WITHIN;
+    let deadline = Instant::now() + RELEASED_WITHIN;
     loop {
         let mut in_use = Vec::new();
         for (own, endpoint) in own {
@@ -98,7 +98,7 @@ pub(super) fn bind_endpoint(
             return None;
         }
         own = in_use;
-        if Instant::now() >= until {
+        if Instant::now() >= deadline {
             tracing::info!("other processes have the ports of this machine's places");
             return None;
         }

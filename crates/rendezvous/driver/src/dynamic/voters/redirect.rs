@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_until_the_process_at_the_endpoint_has_ended() {
+    fn it_waits_for_the_end_of_the_process_at_the_endpoint() {
         let (endpoint, policy) = (endpoint(), StorePolicy::default());
         let other = TcpStoreServer::listen(Some(&endpoint.host), endpoint.port).unwrap();
         let mut redirect = Redirect::new(endpoint.clone(), policy.clone());
