@@ -14,7 +14,7 @@ TIMEOUT = 120
 # Training takes long, and one run is enough.
 @pytest.mark.parametrize("cluster", PROCTRACK[:1], indirect=True, scope="session")
 def test_a_preempted_ddp_job_ends_with_the_loss_of_an_unbroken_one(cluster):
-    script = documented("slurm.md", "--preempt-signal USR1 --preempt-grace 110 train.py")
+    script = documented("slurm.md", "--preempt-signal USR1 --preempt-shutdown-timeout 110 train.py")
     flags = (*ONE_EACH, "-c40", "--time=10")
     unbroken = cluster.batch(script, *flags, files=TRAIN)
     unbroken.completed(TIMEOUT)

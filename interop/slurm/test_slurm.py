@@ -169,7 +169,7 @@ def test_a_signal_that_is_ignored_stays_so(cluster):
 
 
 def test_a_preempted_job_saves_is_queued_again_and_goes_on(cluster):
-    script = documented("slurm.md", "--preempt-signal USR1 --preempt-grace 110 train.py")
+    script = documented("slurm.md", "--preempt-signal USR1 --preempt-shutdown-timeout 110 train.py")
     # The job needs all processors, so that the two jobs cannot run at the same time.
     job = batch(
         cluster, script, "-c40", "--time=10", env={"SAVE_ON": "SIGUSR1", "PET_NPROC_PER_NODE": "2"}
@@ -192,7 +192,7 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(cluster):
     job.completed()
 
 
-def test_a_cancelled_job_has_its_grace_and_leaves_nothing(cluster):
+def test_a_cancelled_job_has_its_shutdown_timeout_and_leaves_nothing(cluster):
     job = batch(cluster, "srun rdzv run --nproc-per-node 2 train.py\n", "-N3")
     job.await_said("start", 6)
     job.cancel()
@@ -410,7 +410,7 @@ def test_suspended_workers_stand_still_and_go_on(cluster, slow):
     assert len(job.said("start")) == 6 and len(job.said("end")) == 6, output
 
 
-def test_a_job_at_its_time_limit_has_its_grace_and_leaves_nothing(cluster, slow):
+def test_a_job_at_its_time_limit_has_its_shutdown_timeout_and_leaves_nothing(cluster, slow):
     job = slow["limited"]
     job.await_said("saved", 2, timeout=120)
     job.ended("TIMEOUT")

@@ -37,7 +37,7 @@ FLAGS = SWITCHES | {
     "node_rank",
     "numa_binding",
     "preempt_exit_code",
-    "preempt_grace",
+    "preempt_shutdown_timeout",
     "preempt_signal",
     "rdzv_backend",
     "rdzv_conf",
@@ -124,7 +124,7 @@ if TYPE_CHECKING:
         """Bind workers to the processors near their device."""
         preempt_exit_code: int | str | None
         """Exit code of a launch whose workers ended in order after the notice. Default ``75``."""
-        preempt_grace: _Seconds
+        preempt_shutdown_timeout: _Seconds
         """Seconds that workers have between the notice and SIGTERM."""
         preempt_signal: _Text
         """Signal by which the scheduler announces a preemption, such as USR1 or TERM."""

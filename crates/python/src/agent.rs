@@ -114,7 +114,7 @@ impl WorkerSupervisor for ProxySupervisor {
         &mut self,
         group: &WorkerGroup,
         _signal: i32,
-        _grace: Duration,
+        _shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
         let group = group.clone();
         self.call(move |_, methods| {
@@ -123,10 +123,10 @@ impl WorkerSupervisor for ProxySupervisor {
         })
     }
 
-    fn shutdown(&mut self, signal: i32, grace: Duration) {
+    fn shutdown(&mut self, signal: i32, shutdown_timeout: Duration) {
         // The calling thread keeps an exception of the method.
         let _ = self.call(move |_, methods| {
-            methods.call_method1("shutdown", (signal, grace.as_secs_f64()))?;
+            methods.call_method1("shutdown", (signal, shutdown_timeout.as_secs_f64()))?;
             Ok(())
         });
     }

@@ -265,7 +265,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     };
     let options = RpcOptions {
         references: ReferenceSettings {
-            grace: Duration::from_secs(3),
+            lost_after: Duration::from_secs(3),
             ask_after: Duration::from_secs(5),
             renew_after: Duration::from_secs(5),
             ..ReferenceSettings::default()

@@ -71,7 +71,7 @@ impl Stop<'_> {
 /// Returns the lines for workers that are killed after the shutdown timeout.
 pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     let text = format!(
-        "{} did not end within the grace and {} killed",
+        "{} did not end within the shutdown timeout and {} killed",
         self::ranks(ranks),
         if ranks.len() == 1 { "is" } else { "are" }
     );
@@ -161,7 +161,7 @@ mod tests {
         );
         assert_eq!(
             killed(&[3], None)[0].text(),
-            "rdzv: rank 3 did not end within the grace and is killed"
+            "rdzv: rank 3 did not end within the shutdown timeout and is killed"
         );
     }
 }

@@ -214,7 +214,7 @@ pub fn join(
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
 /// Returns the time from the end of the last call until the round is complete.
-pub fn last_call_grace(state: &RendezvousState) -> Duration {
+pub fn last_call_extra(state: &RendezvousState) -> Duration {
     if state.wait_list.is_empty() {
         Duration::ZERO
     } else {

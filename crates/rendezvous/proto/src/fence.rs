@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_grace_of_workers_that_are_stopped_ends_with_the_lease() {
+    fn the_time_of_suspended_workers_ends_with_the_lease() {
         let mut fence = fence();
         tell(&mut fence, 0, lease(3000));
         assert_eq!(tell(&mut fence, 1000, Input::Over), []);

@@ -15,7 +15,7 @@ pub struct Settings {
     /// Time after which an unreachable member is lost (default: 10 s).
     ///
     /// Its forks are released then.
-    pub grace: Duration,
+    pub lost_after: Duration,
     /// Time for which a message is kept back to share a batch (default: 1 ms).
     ///
     /// This applies to messages that no worker waits for.
@@ -42,7 +42,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            grace: Duration::from_secs(10),
+            lost_after: Duration::from_secs(10),
             linger: Duration::from_millis(1),
             acknowledge_within: Duration::from_millis(100),
             ask_after: Duration::from_secs(30),

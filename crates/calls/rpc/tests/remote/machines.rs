@@ -145,7 +145,7 @@ impl World {
             "tls": tls,
         });
         // Time for which a user of a value may be out of reach.
-        let init = json!({ "world_size": self.world_size, "options": options, "grace": 1 });
+        let init = json!({ "world_size": self.world_size, "options": options, "lost_after": 1 });
         worker.begin_init(&init);
         worker
     }

@@ -14,7 +14,7 @@ use phase::{Phase, StopReason, ending, overrule};
 use super::awaited::Awaited;
 use super::environment;
 use super::options::GroupSpec;
-use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopRequests};
+use super::policy::{RestartBudget, StopRequests, TIMEOUT_WITHOUT_KEEPER};
 use super::types::{Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerRanks};
 use super::{Finality, WorkerExit};
 use rdzv_core::machine::{Machine, Outbox};
@@ -162,7 +162,7 @@ impl WorkerGroup {
         self.stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
 
-    fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    fn stop(&mut self, now: Now, why: StopReason, signal: i32, shutdown_timeout: Duration) {
         if self.alive.is_empty() {
             return self.clear(now, Some(why));
         }
@@ -173,7 +173,7 @@ impl WorkerGroup {
         self.phase = Phase::Stopping {
             why,
             signal,
-            deadline: now.mono + grace,
+            deadline: now.mono + shutdown_timeout,
             killed: false,
             on_notice: false,
         };
@@ -196,7 +196,8 @@ impl WorkerGroup {
                 self.phase = Phase::Stopping {
                     why,
                     signal,
-                    deadline: now.mono + notice.map_or(Duration::ZERO, |notice| notice.grace),
+                    deadline: now.mono
+                        + notice.map_or(Duration::ZERO, |notice| notice.shutdown_timeout),
                     killed: false,
                     on_notice: true,
                 };
@@ -213,15 +214,21 @@ impl WorkerGroup {
             // The work is done.
             Phase::Clearing { then: None, .. } | Phase::Barrier | Phase::Over(_) => {}
             _ => {
-                let grace = self.spec.stop.shutdown_timeout;
-                self.request_stop(now, why, signal, grace);
+                let shutdown_timeout = self.spec.stop.shutdown_timeout;
+                self.request_stop(now, why, signal, shutdown_timeout);
             }
         }
     }
 
     /// Applies a further reason to stop while the group is being stopped.
     /// The time left can only get shorter.
-    fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
+    fn stop_sooner(
+        &mut self,
+        now: Now,
+        again: StopReason,
+        signal: i32,
+        shutdown_timeout: Duration,
+    ) {
         let failure = self.finality();
         let Phase::Stopping {
             ref mut why,
@@ -239,7 +246,7 @@ impl WorkerGroup {
         if killed || (*on_notice && !is_told_to) {
             return;
         }
-        *deadline = (*deadline).min(now.mono + grace);
+        *deadline = (*deadline).min(now.mono + shutdown_timeout);
         *current = signal;
         *on_notice = false;
         self.outbox.push(GroupOutput::Signal {
@@ -254,15 +261,17 @@ impl WorkerGroup {
         self.request_stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
 
-    fn request_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    fn request_stop(&mut self, now: Now, why: StopReason, signal: i32, shutdown_timeout: Duration) {
         let failure = self.finality();
         self.announce_last_failure();
         match self.phase {
             Phase::New | Phase::Joining | Phase::Assigning | Phase::Delayed { .. } => {
                 self.finish_stopped(why);
             }
-            Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
-            Phase::Stopping { .. } => self.stop_sooner(now, why, signal, grace),
+            Phase::Starting { .. } | Phase::Healthy => {
+                self.stop(now, why, signal, shutdown_timeout)
+            }
+            Phase::Stopping { .. } => self.stop_sooner(now, why, signal, shutdown_timeout),
             Phase::Clearing { ref mut then, .. } => match then {
                 None => *then = Some(why),
                 Some(current) => {
@@ -548,14 +557,20 @@ impl Machine for WorkerGroup {
             (GroupInput::Broken, _) => self.close(now, StopReason::Broken),
             (GroupInput::Signal(signal), _) => {
                 let whole = self.spec.stop.shutdown_timeout;
-                if let Some(grace) = self.requests.grace_after(now.mono, signal, whole) {
-                    self.request_stop(now, StopReason::Signalled(signal), signal, grace);
+                if let Some(shutdown_timeout) = self.requests.timeout_after(now.mono, signal, whole)
+                {
+                    self.request_stop(now, StopReason::Signalled(signal), signal, shutdown_timeout);
                 }
             }
             (GroupInput::Preempted(signal), _) => self.preempted(now, signal),
             (GroupInput::KeeperLost, _) => {
-                let grace = self.spec.stop.shutdown_timeout.min(GRACE_WITHOUT_KEEPER);
-                self.request_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
+                let shutdown_timeout = self.spec.stop.shutdown_timeout.min(TIMEOUT_WITHOUT_KEEPER);
+                self.request_stop(
+                    now,
+                    StopReason::KeeperLost,
+                    CLOSING_SIGNAL,
+                    shutdown_timeout,
+                );
             }
             (
                 GroupInput::MembershipChanged {

@@ -104,7 +104,7 @@ pub struct PreemptionPlan {
     pub signal: i32,
     /// Time that workers have to end after the notice.
     /// Then the agent stops them as by SIGTERM.
-    pub grace: Duration,
+    pub shutdown_timeout: Duration,
     /// File that exists from the notice on.
     /// It holds the Unix time in seconds at which the workers' time ends.
     pub file: Option<PathBuf>,

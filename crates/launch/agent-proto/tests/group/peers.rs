@@ -50,7 +50,7 @@ fn a_round_that_ended_before_it_was_known_here_is_left_immediately() {
 }
 
 #[test]
-fn workers_that_ignore_a_regrouping_are_killed_after_the_grace() {
+fn workers_that_ignore_a_regrouping_are_killed_after_the_shutdown_timeout() {
     of_two_then(
         0,
         "   0 changed 3             -> regroup: b came | signal 15 to 0 1

@@ -40,7 +40,7 @@ pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
         },
         preemption: Some(PreemptionPlan {
             signal: 10,
-            grace: Duration::from_secs(60),
+            shutdown_timeout: Duration::from_secs(60),
             file: None,
         }),
         purge_store: true,

@@ -163,14 +163,14 @@ impl WorkerSupervisor for ThreadWorkers {
         &mut self,
         _group: &WorkerGroup,
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
-        self.shutdown(signal, grace);
+        self.shutdown(signal, shutdown_timeout);
         Ok(())
     }
 
     /// A thread cannot be killed: this can only request the end and wait for it.
-    fn shutdown(&mut self, _signal: i32, _grace: Duration) {
+    fn shutdown(&mut self, _signal: i32, _shutdown_timeout: Duration) {
         self.stop.want();
         self.ended = None;
         for (_, thread) in std::mem::take(&mut self.threads) {

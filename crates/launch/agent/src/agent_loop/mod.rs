@@ -354,8 +354,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             GroupOutput::Signal { workers, signal } => {
                 let deadline = self.group.deadline();
                 let now = clock.now().mono;
-                let grace = deadline.map_or(Duration::ZERO, |deadline| deadline.since(now));
-                let events = self.supervisor.signal(clock, &workers, signal, grace);
+                let shutdown_timeout =
+                    deadline.map_or(Duration::ZERO, |deadline| deadline.since(now));
+                let events = self
+                    .supervisor
+                    .signal(clock, &workers, signal, shutdown_timeout);
                 self.take(events);
             }
             GroupOutput::Notify { workers, signal } if !self.preemption.workers_have_it() => {

@@ -86,10 +86,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         let now = self.clock.now();
         self.preemption.since = Some(now.mono);
         let plan = self.config.preemption.as_ref();
-        let grace = plan.map_or(Duration::ZERO, |plan| plan.grace);
+        let shutdown_timeout = plan.map_or(Duration::ZERO, |plan| plan.shutdown_timeout);
         let file = plan.and_then(|plan| plan.file.as_deref());
         if let Some(file) = file
-            && let Err(error) = write(file, now.wall, grace)
+            && let Err(error) = write(file, now.wall, shutdown_timeout)
         {
             warn!("write {}: {error}", file.display());
         }
@@ -97,15 +97,15 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             at: now.wall,
             signal,
             by,
-            grace,
+            shutdown_timeout,
         });
         GroupInput::Preempted(signal)
     }
 }
 
 /// Writes the end of the shutdown timeout in one step.
-fn write(file: &Path, now: Wall, grace: Duration) -> std::io::Result<()> {
-    let deadline = now.unix_seconds_f64() + grace.as_secs_f64();
+fn write(file: &Path, now: Wall, shutdown_timeout: Duration) -> std::io::Result<()> {
+    let deadline = now.unix_seconds_f64() + shutdown_timeout.as_secs_f64();
     let part = file.with_extension("part");
     fs::write(&part, format!("{deadline:.3}\n"))?;
     fs::rename(part, file)

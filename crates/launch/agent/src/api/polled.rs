@@ -131,9 +131,16 @@ impl<'a> PolledSupervisor<'a> {
     }
 
     /// Makes the supervisor stop all workers. No worker is left when it returns.
-    fn stop_all(&mut self, clock: Clock, signal: i32, grace: Duration) -> Vec<WorkerEvent> {
+    fn stop_all(
+        &mut self,
+        clock: Clock,
+        signal: i32,
+        shutdown_timeout: Duration,
+    ) -> Vec<WorkerEvent> {
         let group = self.view.snapshot();
-        let stopped = self.supervisor.stop_workers(&group, signal, grace);
+        let stopped = self
+            .supervisor
+            .stop_workers(&group, signal, shutdown_timeout);
         let mut events = Vec::new();
         if let Err(error) = stopped {
             events.push(WorkerEvent::Broken(error.into()));
@@ -286,8 +293,8 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         if !requests.is_empty() {
             return self.start_all(clock, &requests);
         }
-        if let Some((signal, grace)) = self.stop.take() {
-            return self.stop_all(clock, signal, grace);
+        if let Some((signal, shutdown_timeout)) = self.stop.take() {
+            return self.stop_all(clock, signal, shutdown_timeout);
         }
         if !self.workers.values().any(|worker| worker.running) {
             return pending().await;
@@ -317,10 +324,10 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         _clock: Clock,
         _workers: &[LocalRank],
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Vec<WorkerEvent> {
         if self.workers.values().any(|worker| worker.running) {
-            self.stop = Some((signal, grace));
+            self.stop = Some((signal, shutdown_timeout));
         }
         Vec::new()
     }

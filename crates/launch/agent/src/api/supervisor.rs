@@ -50,11 +50,11 @@ pub trait WorkerSupervisor {
         &mut self,
         group: &WorkerGroup,
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError>;
 
     /// Ends all remaining workers; this is the last call of every run.
     /// It does the same as [`WorkerSupervisor::stop_workers`], and releases everything else. The
     /// agent calls it after a failed run too.
-    fn shutdown(&mut self, signal: i32, grace: Duration);
+    fn shutdown(&mut self, signal: i32, shutdown_timeout: Duration);
 }

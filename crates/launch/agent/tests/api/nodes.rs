@@ -134,13 +134,13 @@ impl WorkerSupervisor for Greeting {
         &mut self,
         group: &WorkerGroup,
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
-        self.workers.stop_workers(group, signal, grace)
+        self.workers.stop_workers(group, signal, shutdown_timeout)
     }
 
-    fn shutdown(&mut self, signal: i32, grace: Duration) {
-        self.workers.shutdown(signal, grace);
+    fn shutdown(&mut self, signal: i32, shutdown_timeout: Duration) {
+        self.workers.shutdown(signal, shutdown_timeout);
     }
 }
 

@@ -162,13 +162,13 @@ impl WorkerSupervisor for Scripted {
         &mut self,
         _group: &WorkerGroup,
         _signal: i32,
-        _grace: Duration,
+        _shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
         self.calls.push("stop");
         Ok(())
     }
 
-    fn shutdown(&mut self, _signal: i32, _grace: Duration) {
+    fn shutdown(&mut self, _signal: i32, _shutdown_timeout: Duration) {
         self.calls.push("shutdown");
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct PreemptionArgs {
     ///
     /// The signal reaches one agent, which notifies all agents of the job. Each agent writes the
     /// file that RDZV_PREEMPT names. It sends the signal once to each of its workers that has a
-    /// handler for it. No restart follows. All workers of a node may end within --preempt-grace,
+    /// handler for it. No restart follows. All workers of a node may end within --preempt-shutdown-timeout,
     /// with 0 or as the signal ends a process. Then the launcher ends with --preempt-exit-code.
     /// Without this flag, SIGUSR1 and SIGUSR2 are passed on, and SIGTERM ends the run.
     #[arg(long, value_name = "NAME")]
@@ -32,7 +32,7 @@ pub(crate) struct PreemptionArgs {
     /// The default is --shutdown-timeout, or 30. Workers have the shutdown timeout once more
     /// between SIGTERM and SIGKILL.
     #[arg(long, value_name = "SECONDS", value_parser = number::int)]
-    preempt_grace: Option<i64>,
+    preempt_shutdown_timeout: Option<i64>,
 
     /// Exit code of a launch whose workers ended in order after the notice.
     #[arg(long, value_name = "CODE", default_value = "75", value_parser = clap::value_parser!(u8).range(1..))]
@@ -58,7 +58,10 @@ impl PreemptionArgs {
     ) -> Result<Option<PreemptionPlan>, Refusal> {
         let Some(name) = &self.preempt_signal else {
             let needs = [
-                ("--preempt-grace", self.preempt_grace.is_some()),
+                (
+                    "--preempt-shutdown-timeout",
+                    self.preempt_shutdown_timeout.is_some(),
+                ),
                 ("--requeue-on-preempt", self.requeue_on_preempt),
             ];
             let alone = needs.into_iter().find(|(_, is_given)| *is_given);
@@ -87,19 +90,19 @@ impl PreemptionArgs {
                 format!("'{name}' is no signal that can be a notice, such as USR1 or TERM");
             Refusal::argument("--preempt-signal", &problem)
         })?;
-        let grace = match self.preempt_grace.map(u64::try_from) {
+        let shutdown_timeout = match self.preempt_shutdown_timeout.map(u64::try_from) {
             None => shutdown_timeout,
             Some(Ok(seconds)) => Duration::from_secs(seconds),
             Some(Err(_)) => {
                 return Err(Refusal::argument(
-                    "--preempt-grace",
+                    "--preempt-shutdown-timeout",
                     "it has to be 0 or more",
                 ));
             }
         };
         Ok(Some(PreemptionPlan {
             signal,
-            grace,
+            shutdown_timeout,
             file: Some(context.temporary_directory().join("preempted")),
         }))
     }
@@ -165,11 +168,11 @@ pub(super) fn explain(
     if let Some(plan) = plan {
         let name = signal::in_words(plan.signal);
         draft.setting("notice", "preempt_signal", name, "");
-        let grace = format!("{} s", plan.grace.as_secs());
+        let shutdown_timeout = format!("{} s", plan.shutdown_timeout.as_secs());
         draft.setting(
             "time after it",
-            "preempt_grace",
-            grace,
+            "preempt_shutdown_timeout",
+            shutdown_timeout,
             "as --shutdown-timeout if not given",
         );
         draft.flag("exit code after it", "preempt_exit_code");
@@ -195,10 +198,13 @@ mod tests {
     use super::super::context::ThisHost;
     use super::*;
 
-    fn resolved(name: Option<&str>, grace: Option<i64>) -> Result<Option<PreemptionPlan>, Refusal> {
+    fn resolved(
+        name: Option<&str>,
+        shutdown_timeout: Option<i64>,
+    ) -> Result<Option<PreemptionPlan>, Refusal> {
         let arguments = PreemptionArgs {
             preempt_signal: name.map(str::to_owned),
-            preempt_grace: grace,
+            preempt_shutdown_timeout: shutdown_timeout,
             ..PreemptionArgs::default()
         };
         let environment = Environment::default();
@@ -210,10 +216,13 @@ mod tests {
     fn signals_have_names_with_and_without_their_prefix() {
         for (name, number) in [("USR1", 10), ("SIGUSR1", 10), ("TERM", 15)] {
             let plan = resolved(Some(name), Some(7)).unwrap().unwrap();
-            assert_eq!((plan.signal, plan.grace), (number, Duration::from_secs(7)));
+            assert_eq!(
+                (plan.signal, plan.shutdown_timeout),
+                (number, Duration::from_secs(7))
+            );
         }
         let plan = resolved(Some("USR2"), None).unwrap().unwrap();
-        assert_eq!(plan.grace, Duration::from_secs(30));
+        assert_eq!(plan.shutdown_timeout, Duration::from_secs(30));
         assert_eq!(resolved(None, None), Ok(None));
     }
 

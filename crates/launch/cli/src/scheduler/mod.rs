@@ -59,7 +59,7 @@ pub(crate) struct Scheduled {
     /// Unix time in seconds at which the job ends, if the scheduler reports it.
     pub(crate) deadline: Option<u64>,
     /// Longest shutdown timeout that ends before the scheduler's SIGKILL, if known.
-    pub(crate) longest_grace: Option<Duration>,
+    pub(crate) longest_shutdown_timeout: Option<Duration>,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
@@ -265,7 +265,7 @@ impl Step {
             }),
             // Some versions of Slurm do not set it.
             deadline: variables.number("SLURM_JOB_END_TIME")?,
-            longest_grace: kill_wait::longest_grace(variables),
+            longest_shutdown_timeout: kill_wait::longest_shutdown_timeout(variables),
             ..Scheduled::default()
         };
         let is_given = |id: &str| given(id).is_some();

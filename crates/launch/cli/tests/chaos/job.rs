@@ -217,8 +217,8 @@ impl Job<'_> {
         let world = self.plan.nodes.iter().sum::<u32>() as usize;
         let mut gave_up = false;
         let mut waits_for_all = Some(began + ALL_BEGAN_WITHIN);
-        let grace = Duration::from_secs(self.plan.shutdown_timeout.into());
-        let hang = began + self.plan.end + grace + SLACK;
+        let shutdown_timeout = Duration::from_secs(self.plan.shutdown_timeout.into());
+        let hang = began + self.plan.end + shutdown_timeout + SLACK;
         while self
             .launchers
             .iter()

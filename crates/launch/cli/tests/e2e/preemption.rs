@@ -77,7 +77,7 @@ fn a_worker_without_a_handler_finds_the_file_and_is_not_killed_by_the_signal() {
         "echo ready; until [ -s \"$RDZV_PREEMPT\" ]; do sleep 0.05; done; cat \"$RDZV_PREEMPT\"";
     for (name, signal) in [("USR1", Signal::USR1), ("TERM", Signal::TERM)] {
         let flags = ["--preempt-signal", name];
-        let more = "--preempt-grace 100 --preempt-exit-code 7";
+        let more = "--preempt-shutdown-timeout 100 --preempt-exit-code 7";
         let running = run_shell((&flags, more), script).start();
         running.stdout.await_text("ready\n", 1);
         running.signal(signal);
@@ -90,10 +90,10 @@ fn a_worker_without_a_handler_finds_the_file_and_is_not_killed_by_the_signal() {
 }
 
 #[test]
-fn workers_that_do_not_end_are_stopped_after_the_grace_and_killed_after_the_next() {
+fn workers_that_do_not_end_are_stopped_after_the_shutdown_timeout_and_killed_after_the_next() {
     let script = "trap 'echo got USR1' USR1; trap 'echo got TERM' TERM; echo ready; \
                   while :; do sleep 60 & wait $!; done";
-    let flags = "--preempt-signal USR1 --preempt-grace 1 --shutdown-timeout 1";
+    let flags = "--preempt-signal USR1 --preempt-shutdown-timeout 1 --shutdown-timeout 1";
     let running = run_shell(flags, script).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::USR1);
@@ -119,7 +119,7 @@ fn after_a_notice_nothing_is_restarted() {
 fn the_second_notice_to_the_same_agent_is_a_request_to_stop() {
     let script =
         "trap 'echo got TERM; sleep 1000' TERM; echo ready; while :; do sleep 60 & wait $!; done";
-    let flags = "--preempt-signal TERM --preempt-grace 1000 --shutdown-timeout 1";
+    let flags = "--preempt-signal TERM --preempt-shutdown-timeout 1000 --shutdown-timeout 1";
     let running = run_shell(flags, script).start();
     running.stdout.await_text("ready\n", 1);
     running.signal(Signal::TERM);

@@ -53,7 +53,7 @@ fn happen(
         wall,
         last_call_over: given
             .deadline
-            .is_some_and(|end| end + decide::last_call_grace(given) < wall),
+            .is_some_and(|end| end + decide::last_call_extra(given) < wall),
         phase: match rest.first().copied() {
             Some("rollback") => JoinPhase::RollBack,
             Some("over") => JoinPhase::Over,

@@ -157,12 +157,12 @@ impl World {
     /// Stops the workers within a random time; then the agent joins again.
     pub(super) fn stop_workers(&mut self, it: usize) {
         if let Some((_, start, _)) = self.machines[it].workers {
-            let grace = if self.time.chance(50) {
+            let after = if self.time.chance(50) {
                 0
             } else {
                 self.time.random.u64(0..6000) * MS
             };
-            self.time.after(grace, Event::Ended(it, start));
+            self.time.after(after, Event::Ended(it, start));
         }
     }
 

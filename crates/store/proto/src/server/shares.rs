@@ -306,14 +306,14 @@ mod tests {
     #[test]
     fn addresses_without_connections_and_keys_are_forgotten() {
         let mut shares = Shares::default();
-        let keeper = account(&mut shares, "10.1.0.1");
-        keeper.meter.add_key(10);
+        let holder = account(&mut shares, "10.1.0.1");
+        holder.meter.add_key(10);
         for number in 0..20_000_u32 {
             let address = Ipv6Addr::from(u128::from(number) << 64);
             let (account, _) = shares.open(Some(address.into()), &Limits::default());
             shares.close(&account);
         }
-        shares.close(&keeper);
+        shares.close(&holder);
         assert!(shares.addresses.len() < 4 * ADDRESSES_STEP);
         assert_eq!(account(&mut shares, "10.1.0.1").address.bytes(), 10);
     }

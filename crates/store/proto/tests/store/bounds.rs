@@ -179,8 +179,8 @@ fn whoever_does_not_identify_itself_is_closed_in_time_and_others_are_not() {
 #[test]
 fn a_purge_carries_out_what_was_held_back_first() {
     let mut server = limited(|limits| limits.max_unsent_bytes = 100);
-    let (client, keeper) = (server.client(), server.client());
-    server.ask(keeper, |out| request::set(out, b"/keep/a", b"1"));
+    let (client, holder) = (server.client(), server.client());
+    server.ask(holder, |out| request::set(out, b"/keep/a", b"1"));
     server.ask(client, |out| request::set(out, b"/k", &[7; 600]));
     server.stalled.push(client);
     let mut requests = Vec::new();

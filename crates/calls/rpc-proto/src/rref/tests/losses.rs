@@ -99,7 +99,7 @@ fn a_message_that_is_thrown_away_unread_gives_its_forks_back() {
 }
 
 #[test]
-fn the_forks_of_a_dead_user_are_released_after_the_grace_period() {
+fn the_forks_of_a_dead_user_are_released_after_the_time_limit() {
     let mut town = Town::of(2);
     let (rref, _) = town.value_used_by_1();
     let dead = town.me(1);

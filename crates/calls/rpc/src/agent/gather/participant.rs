@@ -142,7 +142,7 @@ impl RpcAgent {
         }
         let within_micros = micros(within);
         let report = Report::write(key, within_micros, value)?;
-        let timeout = Timeout::After(within.saturating_add(grace(within)));
+        let timeout = Timeout::After(within.saturating_add(extra_time(within)));
         let options = CallOptions::new().timeout(timeout);
         let begun = core.begin(leader, GATHER.name(), GATHER.number(), report, options)?;
         let answer = RpcFuture::of_call(InFlight {
@@ -181,6 +181,6 @@ impl RpcAgent {
 }
 
 /// Extra time of a member, in which the leader can name the missing members.
-fn grace(within: Duration) -> Duration {
+fn extra_time(within: Duration) -> Duration {
     (within / 10).clamp(Duration::from_millis(500), Duration::from_secs(1))
 }

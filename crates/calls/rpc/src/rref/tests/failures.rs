@@ -129,7 +129,7 @@ fn after_the_end_references_say_that_they_are_deleted() {
 #[test]
 fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
     let attempt = ReferenceSettings {
-        grace: Duration::from_millis(300),
+        lost_after: Duration::from_millis(300),
         ..ReferenceSettings::default()
     };
     let settings = Made {

@@ -90,7 +90,7 @@ impl Participant {
     pub(super) fn last_call_end(&self, state: &RendezvousState) -> Option<Mono> {
         let (deadline, end) = self.last_call?;
         let same = state.deadline == Some(deadline);
-        same.then(|| end + decide::last_call_grace(state))
+        same.then(|| end + decide::last_call_extra(state))
     }
 
     /// Returns the time of the next read, if one is planned.
