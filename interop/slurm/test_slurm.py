@@ -260,7 +260,7 @@ def test_the_verdict_on_a_job_that_failed_is_its_failure(cluster):
     assert f"run slurm-{job.id}.0.0 failed with 0 restarts: first failure: rank 2 on n" in output
 
 
-def test_a_node_that_fails_its_check_withdraws_and_one_in_reserve_takes_its_place(cluster):
+def test_a_node_that_fails_its_check_withdraws_and_one_in_reserve_replaces_it(cluster):
     check = "test ! -e broken-$SLURMD_NODENAME || { echo GPU 0 is lost; exit 5; }"
     flags = "--spares 1 --max-restarts 1 --node-check \"$CHECK\""
     line = documented("slurm.md", "--spares 1").replace("--spares 1", flags)

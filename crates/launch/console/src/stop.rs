@@ -52,11 +52,11 @@ impl Stop<'_> {
         let left = time(self.left);
         match self.request {
             0 | 1 => format!(
-                "{again}: {who} {have} {left} to end; a second {again} leaves {}, a third kills at once",
+                "{again}: {who} {have} {left} to end; a second {again} leaves {}, a third kills them",
                 time(self.left / 4)
             ),
             2 => {
-                format!("{again}: {who} {have} {left} left to end; one more {again} kills at once")
+                format!("{again}: {who} {have} {left} left to end; one more {again} kills them")
             }
             _ => format!("{again}: {who} {have} {left} left to end"),
         }
@@ -126,7 +126,7 @@ mod tests {
         };
         assert_eq!(
             stop.sentence(),
-            "Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills at once"
+            "Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills them"
         );
         let stop = Stop {
             signal: 15,
@@ -136,7 +136,7 @@ mod tests {
         };
         assert_eq!(
             stop.sentence(),
-            "SIGTERM: rank 3 has 7.5 s left to end; one more SIGTERM kills at once"
+            "SIGTERM: rank 3 has 7.5 s left to end; one more SIGTERM kills them"
         );
         let stop = Stop {
             request: 3,

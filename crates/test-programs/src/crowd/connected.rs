@@ -84,7 +84,7 @@ enum Asked {
     /// This address can give no further answer.
     Next,
     /// No coordinator is known.
-    Nobody,
+    NoCoordinator,
 }
 
 /// An agent with its connection.
@@ -142,7 +142,7 @@ impl Connected {
         {
             // The search ends if a voter names no coordinator in time: the wait was long enough.
             let asked = match step {
-                Step::WhoCoordinates => Asked::Nobody,
+                Step::WhoCoordinates => Asked::NoCoordinator,
                 Step::Connect | Step::Probe => Asked::Next,
             };
             return self.after(crowd, asked);
@@ -254,7 +254,7 @@ impl Connected {
         }
         match Frame::read(head[0], body) {
             Ok(Frame::Elsewhere { address, .. }) if self.order.elsewhere(&address) => Asked::Next,
-            _ => Asked::Nobody,
+            _ => Asked::NoCoordinator,
         }
     }
 
@@ -274,7 +274,7 @@ impl Connected {
                 self.link = Link::Down;
                 self.ask_next(crowd);
             }
-            Asked::Next | Asked::Nobody => {
+            Asked::Next | Asked::NoCoordinator => {
                 self.link = Link::Down;
                 self.order.failed();
                 let why = "no peer coordinates".to_owned();

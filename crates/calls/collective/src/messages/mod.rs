@@ -184,8 +184,8 @@ impl PointToPoint {
         match from {
             Some(from) => self.check_other("receive from", from)?,
             None if self.inner.member.world_size == 1 => {
-                let nobody = "receive from any rank: the group has no other rank";
-                return Err(CollectiveError::Argument(nobody.to_owned()));
+                let no_rank = "receive from any rank: the group has no other rank";
+                return Err(CollectiveError::Argument(no_rank.to_owned()));
             }
             None => {}
         }

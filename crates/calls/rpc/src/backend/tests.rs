@@ -88,11 +88,11 @@ fn a_backend_is_registered_once_and_gets_what_it_is_given() {
     assert_eq!((*word, inits[1].1), (true, false));
     let unknown = registry.init("X", arguments(), words(&json!({ "other": 1 })));
     assert_eq!(unknown.unwrap_err().kind, RpcErrorKind::InvalidArgument);
-    let nobody = registry
+    let unknown = registry
         .init("Z", arguments(), &Keywords::new())
         .unwrap_err();
     assert_eq!(
-        nobody.to_string(),
+        unknown.to_string(),
         "RPC backend Z is not registered; these are: X"
     );
 }

@@ -181,7 +181,7 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
 /// Makes the connection of a worker to itself, through a pair of sockets.
 /// Its calls take the same way as others.
 fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcError> {
-    let (near, far) = transport::oneself::pair()
+    let (near, far) = transport::same_process::pair()
         .map_err(RpcError::internal("this worker cannot connect with itself"))?;
     let ends_far = ends(core, far, core.limits);
     let link =

@@ -208,7 +208,7 @@ mod tests {
         };
         assert_eq!(
             row(stopping, 2),
-            "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s, a third kills at once \
+            "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s, a third kills them \
              \u{b7} 0:02"
         );
     }

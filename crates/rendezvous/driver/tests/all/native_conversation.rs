@@ -227,7 +227,7 @@ fn a_run_from_its_first_join_to_its_end_has_the_recorded_bytes() {
     talk.join(0);
     talk.join(2);
 
-    talk.note("one joins with other settings, and one while another of that name takes part");
+    talk.note("one joins with other settings, and one while another of that name participates");
     let other = talk.agent(Settings::new(1, 3));
     talk.join(other);
     let twin = talk.agent_named(0, settings);
@@ -236,7 +236,7 @@ fn a_run_from_its_first_join_to_its_end_has_the_recorded_bytes() {
     talk.note("a connection closes: that node is lost");
     talk.serve_input(server::Input::Closed(ConnId(2)));
 
-    talk.note("the first closes the run; nobody is let in any more");
+    talk.note("the first closes the run; no agent is admitted any more");
     talk.handle(0, Input::Close);
     talk.join(1);
     talk.handle(1, Input::Ask);

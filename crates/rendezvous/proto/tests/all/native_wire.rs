@@ -313,7 +313,7 @@ fn events() -> Vec<(&'static str, Event)> {
             "event.refused.join_timeout",
             join_timeout(600_000, &["node-1_1_0", "node-2_1_0", "17 more"]),
         ),
-        ("event.refused.join_timeout.nobody", join_timeout(0, &[])),
+        ("event.refused.join_timeout.no_node", join_timeout(0, &[])),
         (
             "event.refused.join_timeout.largest",
             join_timeout(u64::MAX, &[""]),

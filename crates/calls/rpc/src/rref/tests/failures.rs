@@ -43,8 +43,8 @@ fn a_method_that_is_not_there_is_notified_by_the_reference() {
     assert_eq!(error.kind, RpcErrorKind::NoSuchMethod, "{error}");
     let here = agents[0].remote(0, NONE, &1).unwrap_err();
     assert_eq!(here.kind, RpcErrorKind::NoSuchMethod);
-    let nobody = agents[0].remote("missing", NUMBER, &1).unwrap_err();
-    assert_eq!(nobody.kind, RpcErrorKind::UnknownWorker);
+    let unknown = agents[0].remote("missing", NUMBER, &1).unwrap_err();
+    assert_eq!(unknown.kind, RpcErrorKind::UnknownWorker);
     drop(reference);
     nothing_is_left(&agents);
 }

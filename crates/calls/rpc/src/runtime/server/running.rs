@@ -97,8 +97,8 @@ impl Server {
             MethodBody::Async(start) => {
                 span.queue_over();
                 let mut running = start(context, job.payload);
-                let mut nobody = Context::from_waker(Waker::noop());
-                if let Poll::Ready(answer) = running.as_mut().poll(&mut nobody) {
+                let mut context = Context::from_waker(Waker::noop());
+                if let Poll::Ready(answer) = running.as_mut().poll(&mut context) {
                     span.over(&answer);
                     return Some(answer);
                 }

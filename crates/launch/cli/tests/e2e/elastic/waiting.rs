@@ -331,11 +331,11 @@ fn each_wait_for_an_endpoint_says_why_it_lasts() {
     let free = format!("127.0.0.1:{}", free_port());
     let (host, port) = free.split_once(':').unwrap();
     // Nothing listens at the first port, and node 0 listens at the second.
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let unused = format!("127.0.0.1:{}", free_port());
     let other = free_port();
     let etcd =
-        format!("the etcd endpoint {nobody} has not answered for 3 s; no round can be formed");
-    let patient = format!("--rdzv-conf=read_timeout=60 --rdzv-endpoint={nobody}");
+        format!("the etcd endpoint {unused} has not answered for 3 s; no round can be formed");
+    let patient = format!("--rdzv-conf=read_timeout=60 --rdzv-endpoint={unused}");
     let cases = [
         (
             "--rdzv-backend=c10d --rdzv-endpoint=no-such-host.invalid:29400".to_owned(),

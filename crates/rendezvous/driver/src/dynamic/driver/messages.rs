@@ -59,7 +59,7 @@ impl Messages {
         } else {
             "left, or missed its heartbeats"
         };
-        format!("{} gone ({how})", subject(nodes, "is", "are"))
+        format!("{} lost ({how})", subject(nodes, "is", "are"))
     }
 
     pub(super) fn failure(&self, failure: Failure) -> RendezvousError {
@@ -190,11 +190,11 @@ mod tests {
         let lost = || participant::Change::NodesLost(vec![node(1)]);
         assert_eq!(
             reason(lost(), &[1], &empty),
-            "node 10.0.0.5_1_0 is gone (ended without a word)"
+            "node 10.0.0.5_1_0 is lost (ended without a word)"
         );
         assert_eq!(
             reason(lost(), &[], &silent),
-            "node 10.0.0.5_1_0 is gone (missed its heartbeats)"
+            "node 10.0.0.5_1_0 is lost (missed its heartbeats)"
         );
         let many = participant::Change::NodesWaiting((0..10).map(node).collect());
         assert!(reason(many, &[], &empty).contains("10.0.0.5_7_0, 2 more wait"));

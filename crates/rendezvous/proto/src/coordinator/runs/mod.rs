@@ -377,7 +377,7 @@ impl Run {
             && agent.join.instance != join.instance
         {
             return Some(Refusal::Unusable(format!(
-                "another agent calls itself {} and takes part already; give each agent its own \
+                "another agent calls itself {} and participates already; give each agent its own \
                  --local-addr",
                 join.node
             )));
