@@ -1,7 +1,7 @@
 //! Native wire of the rendezvous, from both sides.
 //!
-//! No operation makes a host panic. Every message that can be read can be written, and then reads the
-//! same.
+//! No operation makes a host panic. Every message that can be read can be written, and then reads
+//! the same.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! State of a rendezvous with arbitrary content.
 //!
-//! Reading it never panics and takes memory in proportion. A state that was read can be written, and
-//! means the same when it is read again.
+//! Reading it never panics and takes memory in proportion. A state that was read can be written,
+//! and means the same when it is read again.
 
 #![no_main]
 

@@ -21,9 +21,10 @@ pub(crate) struct PreemptionArgs {
     ///
     /// The signal reaches one agent, which notifies all agents of the job. Each agent writes the
     /// file that RDZV_PREEMPT names. It sends the signal once to each of its workers that has a
-    /// handler for it. No restart follows. All workers of a node may end within --preempt-shutdown-timeout,
-    /// with 0 or as the signal ends a process. Then the launcher ends with --preempt-exit-code.
-    /// Without this flag, SIGUSR1 and SIGUSR2 are passed on, and SIGTERM ends the run.
+    /// handler for it. No restart follows. All workers of a node may end within
+    /// --preempt-shutdown-timeout, with 0 or as the signal ends a process. Then the launcher ends
+    /// with --preempt-exit-code. Without this flag, SIGUSR1 and SIGUSR2 are passed on, and SIGTERM
+    /// ends the run.
     #[arg(long, value_name = "NAME")]
     preempt_signal: Option<String>,
 

@@ -328,7 +328,7 @@ fn a_leader_hands_over_without_a_timeout_and_says_which_commands_were_not_begun(
 }
 
 #[test]
-fn a_leader_that_is_succeeded_with_its_own_vote_was_in_contact_before() {
+fn a_leader_that_is_succeeded_with_its_own_vote_had_received_its_messages() {
     let mut group = Group::of(3);
     group.propose(1, b"a");
     let before = group.now.mono;

@@ -59,7 +59,7 @@ fn tensor_in(arena: &Arena, length: usize, byte: u8) -> Tensor {
 }
 
 /// Makes calls until all lent memory has been given back.
-fn call_while_lent(agent: &RpcAgent, arena: &Arena) {
+fn call_while_in_use(agent: &RpcAgent, arena: &Arena) {
     let begun = Instant::now();
     while arena.free() < arena.capacity() {
         let used = arena.capacity() - arena.free();
@@ -81,7 +81,7 @@ fn a_tensor_in_an_arena_is_shared_while_the_callee_holds_it() {
     agents[0].call(1, SUM, &Vec::new()).wait().unwrap();
     assert_eq!(arena.capacity() - arena.free(), LARGE);
     assert_eq!(agents[0].call(1, DROP, &()).wait(), Ok(3));
-    call_while_lent(&agents[0], &arena);
+    call_while_in_use(&agents[0], &arena);
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn views_and_tensors_of_all_memories_travel_together_over_every_transport() {
             assert_eq!(back.as_slice::<u8>().unwrap(), vec![1; 100_000]);
         }
         drop((tensors, large));
-        call_while_lent(&agents[0], &arena);
-        call_while_lent(&agents[0], &other);
+        call_while_in_use(&agents[0], &arena);
+        call_while_in_use(&agents[0], &other);
     }
 }
 
@@ -152,7 +152,7 @@ fn what_is_shared_for_a_call_that_fails_comes_back() {
     cancelled.cancel();
     drop((tensor, cancelled));
     agents[0].call(1, DROP, &()).wait().unwrap();
-    call_while_lent(&agents[0], &arena);
+    call_while_in_use(&agents[0], &arena);
 }
 
 #[test]
