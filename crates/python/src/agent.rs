@@ -21,7 +21,7 @@ use pyo3::types::PyDict;
 use rdzv_agent::api::{
     DEFAULT_ROLE, ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
     SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, Worker, WorkerEntrypoint,
-    WorkerGroup, WorkerId, WorkerSpec, WorkerState, WorkerSupervisor,
+    WorkerGroup, WorkerLocation, WorkerSpec, WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::{Cause, Exit, MasterPort};
 use rdzv_core::rank::{LocalRank, Rank};
@@ -75,7 +75,7 @@ impl WorkerSupervisor for ProxySupervisor {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         let (group, workers) = (group.clone(), workers.to_vec());
         self.call(move |_, methods| {
             let described = workers.into_iter().map(|worker| {
@@ -92,7 +92,7 @@ impl WorkerSupervisor for ProxySupervisor {
             let described: Vec<_> = described.collect();
             let ids = methods.call_method1("start", (snapshot(&group), described))?;
             let ids: BTreeMap<u32, String> = ids.extract()?;
-            let remote = |(rank, id)| (LocalRank(rank), WorkerId::Remote(id));
+            let remote = |(rank, id)| (LocalRank(rank), WorkerLocation::Remote(id));
             Ok(ids.into_iter().map(remote).collect())
         })
     }

@@ -6,6 +6,7 @@
 //! | `unsafe` and names of the environment in few files; no globals in libraries | [`fences`] |
 //! | no cycle among the modules of a folder, Rust or Python | [`cycles`], [`python`] |
 //! | whole words for names of files | [`files`] |
+//! | no two crates share the name of a public type | [`types`] |
 //! | words, form of sentences, subjects of commits: limits that only fall | [`style`] |
 //! | cited tests and rules exist; each item of PyTorch has a verdict and a test | [`docs`] |
 //!
@@ -22,6 +23,7 @@ mod python;
 pub(crate) mod source;
 mod style;
 pub(crate) mod tokens;
+mod types;
 
 use std::{fmt, fs};
 
@@ -80,6 +82,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let mut findings = crates::check(&metadata()?, &layers, &sources, &documents);
     findings.extend(cycles::check(&sources));
     let variables = fences::declared_variables(&sources)?;
+    let mut types = Vec::new();
     for source in &sources {
         let mut lines = source.text.lines().count();
         let tokens = source.is_rust().then(|| Tokens::of(source)).transpose();
@@ -87,6 +90,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             Ok(Some(tokens)) => {
                 lines -= tokens.test_lines;
                 findings.extend(fences::check(source, tokens, &variables));
+                types.extend(types::declared(source, tokens));
             }
             Ok(None) => {}
             Err(finding) => findings.push(finding.clone()),
@@ -96,6 +100,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             println!("    warning: {warning}");
         }
     }
+    findings.extend(types::check(&types));
     let functions = docs::functions(&sources);
     for document in documents
         .iter()

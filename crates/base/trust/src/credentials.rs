@@ -115,14 +115,14 @@ pub fn is_readable_by_others(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::Role;
+    use crate::token::HandshakeRole;
 
     #[test]
     fn white_space_around_a_token_does_not_count() {
         let bare = Token::of(b"0123456789abcdef", "x".to_owned()).unwrap();
         let spaced = Token::of(b" 0123456789abcdef\r\n", "x".to_owned()).unwrap();
-        let proof = bare.prove(Role::Connector, b"a", b"b");
-        assert!(spaced.verify(Role::Connector, b"a", b"b", &proof));
+        let proof = bare.prove(HandshakeRole::Connector, b"a", b"b");
+        assert!(spaced.verify(HandshakeRole::Connector, b"a", b"b", &proof));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use rdzv_agent_proto::group::{Failure, MembershipCause, membership};
 
-use crate::line::{Line, Role, cut, said};
+use crate::line::{Line, LineRole, cut, said};
 use crate::quantity::count;
 
 /// Maximum number of columns of a cause within a sentence.
@@ -37,7 +37,7 @@ impl Restart<'_> {
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 
@@ -80,7 +80,7 @@ impl Regrouped<'_> {
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 

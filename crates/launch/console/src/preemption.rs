@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::signal;
 
-use crate::line::{Line, Role, said};
+use crate::line::{Line, LineRole, said};
 use crate::quantity::time;
 
 /// Returns the lines that report the notice.
@@ -23,7 +23,7 @@ pub fn notice(
         signal::in_words(signal),
         time(shutdown_timeout)
     );
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 /// Returns the lines at the end of a preempted run.
@@ -39,7 +39,7 @@ pub fn ended(signal: i32, used: Duration, in_order: bool, width: Option<usize>) 
              by that signal"
         )
     };
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdzv_core::rank::ranges;
 use rdzv_core::signal;
 
-use crate::line::{Line, Role, said};
+use crate::line::{Line, LineRole, said};
 use crate::quantity::{count, time};
 
 /// Number of SIGINT, the same on all architectures.
@@ -64,7 +64,7 @@ impl Stop<'_> {
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 
@@ -75,7 +75,7 @@ pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
         self::ranks(ranks),
         if ranks.len() == 1 { "is" } else { "are" }
     );
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 /// Returns the end of a run that a signal has ended.
@@ -99,7 +99,7 @@ pub fn ended(
     if killed > 0 {
         text += &format!(", {killed} of them by {}", signal::in_words(KILL));
     }
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 /// Returns ranks in words: `rank 3`, `ranks 0-4, 7`.

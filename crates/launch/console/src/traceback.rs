@@ -14,7 +14,7 @@ const LIBRARIES: [&str; 5] = [
 
 /// One frame of a traceback: its source location and code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct TracebackFrame {
     /// Location `train.py, line 41, in main`, with the path as Python wrote it.
     pub location: String,
     /// Code at that line.
@@ -24,7 +24,7 @@ pub struct Frame {
 /// Returns the last frames of a Python traceback in the user's code.
 /// The oldest is first. If no frame is in the user's code, these are frames of libraries. Empty if
 /// the text is not a traceback.
-pub fn frames(traceback: &str) -> Vec<Frame> {
+pub fn frames(traceback: &str) -> Vec<TracebackFrame> {
     let lines: Vec<&str> = traceback.lines().map(unmarked).collect();
     // A second traceback ("During handling of the above exception") is the one that ended the
     // program.
@@ -42,12 +42,12 @@ pub fn frames(traceback: &str) -> Vec<Frame> {
         };
         let code = lines.get(index + 1).map(|code| code.trim());
         let code = code.filter(|code| line.starts_with(' ') && is_code(code));
-        frames.push(Frame {
+        frames.push(TracebackFrame {
             location: location.replacen('"', "", 1),
             code: code.map(str::to_owned),
         });
     }
-    let own = |frame: &Frame| !LIBRARIES.iter().any(|part| frame.location.contains(part));
+    let own = |frame: &TracebackFrame| !LIBRARIES.iter().any(|part| frame.location.contains(part));
     if frames.iter().any(own) {
         frames.retain(own);
     }

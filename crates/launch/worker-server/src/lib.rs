@@ -61,7 +61,7 @@ pub struct WorkerServerError {
 
 /// A request to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// Decoded parameters of the query.
     /// If a name is repeated, the last value counts.
     pub parameters: BTreeMap<String, String>,
@@ -69,7 +69,7 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl HttpRequest {
     /// Returns the value of a parameter.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.get(name).map(String::as_str)
@@ -108,7 +108,7 @@ impl Answer {
     }
 }
 
-type Handler = Arc<dyn Fn(&Request) -> Answer + Send + Sync>;
+type Handler = Arc<dyn Fn(&HttpRequest) -> Answer + Send + Sync>;
 
 /// The handlers of a server that is not started yet.
 pub struct WorkerServer {
@@ -134,7 +134,7 @@ impl WorkerServer {
     pub fn register(
         &mut self,
         name: &str,
-        handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+        handler: impl Fn(&HttpRequest) -> Answer + Send + Sync + 'static,
     ) -> &mut Self {
         self.handlers.insert(name.to_owned(), Arc::new(handler));
         self

@@ -117,7 +117,7 @@ impl Configuration {
     ///
     /// A change of one voter is in force immediately. A change of several voters makes a joint
     /// configuration, and an empty change leaves it.
-    pub fn after(&self, change: &Change) -> Self {
+    pub fn after(&self, change: &VoterChange) -> Self {
         let mut next = self.clone();
         if change.steps.is_empty() {
             next.outgoing.clear();
@@ -143,7 +143,7 @@ impl Configuration {
     }
 
     /// Returns the reason why a change is not possible from here.
-    pub(crate) fn fault(&self, leader: VoterId, change: &Change) -> Option<&'static str> {
+    pub(crate) fn fault(&self, leader: VoterId, change: &VoterChange) -> Option<&'static str> {
         if self.is_joint() {
             return Some("the last change is not over");
         }
@@ -206,11 +206,11 @@ pub(crate) struct Step {
 ///
 /// Majorities before and after a change of several steps must agree to it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Change {
+pub struct VoterChange {
     pub(crate) steps: Vec<Step>,
 }
 
-impl Change {
+impl VoterChange {
     /// Adds a member as a learner or as a voter.
     pub fn add(&mut self, member: VoterId, kind: Kind, voter_index: u8) {
         self.steps.push(Step {

@@ -67,7 +67,7 @@ use rdzv_core::rules::Rules;
 use rdzv_rendezvous_proto::{Rule, coordinator};
 
 pub use rdzv_consensus::VoterId;
-pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
+pub use rdzv_consensus::wire::{ConsensusWireError, ControlFrame, FRAME_BOUND, opcode};
 
 /// Endpoints of the voters, in the order that every voter has.
 ///

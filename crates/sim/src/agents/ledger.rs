@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Refusal};
-use rdzv_rendezvous_proto::native_client::Joined;
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event};
+use rdzv_rendezvous_proto::native_client::FormedRound;
 use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 
@@ -94,7 +94,7 @@ impl Ledger {
                 }
                 Ok(())
             }
-            Event::Closed | Event::Refused(Refusal::Closed | Refusal::NotNeeded) => {
+            Event::Closed | Event::Refused(AgentRefusal::Closed | AgentRefusal::NotNeeded) => {
                 self.closed = true;
                 Ok(())
             }
@@ -211,8 +211,8 @@ impl Ledger {
     }
 
     /// Checks a join that the coordinator has confirmed to `node`.
-    pub fn joined(&mut self, node: &NodeDesc, joined: &Joined) -> Result<(), Violation> {
-        let Joined {
+    pub fn joined(&mut self, node: &NodeDesc, joined: &FormedRound) -> Result<(), Violation> {
+        let FormedRound {
             round,
             rank,
             world_size,

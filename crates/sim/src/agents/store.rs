@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_rendezvous_proto::coordinator::wire::{Event as Announcement, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event as Announcement};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{codec, coordinator, participant};
 
@@ -178,7 +178,7 @@ impl World {
                         self.end_history()?;
                     }
                     self.is_most_of_it(&event)?;
-                    if let Announcement::Refused(Refusal::Unusable(why)) = &event {
+                    if let Announcement::Refused(AgentRefusal::Unusable(why)) = &event {
                         return broken(format!("{node} is refused: {why}"));
                     }
                     let mut bytes = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rdzv_consensus::{Change, Configuration, Input, VoterId};
+use rdzv_consensus::{Configuration, Input, VoterChange, VoterId};
 
 use super::plan::Act;
 use super::process::{Packet, Process};
@@ -71,7 +71,7 @@ impl World {
             }
             Act::RemoveLeader => {
                 if let Some(leader) = leader {
-                    let mut change = Change::default();
+                    let mut change = VoterChange::default();
                     change.remove(self.processes[leader].id);
                     return self.handle(leader, Input::Change(&change));
                 }

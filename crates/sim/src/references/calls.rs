@@ -1,7 +1,7 @@
 //! Operations of workers, and the calls that carry references.
 
 use rdzv_rpc_proto::rref::{
-    Adopted, Failure, Fetch, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
+    Adopted, Fetch, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId, ReferenceFailure,
 };
 
 use super::model::{Fork, Stage};
@@ -272,7 +272,7 @@ impl World {
             }
             Err(failure) => {
                 self.report.refused += 1;
-                if failure != Failure::Stopping {
+                if failure != ReferenceFailure::Stopping {
                     self.model
                         .refused(from, Handle::User(rref, fork), &failure.to_string())?;
                 }
@@ -337,7 +337,7 @@ impl World {
             }
             Err(failure) => {
                 self.report.refused += 1;
-                if failure != Failure::Stopping {
+                if failure != ReferenceFailure::Stopping {
                     self.model.refused(to, fork, &failure.to_string())?;
                 }
                 self.over(data.fork);

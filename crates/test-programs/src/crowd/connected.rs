@@ -11,7 +11,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_store_proto::wire::request;
-use rdzv_voters::{Frame, SearchOrder};
+use rdzv_voters::{ControlFrame, SearchOrder};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
@@ -230,7 +230,7 @@ impl Connected {
             PROBE_ANSWER => Ok(Asked::Coordinator),
             PROBE_VOTER => {
                 let mut question = Vec::new();
-                Frame::WhoCoordinates.write(&mut question);
+                ControlFrame::WhoCoordinates.write(&mut question);
                 stream.write_all(&question)?;
                 answer.clear();
                 (*step, *deadline) = (Step::WhoCoordinates, next);
@@ -252,8 +252,10 @@ impl Connected {
         if (body.len() as u64) < length {
             return Asked::Waiting;
         }
-        match Frame::read(head[0], body) {
-            Ok(Frame::Elsewhere { address, .. }) if self.order.elsewhere(&address) => Asked::Next,
+        match ControlFrame::read(head[0], body) {
+            Ok(ControlFrame::Elsewhere { address, .. }) if self.order.elsewhere(&address) => {
+                Asked::Next
+            }
             _ => Asked::NoCoordinator,
         }
     }

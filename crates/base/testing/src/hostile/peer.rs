@@ -18,7 +18,7 @@ const TAKES_NOTHING: Duration = Duration::from_millis(100);
 pub struct Attacker {
     server: SocketAddr,
     from: Option<IpAddr>,
-    peers: Vec<Peer>,
+    peers: Vec<TestPeer>,
 }
 
 impl Attacker {
@@ -33,7 +33,7 @@ impl Attacker {
 
     /// Connects without sending anything.
     /// `None` if the server accepts no connection.
-    pub fn connect(&self) -> Option<Peer> {
+    pub fn connect(&self) -> Option<TestPeer> {
         let socket = Socket::new(Domain::for_address(self.server), Type::STREAM, None).ok()?;
         if let Some(from) = self.from {
             socket.bind(&SocketAddr::new(from, 0).into()).ok()?;
@@ -42,7 +42,7 @@ impl Attacker {
             .connect_timeout(&self.server.into(), Duration::from_secs(5))
             .ok()?;
         socket.set_nonblocking(true).ok()?;
-        Some(Peer {
+        Some(TestPeer {
             stream: socket.into(),
             sent: 0,
             received: 0,
@@ -50,7 +50,7 @@ impl Attacker {
     }
 
     /// Connects as a client does.
-    pub fn join(&self) -> Option<Peer> {
+    pub fn join(&self) -> Option<TestPeer> {
         let mut peer = self.connect()?;
         peer.send(&request::validate()).then_some(peer)
     }
@@ -79,14 +79,14 @@ impl Attacker {
     }
 
     /// Keeps a connection open.
-    pub fn keep(&mut self, peer: Peer) {
+    pub fn keep(&mut self, peer: TestPeer) {
         self.peers.push(peer);
     }
 }
 
 /// A connection. None of its calls waits for long.
 #[derive(Debug)]
-pub struct Peer {
+pub struct TestPeer {
     stream: TcpStream,
     /// Bytes that the server has accepted.
     pub sent: usize,
@@ -95,7 +95,7 @@ pub struct Peer {
     pub received: usize,
 }
 
-impl Peer {
+impl TestPeer {
     /// Sends bytes; `false` if the server has refused them or no longer reads.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         self.exchange(bytes, false)

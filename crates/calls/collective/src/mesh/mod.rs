@@ -26,7 +26,7 @@ use crate::outbound::Outbound;
 use crate::running::Running;
 use crate::shared;
 use crate::socket::{Endpoint, Setup};
-use crate::wire::{Cause, Frame};
+use crate::wire::{AbortCause, Frame};
 
 /// Maximum number of bytes of one message between hosts.
 ///
@@ -251,7 +251,7 @@ impl Mesh {
     }
 
     /// Notifies all peers that this rank has failed, and refuses later peers.
-    pub(crate) fn abort(&mut self, suspect: u32, cause: Cause) {
+    pub(crate) fn abort(&mut self, suspect: u32, cause: AbortCause) {
         let frame = Frame::Abort { suspect, cause };
         self.acceptor.close(&frame);
         // First on the connections that always have room for it.

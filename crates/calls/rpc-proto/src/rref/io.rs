@@ -128,13 +128,13 @@ pub enum Output {
         failed: bool,
     },
     /// This fork can no longer be used.
-    Broken(ForkId, Failure),
+    Broken(ForkId, ReferenceFailure),
     /// No member uses this value any more.
     Free(RRefId),
     /// Answer to a request.
     ///
     /// `Ok`: the value, or the error of its function, is there.
-    Fetched(FetchId, Result<(), Failure>),
+    Fetched(FetchId, Result<(), ReferenceFailure>),
     /// A member is lost, and its forks were released.
     Lost {
         /// Member that is lost.
@@ -192,7 +192,7 @@ pub struct UserInfo {
     /// `true` if the owner knows this fork.
     pub confirmed: bool,
     /// Reason why the fork cannot be used any more; it will not be confirmed then.
-    pub broken: Option<Failure>,
+    pub broken: Option<ReferenceFailure>,
 }
 
 /// Request for a value, sent to the owner.
@@ -232,7 +232,7 @@ impl fmt::Display for Leak {
 
 /// Reason why a reference cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Failure {
+pub enum ReferenceFailure {
     /// The call that should have made the value failed. The text is PyTorch's.
     #[error(
         "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."

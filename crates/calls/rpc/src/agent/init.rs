@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdzv_rendezvous::Environment;
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::{GroupView, Member as Published};
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
@@ -198,9 +198,9 @@ impl RpcAgentBuilder {
             incarnation,
             group: number,
             token,
-            limits: Limits {
+            limits: FrameLimits {
                 total: options.message_limit,
-                ..Limits::default()
+                ..FrameLimits::default()
             },
             timeout: options.timeout.limit(|| Some(DEFAULT_TIMEOUT))?,
             worker_threads: options.num_worker_threads as usize,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 
 use crate::error::{RpcError, RpcErrorKind};
 use crate::runtime::connect::{adopt, ends};
@@ -139,7 +139,7 @@ fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> 
     let deadline = Instant::now() + core.transports.greeting;
     let token = core.token.clone();
     let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), deadline);
-    let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
+    let ends = ends(core, carrier, FrameLimits::UNAUTHENTICATED);
     let link = Link::new(Arc::clone(&core.poller), ends).map_err(RpcError::internal(
         "this worker cannot look after another connection",
     ))?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc_proto::calls::CreditLimits;
 use rdzv_rpc_proto::frame::hello::Hello;
-use rdzv_rpc_proto::frame::{FrameKind, Header, Limits};
+use rdzv_rpc_proto::frame::{FrameKind, FrameLimits, Header};
 use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::WorkerInfo;
 use rustix::event::{PollFd, PollFlags};
@@ -166,7 +166,7 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     carrier
         .check_name(member.info.name.as_str())
         .map_err(|error| RpcError::new(RpcErrorKind::Protocol, error.to_string()))?;
-    let mut ends = ends(core, carrier, Limits::UNAUTHENTICATED);
+    let mut ends = ends(core, carrier, FrameLimits::UNAUTHENTICATED);
     let peer = greet(core, member, &mut ends, deadline)?;
     if peer.incarnation != member.incarnation {
         let text = "another worker of the same name answers at its address: it was restarted, \
@@ -198,7 +198,7 @@ fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcEr
     open(core, (&core.me, incarnation), near, lending)
 }
 
-pub(crate) fn ends(core: &Core, carrier: Carrier, limits: Limits) -> Ends {
+pub(crate) fn ends(core: &Core, carrier: Carrier, limits: FrameLimits) -> Ends {
     Ends {
         reader: Reader::new(carrier.read, limits, core.pool.clone()),
         writer: Writer::new(carrier.write),

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_lock::{Condvar, LimitedMutex, Mutex, RwLock};
 use rdzv_rpc_proto::directory::GroupView;
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::frame::hello::{Hello, PROTOCOL};
 use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_rpc_proto::rref::{ForkId, Input, Leak, Member as Holder, Settings};
@@ -244,7 +244,7 @@ pub(crate) struct Core {
     pub(crate) group: u64,
     host: String,
     pub(crate) token: Option<Token>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: FrameLimits,
     pub(crate) functions: Functions<CallContext>,
     pub(crate) pool: Pool,
     pub(crate) poller: Arc<LinkPoller>,
@@ -281,7 +281,7 @@ pub(crate) struct Setup {
     pub(crate) incarnation: u64,
     pub(crate) group: u64,
     pub(crate) token: Option<Token>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: FrameLimits,
     pub(crate) timeout: Option<Duration>,
     pub(crate) worker_threads: usize,
     pub(crate) transports: TransportOptions,

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use serde::de::DeserializeOwned;
 
-use crate::channel::failure::Failure;
+use crate::channel::failure::FunctionFailure;
 use crate::error::{RemoteError, RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::runtime::codec;
@@ -62,7 +62,7 @@ async fn in_steps<Output>(
 }
 
 /// Converts the error of a function to the error of its call.
-pub(crate) fn failed(error: impl Failure) -> RpcError {
+pub(crate) fn failed(error: impl FunctionFailure) -> RpcError {
     remote(error.into_remote())
 }
 

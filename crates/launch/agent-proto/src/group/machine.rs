@@ -15,7 +15,9 @@ use super::awaited::Awaited;
 use super::environment;
 use super::options::GroupSpec;
 use super::policy::{RestartBudget, StopRequests, TIMEOUT_WITHOUT_KEEPER};
-use super::types::{Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerRanks};
+use super::types::{
+    GroupEnding, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerRanks,
+};
 use super::{Finality, WorkerExit};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rank::{Assignment, LocalRank};
@@ -31,7 +33,7 @@ const ABANDON_AFTER: Duration = Duration::from_secs(10);
 /// The worker group of one agent.
 /// [The module](super) has a diagram of its states.
 #[derive(Debug)]
-pub struct WorkerGroup {
+pub struct WorkerGroupMachine {
     spec: GroupSpec,
     budget: RestartBudget,
     requests: StopRequests,
@@ -52,7 +54,7 @@ pub struct WorkerGroup {
     outbox: Outbox<GroupOutput>,
 }
 
-impl WorkerGroup {
+impl WorkerGroupMachine {
     /// Creates a group that has not begun.
     pub fn new(spec: GroupSpec) -> Self {
         Self {
@@ -383,20 +385,22 @@ impl WorkerGroup {
 
     fn succeed(&mut self) {
         let exits = std::mem::take(&mut self.exits);
-        self.finish(Ending::Succeeded { exits });
+        self.finish(GroupEnding::Succeeded { exits });
     }
 
     /// Ends the run with success before the exit barrier.
     /// The other nodes no longer reach the barrier of this round.
     fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
-        self.finish(Ending::SucceededAlone { exits, reason });
+        self.finish(GroupEnding::SucceededAlone { exits, reason });
     }
 
-    fn finish(&mut self, ending: Ending) {
+    fn finish(&mut self, ending: GroupEnding) {
         self.others.forget_deadlines();
         self.phase = Phase::Over(match ending {
-            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } => GroupState::Succeeded,
+            GroupEnding::Succeeded { .. } | GroupEnding::SucceededAlone { .. } => {
+                GroupState::Succeeded
+            }
             _ => GroupState::Failed,
         });
         self.outbox.push(GroupOutput::Finish(ending));
@@ -442,7 +446,7 @@ impl WorkerGroup {
 }
 
 /// Methods for the time from joining until all workers of an attempt run.
-impl WorkerGroup {
+impl WorkerGroupMachine {
     fn join(&mut self) {
         self.round = None;
         self.alive.clear();
@@ -483,7 +487,7 @@ impl WorkerGroup {
                     environment,
                     restart_count,
                 }),
-                Err(text) => return self.finish(Ending::Devices(text)),
+                Err(text) => return self.finish(GroupEnding::Devices(text)),
             }
         }
         self.outbox.push(GroupOutput::Assigned {
@@ -535,7 +539,7 @@ impl WorkerGroup {
     }
 }
 
-impl Machine for WorkerGroup {
+impl Machine for WorkerGroupMachine {
     type Input<'a> = GroupInput;
     type Output = GroupOutput;
 
@@ -583,7 +587,7 @@ impl Machine for WorkerGroup {
             (GroupInput::PeerFailed { node, reason }, _) => self.peer_failed(now, node, reason),
             (GroupInput::RunClosed, _) => self.run_closed(now),
             (GroupInput::RendezvousLost, _) => self.rendezvous_lost(now),
-            (GroupInput::NotNeeded, Phase::Joining) => self.finish(Ending::NotNeeded),
+            (GroupInput::NotNeeded, Phase::Joining) => self.finish(GroupEnding::NotNeeded),
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
             (GroupInput::TimePassed, _) => self.expire(now),

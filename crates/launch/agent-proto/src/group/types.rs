@@ -287,12 +287,12 @@ pub enum GroupOutput {
         agents: u32,
     },
     /// The run is over. The last output.
-    Finish(Ending),
+    Finish(GroupEnding),
 }
 
 /// The end of a run on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
+pub enum GroupEnding {
     /// All workers exited with 0.
     Succeeded {
         /// All exits of the last attempt.

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rdzv_agent::api::{
-    MonitorResult, ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerGroup, WorkerId,
-    WorkerState, WorkerSupervisor,
+    MonitorResult, ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerGroup,
+    WorkerLocation, WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::{Cause, Exit};
 use rdzv_core::rank::{LocalRank, Rank};
@@ -103,7 +103,7 @@ impl WorkerSupervisor for ThreadWorkers {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         (self.stop, self.values) = (Arc::default(), BTreeMap::new());
         let (sender, ended) = channel();
         self.ended = Some(ended);
@@ -113,7 +113,7 @@ impl WorkerSupervisor for ThreadWorkers {
             self.start(request, sender.clone())
                 .map_err(|error| SupervisorError(format!("start thread {local_rank}: {error}")))?;
             let id = format!("thread {}/{local_rank}", group.spec.role());
-            ids.insert(local_rank, WorkerId::Remote(id));
+            ids.insert(local_rank, WorkerLocation::Remote(id));
         }
         Ok(ids)
     }

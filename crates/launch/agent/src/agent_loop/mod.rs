@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{
-    Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerGroup, WorkerRanks,
+    GroupEnding, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerGroupMachine,
+    WorkerRanks,
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
@@ -50,7 +51,7 @@ pub(crate) struct AgentLoop<'o, S> {
     config: Arc<AgentConfig>,
     observer: &'o mut dyn FnMut(&AgentEvent),
     clock: Clock,
-    group: WorkerGroup,
+    group: WorkerGroupMachine,
     /// State of the group in the last event about it.
     emitted_state: GroupState,
     /// Inputs of the machine that come before anything from outside.
@@ -64,7 +65,7 @@ pub(crate) struct AgentLoop<'o, S> {
     step_began: Mono,
     /// Error that the machine knows only as "broken".
     error: Option<AgentError>,
-    ending: Option<Ending>,
+    ending: Option<GroupEnding>,
     /// `true` if a signal has stopped this agent.
     /// Another cause may have ended the run before.
     stop_requested: bool,
@@ -91,7 +92,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         requests: Requests,
         observer: &'o mut dyn FnMut(&AgentEvent),
     ) -> Self {
-        let group = WorkerGroup::new(config.group_spec());
+        let group = WorkerGroupMachine::new(config.group_spec());
         let (sender, answers) = unbounded_channel();
         let rendezvous = RendezvousHandle::new(&config, sender);
         Self {

@@ -15,8 +15,8 @@ use tokio::task::yield_now;
 
 use super::worker_group::View;
 use super::{
-    ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerId, WorkerSpec, WorkerState,
-    WorkerSupervisor,
+    ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerLocation, WorkerSpec,
+    WorkerState, WorkerSupervisor,
 };
 use crate::clock::Clock;
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
@@ -27,7 +27,7 @@ use crate::{AgentError, AgentEvent, ErrorFile};
 #[derive(Debug)]
 struct Polled {
     identity: WorkerIdentity,
-    id: WorkerId,
+    id: WorkerLocation,
     started: Wall,
     running: bool,
     /// Failure that the supervisor has reported.
@@ -96,7 +96,7 @@ impl<'a> PolledSupervisor<'a> {
         for request in requests {
             let local_rank = request.ranks.local_rank;
             let id = ids.get(&local_rank).cloned();
-            let id = id.unwrap_or_else(|| WorkerId::Remote(String::new()));
+            let id = id.unwrap_or_else(|| WorkerLocation::Remote(String::new()));
             let worker = Polled {
                 identity: WorkerIdentity::new(&request.ranks, id.pid().unwrap_or(0)),
                 id,

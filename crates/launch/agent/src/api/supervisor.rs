@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::rank::LocalRank;
 
-use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerId};
+use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerLocation};
 
 /// Starts, watches and stops the workers of one node in the caller's way.
 /// The workers may be threads, containers, or jobs on another machine. A
@@ -23,7 +23,7 @@ pub trait WorkerSupervisor {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError>;
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError>;
 
     /// Returns the state of the workers.
     ///

@@ -22,7 +22,7 @@ use rustix::process::{
     waitpid,
 };
 
-use super::restarts::{Lives, Restart};
+use super::restarts::{Lives, RestartReason};
 use crate::AgentError;
 use crate::error::system;
 use crate::spawn::fork;
@@ -38,7 +38,7 @@ const ENDS: [Number; 3] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP];
 pub enum Service {
     /// Process that serves, with the end of its predecessor, if there was one.
     /// The three signals that end it in order (SIGTERM, SIGINT, SIGHUP) are blocked.
-    Serves(Option<Restart>),
+    Serves(Option<RestartReason>),
     /// Keeper, with the end of the service.
     /// It must [end like](super::end_like) the service.
     Ended(ExitStatus),

@@ -31,7 +31,7 @@ use rdzv_agent_proto::group::{Round, WorkerRanks, barrier};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{
-    Change, Member, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
+    Change, JoiningAgent, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
 };
 use rdzv_store::{HashStore, Pinger};
 use tokio::sync::mpsc::UnboundedSender;
@@ -161,7 +161,7 @@ impl RendezvousHandle {
                 }))
             }
         };
-        let member = Member {
+        let member = JoiningAgent {
             role: config.identity.role.clone(),
             local_world_size: config.identity.local_world_size,
             share_store,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_agent::api::{
     ElasticAgent, LocalElasticAgent, MonitorResult, RunError, RunResult, SimpleElasticAgent,
-    StartRequest, SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerId, WorkerSpec,
+    StartRequest, SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerLocation, WorkerSpec,
     WorkerSupervisor,
 };
 use rdzv_agent::{AgentEvent, MasterPort, NodeState, RendezvousPlan};
@@ -106,7 +106,7 @@ impl WorkerSupervisor for Greeting {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         let failed = |error: StoreError| SupervisorError(error.to_string());
         let store = group.store.as_ref().unwrap().connect().map_err(failed)?;
         store.set_timeout(Duration::from_secs(20));

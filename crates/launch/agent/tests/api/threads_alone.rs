@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rdzv_agent::api::{
     ElasticAgent, MonitorResult, RunError, RunResult, SimpleElasticAgent, StartRequest,
-    SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerId, WorkerSpec, WorkerSpecBuilder,
+    SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerLocation, WorkerSpec, WorkerSpecBuilder,
     WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::observe::{MetricPoint, MetricsRegistry, MetricsSink};
@@ -38,7 +38,7 @@ fn threads_return_values_by_global_rank() {
     assert_eq!(group.state, WorkerState::Succeeded);
     assert_eq!(
         group.workers[1].id,
-        Some(WorkerId::Remote("thread default/1".into()))
+        Some(WorkerLocation::Remote("thread default/1".into()))
     );
 }
 
@@ -136,14 +136,17 @@ impl WorkerSupervisor for Scripted {
         &mut self,
         _group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         self.calls.push("start");
         if !self.starts {
             return Err(SupervisorError("no machine is free".to_owned()));
         }
         let id = |request: &StartRequest| {
             let local_rank = request.ranks.local_rank;
-            (local_rank, WorkerId::Remote(format!("host-{local_rank}:1")))
+            (
+                local_rank,
+                WorkerLocation::Remote(format!("host-{local_rank}:1")),
+            )
         };
         Ok(workers.iter().map(id).collect())
     }

@@ -24,12 +24,12 @@ pub struct Status {
     /// Largest number of restarts.
     pub most_restarts: u32,
     /// The wait of this phase, once it takes long.
-    pub awaited: Option<Awaited>,
+    pub awaited: Option<AwaitedText>,
 }
 
 /// Something that the run waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Awaited {
+pub struct AwaitedText {
     /// A sentence whose parts are separated by `; `.
     /// Parts about the time that is left end with ` left`.
     pub text: String,
@@ -37,7 +37,7 @@ pub struct Awaited {
     pub deadline: Option<Mono>,
 }
 
-impl Awaited {
+impl AwaitedText {
     /// Returns the parts of a row, most important first.
     /// One part is the time that is left now.
     fn parts(&self, now: Mono) -> Vec<Part> {
@@ -219,7 +219,7 @@ mod tests {
         let after = |seconds| began + Duration::from_secs(seconds);
         let row = |phase, text: &str, deadline, seconds| {
             let text = text.to_owned();
-            let awaited = Some(Awaited { text, deadline });
+            let awaited = Some(AwaitedText { text, deadline });
             let status = Status {
                 awaited,
                 ..status(phase, began)
@@ -249,7 +249,7 @@ mod tests {
         let after = |seconds| Mono::ZERO + Duration::from_secs(seconds);
         let row = |text: &str, width| {
             let (text, deadline) = (text.to_owned(), Some(after(900)));
-            let awaited = Some(Awaited { text, deadline });
+            let awaited = Some(AwaitedText { text, deadline });
             let status = Status {
                 awaited,
                 ..status(Phase::Waiting, Mono::ZERO)
@@ -321,7 +321,7 @@ no store has \u{2026} \u{b7} 14:56 left \u{b7} 0:04
 
         let deadline = Some(hour + Duration::from_millis(2_500));
         let waiting = Status {
-            awaited: Some(Awaited {
+            awaited: Some(AwaitedText {
                 text: "waiting".to_owned(),
                 deadline,
             }),

@@ -22,7 +22,7 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
 use super::failure::{Cause, Failure, Retry};
-use super::options::{EtcdOptions, TlsFiles};
+use super::options::{EtcdOptions, EtcdTlsFiles};
 use crate::RendezvousError;
 
 /// Maximum size of an answer, or of one line of a streamed answer, in bytes.
@@ -357,7 +357,7 @@ fn cause(error: &Error) -> Cause {
 }
 
 /// Reads the certificate files.
-fn tls_config(files: &TlsFiles) -> Result<TlsConfig, RendezvousError> {
+fn tls_config(files: &EtcdTlsFiles) -> Result<TlsConfig, RendezvousError> {
     let mut config = TlsConfig::builder();
     if let Some(authority) = &files.authority {
         config = config.root_certs(RootCerts::new_with_certs(&certificates(authority)?));

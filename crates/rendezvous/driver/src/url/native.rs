@@ -19,7 +19,9 @@ use super::parse::whole_number;
 use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
 use crate::dynamic::C10dRendezvous;
 use crate::runtime::beside;
-use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
+use crate::{
+    JoiningAgent, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters,
+};
 
 /// Maximum time to wait for the other workers after a conflict of ranks.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -72,7 +74,7 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
     let interrupter = backend.interrupter();
     let (sender, joined) = mpsc::sync_channel(1);
     let call = beside(move || {
-        let member = Member {
+        let member = JoiningAgent {
             role: "default".to_owned(),
             local_world_size: 1,
             share_store: true,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::{Member, RendezvousError};
+use rdzv_rendezvous::{JoiningAgent, RendezvousError};
 use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
 
 use crate::backends::RunBackend;
@@ -88,7 +88,7 @@ fn a_worker_that_hosts_the_store_gets_a_port(backend: &dyn RunBackend) {
     let mut node = Node::new(backend, (1, 1), "");
     let info = node
         .backend
-        .join(&Member {
+        .join(&JoiningAgent {
             share_store: false,
             ..member()
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::deadlines::Deadlines;
 use super::end::{End, LOST_AFTER_END};
-use super::wire::Refusal;
+use super::wire::AgentRefusal;
 use crate::{NodeDesc, Rule};
 use rdzv_core::ident::ConnId;
 use rdzv_core::rules::Rules;
@@ -108,10 +108,10 @@ impl Sessions {
     }
 
     /// Returns the reason why an agent cannot have a session over this connection.
-    pub(super) fn refusal(&self, connection: ConnId, node: &NodeDesc) -> Option<Refusal> {
+    pub(super) fn refusal(&self, connection: ConnId, node: &NodeDesc) -> Option<AgentRefusal> {
         let session = self.sessions.get(&connection)?;
         (session.node != *node).then(|| {
-            Refusal::Unusable(format!(
+            AgentRefusal::Unusable(format!(
                 "the connection belongs to node {}, and {node} joined over it",
                 session.node
             ))

@@ -12,7 +12,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 use self::schedule::{FRESH, Request, Task};
 use super::membership::{Gone, Heard, Membership};
 use super::pace::Pace;
-use super::{Change, Failure, Formed, Input, Output};
+use super::{Formed, Input, Output, ParticipantChange, ParticipantFailure};
 
 mod schedule;
 
@@ -221,7 +221,7 @@ impl Participant {
             return;
         };
         for change in membership.changes(&copy.state, &self.me, &self.settings) {
-            if change == Change::Dropped {
+            if change == ParticipantChange::Dropped {
                 self.membership = None;
             }
             self.outbox.push(Output::Changed(change));
@@ -382,17 +382,19 @@ impl Participant {
             (Action::Finish, Request::Join { .. }) => self.joined(),
             (Action::Finish, Request::Leave) => self.answer(Output::Left),
             (Action::Finish, Request::Close) => self.answer(Output::Closed),
-            (Action::Fail(Ending::Closed), _) => self.answer(Output::Failed(Failure::Closed)),
+            (Action::Fail(Ending::Closed), _) => {
+                self.answer(Output::Failed(ParticipantFailure::Closed))
+            }
             (Action::Fail(Ending::NotNeeded), _) => {
-                self.answer(Output::Failed(Failure::NotNeeded));
+                self.answer(Output::Failed(ParticipantFailure::NotNeeded));
             }
             (Action::Fail(Ending::Timeout), Request::Join { joined, .. }) => {
                 let joined = joined.take().unwrap_or_default();
-                let failure = Failure::JoinTimeout { joined, elapsed };
+                let failure = ParticipantFailure::JoinTimeout { joined, elapsed };
                 self.answer(Output::Failed(failure));
             }
             (Action::Fail(Ending::Timeout), Request::Leave | Request::Close) => {
-                self.answer(Output::Failed(Failure::WriteTimeout { elapsed }));
+                self.answer(Output::Failed(ParticipantFailure::WriteTimeout { elapsed }));
             }
             _ => {}
         }

@@ -7,7 +7,7 @@ use rdzv_core::machine::Machine as _;
 use rdzv_rendezvous_proto::coordinator::WORKERS_END_WITHIN;
 use rdzv_rendezvous_proto::coordinator::wire::Program;
 use rdzv_rendezvous_proto::fence::{self, Fence};
-use rdzv_rendezvous_proto::native_client::{self as agent, Change, NativeClient};
+use rdzv_rendezvous_proto::native_client::{self as agent, NativeClient, RoundChange};
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 use super::{Event, MACHINES, MS, SIGNALS_TAKE, World};
@@ -137,7 +137,7 @@ impl World {
                 };
                 return self.tell_fence(it, input);
             }
-            agent::Output::Changed(Change::Membership { round, .. })
+            agent::Output::Changed(RoundChange::Membership { round, .. })
                 if self.machines[it]
                     .workers
                     .is_some_and(|(of, ..)| of == round) =>
@@ -145,7 +145,7 @@ impl World {
                 self.stop_workers(it);
                 return self.tell_fence(it, fence::Input::Over);
             }
-            agent::Output::Changed(Change::Membership { .. }) => {}
+            agent::Output::Changed(RoundChange::Membership { .. }) => {}
             agent::Output::Changed(change) => {
                 return broken(format!("n{it} receives {change:?}"));
             }

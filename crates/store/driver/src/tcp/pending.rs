@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rdzv_store_proto::client::{Expects, Operation};
+use rdzv_store_proto::client::{Expects, StoreOperation};
 use rdzv_store_proto::wire::request;
 
 use super::client::{TcpStore, wire_key};
@@ -48,7 +48,7 @@ impl PendingWait {
     ) -> Result<Self, StoreError> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
         let limit = timeout.unwrap_or_else(|| store.timeout());
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(|out| request::wait(out, &keys)),
             expects: Expects::Release { limit, then: None },
         };

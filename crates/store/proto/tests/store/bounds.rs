@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdzv_core::time::Mono;
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{CloseReason, Input};
-use rdzv_store_proto::wire::WireError;
+use rdzv_store_proto::wire::StoreWireError;
 use rdzv_store_proto::wire::request;
 
 use crate::harness::Harness;
@@ -27,7 +27,7 @@ fn a_declared_giant_is_refused_before_its_body() {
     server.send(client, &head);
     assert!(matches!(
         server.closed[&client],
-        CloseReason::Wire(WireError::ValueTooLong { .. })
+        CloseReason::Wire(StoreWireError::ValueTooLong { .. })
     ));
     assert_eq!(server.machine.stats().connections, 0);
 }

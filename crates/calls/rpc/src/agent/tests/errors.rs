@@ -67,9 +67,9 @@ fn methods() -> Methods {
 fn a_message_over_the_limit_fails_its_call_in_both_directions_and_nothing_else() {
     const LIMIT: usize = 1 << 20;
     let made = Made {
-        limits: Limits {
+        limits: FrameLimits {
             total: LIMIT as u64,
-            ..Limits::default()
+            ..FrameLimits::default()
         },
         ..Made::default()
     };

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 
 use super::*;
 use crate::transport::Identity;
@@ -146,7 +146,7 @@ fn a_worker_has_no_other_name_than_its_certificate_says() {
 }
 
 fn certificate_for(name: &str) -> Arc<Identity> {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let (certificate, key) = authority.files(name);
     Arc::new(Identity::from_files(&certificate, &key, &authority.file()).unwrap())
 }

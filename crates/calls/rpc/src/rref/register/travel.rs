@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::rref::{
-    self as machine, Batch, Failure, ForkData, ForkId, Handle, Input, Leak, Member,
+    self as machine, Batch, ForkData, ForkId, Handle, Input, Leak, Member, ReferenceFailure,
 };
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
@@ -142,7 +142,7 @@ impl AgentReferences for Register {
         let leaks = std::mem::take(&mut state.leaks);
         let values = std::mem::take(&mut state.values);
         drop(state);
-        let stopping = || RpcError::from(Failure::Stopping);
+        let stopping = || RpcError::from(ReferenceFailure::Stopping);
         for (_, answer) in questions.into_values() {
             answer.fill(Err(stopping()));
         }

@@ -16,7 +16,7 @@
 //! costs none either.
 
 use super::phase::{Phase, StopReason};
-use super::{Ending, GroupOutput, WorkerExit, WorkerGroup};
+use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};
 use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use crate::group::types::MembershipCause;
 use rdzv_core::time::{Mono, Now};
@@ -87,7 +87,7 @@ impl Others {
     }
 }
 
-impl WorkerGroup {
+impl WorkerGroupMachine {
     /// Handles a failure of a worker when no restart is left.
     /// The group announces it, unless it learns in time that the loss of another node caused the
     /// failure.
@@ -236,7 +236,7 @@ impl WorkerGroup {
             .barrier_deadline
             .is_some_and(|deadline| deadline <= now.mono)
         {
-            self.finish(Ending::RunClosed);
+            self.finish(GroupEnding::RunClosed);
         }
     }
 }

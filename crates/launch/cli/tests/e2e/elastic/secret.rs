@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::Operation;
 use rdzv_store::{Credentials, Store as _, TcpStore, TcpStoreOptions, Token};
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 use rdzv_testing::hostile::request;
 use rdzv_trust::handshake::{self, ANSWER_LENGTH, HELLO_LENGTH, PROOF_LENGTH};
 use tempfile::TempDir;
@@ -44,7 +44,7 @@ fn credentials(text: &str) -> Credentials {
 
 /// Runs a test with the flags of a job that has a token and certificates.
 pub(super) fn with_tls(token: &str, test: impl FnOnce(&[&str])) {
-    let (authority, (_folder, token)) = (Authority::new(), token_file(token));
+    let (authority, (_folder, token)) = (TestAuthority::new(), token_file(token));
     let (certificate, key) = authority.files("node");
     let ca = authority.file();
     let [token, certificate, key, ca] =

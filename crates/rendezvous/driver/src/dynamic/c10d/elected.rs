@@ -14,7 +14,7 @@ use crate::dynamic::native::{Met, Native, NativeOptions};
 use crate::dynamic::node;
 use crate::dynamic::options::Options;
 use crate::dynamic::voters::open_group::{Left, Site, candidate};
-use crate::dynamic::voters::{Candidate, Located, OwnVoter, Search, listed};
+use crate::dynamic::voters::{Located, OwnVoter, Search, VoterCandidate, listed};
 use crate::group_status::Waits;
 use crate::{Onlookers, RendezvousError};
 
@@ -127,7 +127,7 @@ pub(super) fn find_elsewhere(
 /// process listens there any more.
 pub(super) fn await_coordinator(
     mut search: Search,
-    candidate: impl Fn(String) -> Option<Candidate>,
+    candidate: impl Fn(String) -> Option<VoterCandidate>,
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
@@ -205,7 +205,7 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
 fn meet(
     search: &Search,
     located: &Located,
-    candidate: impl Fn(String) -> Option<Candidate>,
+    candidate: impl Fn(String) -> Option<VoterCandidate>,
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
@@ -245,7 +245,7 @@ pub(super) fn agent(
     store: Arc<TcpStore>,
     node: NodeDesc,
     voters: Option<Search>,
-    candidate: Option<Candidate>,
+    candidate: Option<VoterCandidate>,
     (options, onlookers): (&Options, &Onlookers),
 ) -> NativeOptions {
     NativeOptions {

@@ -59,7 +59,7 @@ use crate::dynamic::options::{self, Medium, Options};
 use crate::dynamic::voters::OwnVoter;
 use crate::runtime::{beside, no_thread};
 use crate::{
-    Change, ExitBarrier, Interrupter, Member, NodeState, Observer, Onlookers, Recorder,
+    Change, ExitBarrier, Interrupter, JoiningAgent, NodeState, Observer, Onlookers, Recorder,
     RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
 };
 
@@ -261,7 +261,7 @@ impl RendezvousBackend for C10dRendezvous {
         &self.options.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         let mut again = 0;
         loop {
             let mut connection = self.connect()?;

@@ -19,7 +19,7 @@ use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 use super::store_watch::{self, watch_file, watch_side_key};
 use crate::RendezvousError;
 use crate::dynamic::watch::Watch;
-use crate::dynamic::{Notice, SharedState, Token, Written};
+use crate::dynamic::{Notice, SharedState, StateToken, Written};
 
 /// Maximum number of attempts to remove an agent while other writes interfere.
 const ATTEMPTS: usize = 16;
@@ -153,12 +153,12 @@ impl C10dState {
         RendezvousError::of_c10d_store(error, &self.endpoint())
     }
 
-    fn read(&self, value: Bytes) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+    fn read(&self, value: Bytes) -> Result<Option<(Bytes, StateToken)>, RendezvousError> {
         if value == SENTINEL {
             return Ok(None);
         }
         match text::decode(&value) {
-            Ok(pickle) => Ok(Some((Bytes::from(pickle), Token(value.to_vec())))),
+            Ok(pickle) => Ok(Some((Bytes::from(pickle), StateToken(value.to_vec())))),
             Err(error) => Err(RendezvousError::Corrupt {
                 what: format!("the state under the key {} is corrupt ({error})", self.key),
                 endpoint: self.endpoint(),
@@ -172,11 +172,15 @@ impl SharedState for C10dState {
         super::C10dRendezvous::NAME
     }
 
-    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+    fn get(&mut self) -> Result<Option<(Bytes, StateToken)>, RendezvousError> {
         self.read(self.seed()?)
     }
 
-    fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
+    fn set(
+        &mut self,
+        state: &[u8],
+        token: Option<&StateToken>,
+    ) -> Result<Written, RendezvousError> {
         let desired = text::encode(state);
         // torchelastic treats a token without bytes as no token.
         let token = token.filter(|token| !token.0.is_empty());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rdzv_rendezvous_proto::participant::{self, Failure};
+use rdzv_rendezvous_proto::participant::{self, ParticipantFailure};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 
 use crate::{Change, RendezvousError};
@@ -21,24 +21,26 @@ impl Messages {
     pub(super) fn change(
         &self,
         round: u64,
-        change: participant::Change,
+        change: participant::ParticipantChange,
         gone: &BTreeSet<NodeDesc>,
         known: Option<&RendezvousState>,
     ) -> Change {
         let reason = match change {
-            participant::Change::NodesWaiting(nodes) => {
+            participant::ParticipantChange::NodesWaiting(nodes) => {
                 format!(
                     "{} to join the next round",
                     subject(&nodes, "waits", "wait")
                 )
             }
-            participant::Change::NodesLost(nodes) => self.lost_nodes(&nodes, gone, known),
-            participant::Change::Dropped => format!(
+            participant::ParticipantChange::NodesLost(nodes) => {
+                self.lost_nodes(&nodes, gone, known)
+            }
+            participant::ParticipantChange::Dropped => format!(
                 "the other nodes took this one for lost, because they had not heard of it for {} s: \
                  was it suspended, or is its clock wrong?",
                 self.settings.lost_after().as_secs()
             ),
-            participant::Change::Closed => return Change::Closed,
+            participant::ParticipantChange::Closed => return Change::Closed,
         };
         Change::Membership { round, reason }
     }
@@ -62,19 +64,19 @@ impl Messages {
         format!("{} lost ({how})", subject(nodes, "is", "are"))
     }
 
-    pub(super) fn failure(&self, failure: Failure) -> RendezvousError {
+    pub(super) fn failure(&self, failure: ParticipantFailure) -> RendezvousError {
         let (run_id, endpoint) = (self.run_id.clone(), self.endpoint.clone());
         match failure {
-            Failure::Closed => RendezvousError::Closed { run_id, endpoint },
-            Failure::NotNeeded => RendezvousError::NotNeeded { run_id },
-            Failure::JoinTimeout { joined, elapsed } => RendezvousError::JoinTimeout {
+            ParticipantFailure::Closed => RendezvousError::Closed { run_id, endpoint },
+            ParticipantFailure::NotNeeded => RendezvousError::NotNeeded { run_id },
+            ParticipantFailure::JoinTimeout { joined, elapsed } => RendezvousError::JoinTimeout {
                 run_id,
                 endpoint,
                 joined: joined.iter().map(NodeDesc::to_string).collect(),
                 min_nodes: self.settings.min_nodes,
                 elapsed,
             },
-            Failure::WriteTimeout { elapsed } => RendezvousError::Unreachable {
+            ParticipantFailure::WriteTimeout { elapsed } => RendezvousError::Unreachable {
                 what: format!(
                     "other agents changed the state of run '{run_id}' before this one could, every time,"
                 ),
@@ -164,7 +166,11 @@ mod tests {
         }
     }
 
-    fn reason(change: participant::Change, gone: &[i64], known: &RendezvousState) -> String {
+    fn reason(
+        change: participant::ParticipantChange,
+        gone: &[i64],
+        known: &RendezvousState,
+    ) -> String {
         let gone = gone.iter().map(|number| node(*number)).collect();
         match messages().change(3, change, &gone, Some(known)) {
             Change::Membership { round: 3, reason } => reason,
@@ -181,13 +187,13 @@ mod tests {
         let empty = RendezvousState::default();
         assert_eq!(
             reason(
-                participant::Change::NodesWaiting(vec![node(1), node(2)]),
+                participant::ParticipantChange::NodesWaiting(vec![node(1), node(2)]),
                 &[],
                 &empty
             ),
             "nodes 10.0.0.5_1_0, 10.0.0.5_2_0 wait to join the next round"
         );
-        let lost = || participant::Change::NodesLost(vec![node(1)]);
+        let lost = || participant::ParticipantChange::NodesLost(vec![node(1)]);
         assert_eq!(
             reason(lost(), &[1], &empty),
             "node 10.0.0.5_1_0 is lost (ended without a word)"
@@ -196,14 +202,14 @@ mod tests {
             reason(lost(), &[], &silent),
             "node 10.0.0.5_1_0 is lost (missed its heartbeats)"
         );
-        let many = participant::Change::NodesWaiting((0..10).map(node).collect());
+        let many = participant::ParticipantChange::NodesWaiting((0..10).map(node).collect());
         assert!(reason(many, &[], &empty).contains("10.0.0.5_7_0, 2 more wait"));
-        assert!(reason(participant::Change::Dropped, &[], &empty).contains("for 15 s"));
+        assert!(reason(participant::ParticipantChange::Dropped, &[], &empty).contains("for 15 s"));
     }
 
     #[test]
     fn too_few_nodes_are_counted_and_named() {
-        let error = messages().failure(Failure::JoinTimeout {
+        let error = messages().failure(ParticipantFailure::JoinTimeout {
             joined: vec![node(1)],
             elapsed: Duration::from_millis(4000),
         });

@@ -41,10 +41,12 @@ use self::command::{Command, Event};
 use self::interruption::Interruption;
 use self::task::DriverTask;
 use super::SharedState;
-use super::bootstrap::{self, Master, Reading, WorkersStore};
+use super::bootstrap::{self, MasterEndpoint, Reading, WorkersStore};
 use super::watch::Watch;
 use crate::runtime::{Task, no_thread, spawn};
-use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
+use crate::{
+    Interrupter, JoiningAgent, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+};
 
 /// Time limit for a node to leave the state after an interruption.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -158,10 +160,10 @@ impl Driver {
     /// Agrees with the other nodes on the endpoint of the workers' store.
     fn agree_on_master(
         &mut self,
-        member: &Member,
+        member: &JoiningAgent,
         formed: &Formed,
         store: &Arc<dyn Store>,
-    ) -> Result<Master, RendezvousError> {
+    ) -> Result<MasterEndpoint, RendezvousError> {
         if formed.rank == 0 {
             self.workers.use_port(member.master_port);
             let master = self.workers.offer(member.share_store)?;
@@ -237,7 +239,7 @@ impl RendezvousBackend for Driver {
         &self.options.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         let started = Instant::now();
         loop {
             self.forget_round();

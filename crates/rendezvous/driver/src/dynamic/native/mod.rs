@@ -23,22 +23,22 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous_proto::coordinator::wire::Refusal;
-use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
+use rdzv_rendezvous_proto::coordinator::wire::AgentRefusal;
+use rdzv_rendezvous_proto::native_client::{FormedRound, NativeClient, NativeFailure};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Pinger, PrefixStore, StorePolicy, TcpStore, TcpStoreOptions};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
+use crate::dynamic::bootstrap::{MasterEndpoint, WorkersStore, announce};
 pub use crate::dynamic::extension::{extension, observed, restartable};
 pub use crate::dynamic::node::addresses;
 use crate::dynamic::node::numeric;
 pub use crate::dynamic::note::NoteFile;
 use crate::dynamic::probe::{self, Found};
-pub use crate::dynamic::voters::{Candidate, Located, OwnVoter, Redirect, Search, StartVoter};
+pub use crate::dynamic::voters::{Located, OwnVoter, Redirect, Search, StartVoter, VoterCandidate};
 use crate::runtime::{Task, no_thread};
 use crate::{
-    ExitBarrier, Interrupter, Kept, Member, Observer, Onlookers, Program, RendezvousBackend,
+    ExitBarrier, Interrupter, JoiningAgent, Kept, Observer, Onlookers, Program, RendezvousBackend,
     RendezvousError, RendezvousInfo,
 };
 use connection::{Command, Connection, NotJoined, OfVoters};
@@ -71,7 +71,7 @@ pub struct NativeOptions {
     /// It may move later.
     pub voters: Option<Search>,
     /// Candidacy of this agent in a group of voters that it may join.
-    pub candidate: Option<Candidate>,
+    pub candidate: Option<VoterCandidate>,
     /// Receivers of information, for example about a lost connection.
     pub onlookers: Onlookers,
 }
@@ -172,7 +172,7 @@ impl Native {
             client = client.among_voters();
         }
         let mut client = client.from(own_end(&channel, ends_workers).map(numeric));
-        if candidate.as_ref().is_some_and(Candidate::is_willing) {
+        if candidate.as_ref().is_some_and(VoterCandidate::is_willing) {
             client = client.willing();
         }
         let of_voters = OfVoters { search, candidate };
@@ -222,7 +222,7 @@ impl Native {
         }
     }
 
-    fn info(&self, joined: Joined, offered: Option<Master>) -> RendezvousInfo {
+    fn info(&self, joined: FormedRound, offered: Option<MasterEndpoint>) -> RendezvousInfo {
         let prefix = format!("torch.rendezvous.{}.{}", self.run_id, joined.round);
         let (server, reserved_port) = match offered {
             Some(master) => (master.server, master.reserved_port),
@@ -241,12 +241,16 @@ impl Native {
         }
     }
 
-    fn explain(&self, failure: Failure) -> RendezvousError {
+    fn explain(&self, failure: NativeFailure) -> RendezvousError {
         let (run_id, endpoint) = (self.run_id.to_string(), self.endpoint.clone());
         match failure {
-            Failure::Refused(Refusal::Closed) => RendezvousError::Closed { run_id, endpoint },
-            Failure::Refused(Refusal::NotNeeded) => RendezvousError::NotNeeded { run_id },
-            Failure::Refused(Refusal::JoinTimeout { elapsed, joined }) => {
+            NativeFailure::Refused(AgentRefusal::Closed) => {
+                RendezvousError::Closed { run_id, endpoint }
+            }
+            NativeFailure::Refused(AgentRefusal::NotNeeded) => {
+                RendezvousError::NotNeeded { run_id }
+            }
+            NativeFailure::Refused(AgentRefusal::JoinTimeout { elapsed, joined }) => {
                 RendezvousError::JoinTimeout {
                     run_id,
                     endpoint,
@@ -255,9 +259,13 @@ impl Native {
                     elapsed,
                 }
             }
-            Failure::Refused(Refusal::Unusable(sentence)) => RendezvousError::Argument(sentence),
-            Failure::Interrupted => RendezvousError::Interrupted,
-            Failure::Unreachable { what, elapsed } => unreachable(endpoint, what, Some(elapsed)),
+            NativeFailure::Refused(AgentRefusal::Unusable(sentence)) => {
+                RendezvousError::Argument(sentence)
+            }
+            NativeFailure::Interrupted => RendezvousError::Interrupted,
+            NativeFailure::Unreachable { what, elapsed } => {
+                unreachable(endpoint, what, Some(elapsed))
+            }
         }
     }
 
@@ -301,7 +309,7 @@ impl RendezvousBackend for Native {
         &self.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         if self.interrupted.load(Ordering::Acquire) {
             return Err(RendezvousError::Interrupted);
         }

@@ -1,7 +1,7 @@
 //! Open group: voters of a job with one endpoint, whose agent founds the group.
 //!
 //! The agent at the endpoint has the first voter, which coordinates immediately. Other agents
-//! become voters on request of the coordinator ([`Candidate`]). Each of them then has a server at a
+//! become voters on request of the coordinator ([`VoterCandidate`]). Each of them then has a server at a
 //! separate port, or at the endpoint if no process listens there. The agent that replaces a killed
 //! one finds its sockets, and a note with the endpoints of the other members.
 
@@ -13,7 +13,7 @@ use rdzv_rendezvous_proto::coordinator::{Note, Origin};
 use rdzv_store::{ServerOptions, StoreError, TcpStoreServer};
 use rdzv_voters::{Open, Start};
 
-use super::candidate::{Candidate, OwnVoter, StartVoter};
+use super::candidate::{OwnVoter, StartVoter, VoterCandidate};
 use super::listed::{become_voter, bind_endpoint, start_voter};
 use super::redirect::Redirect;
 use super::voter::VoterOptions;
@@ -155,14 +155,14 @@ pub(in crate::dynamic) fn candidate(
     voter: OwnVoter,
     address: Option<String>,
     is_here: bool,
-) -> Candidate {
+) -> VoterCandidate {
     // A voter writes the note itself.
     let is_voter = address.is_none() || voter.lock().is_some();
     let kept = options.kept.as_ref().filter(|_| !is_voter);
     let note = kept.and_then(|kept| note_file(kept, options).ok());
     let (endpoint, options, onlookers) = (endpoint.clone(), options.clone(), onlookers.clone());
     let redirects = is_here && address.is_some();
-    Candidate {
+    VoterCandidate {
         endpoint: endpoint.clone(),
         redirect: redirects.then(|| Redirect::new(endpoint.clone(), options.policy.clone())),
         start: address.map(|address| -> StartVoter {

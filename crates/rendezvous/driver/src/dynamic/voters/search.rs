@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
-use rdzv_voters::{ATTEMPT, Frame, SearchOrder};
+use rdzv_voters::{ATTEMPT, ControlFrame, SearchOrder};
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::dynamic::probe::{Found, ProbeError, probe, read_exact};
@@ -281,7 +281,7 @@ fn ask(
 
 fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<String>> {
     let mut question = Vec::new();
-    Frame::WhoCoordinates.write(&mut question);
+    ControlFrame::WhoCoordinates.write(&mut question);
     channel.write_all(&question)?;
     let mut head = [0; 9];
     match read_exact(&mut channel, &mut head, within) {
@@ -297,8 +297,8 @@ fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<
     }
     let mut body = vec![0; length as usize];
     read_exact(&mut channel, &mut body, within)?;
-    match Frame::read(opcode, &body) {
-        Ok(Frame::Elsewhere { address, .. }) => Ok(Some(address)),
+    match ControlFrame::read(opcode, &body) {
+        Ok(ControlFrame::Elsewhere { address, .. }) => Ok(Some(address)),
         Ok(_) => Err(io::Error::other("its answer is about something else")),
         Err(error) => Err(io::Error::other(error)),
     }

@@ -11,7 +11,7 @@ use rdzv_core::rules::Rules;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
-use rdzv_rendezvous_proto::group::GroupView;
+use rdzv_rendezvous_proto::group::VoterGroupView;
 use rdzv_store_proto::server::{Extension, Reach};
 use rdzv_trust::Credentials;
 use rdzv_voters::{Fact, Output, Settings, Voter};
@@ -243,7 +243,7 @@ impl Host for VoterHost {
         !self.voter.hands_over()
     }
 
-    fn view(&self, now: Now) -> GroupView {
+    fn view(&self, now: Now) -> VoterGroupView {
         self.voter.view(now)
     }
 

@@ -39,7 +39,7 @@ use self::descriptors::Descriptors;
 use self::notices::Notices;
 use super::admission::Gate;
 use super::sockets::Sockets;
-use super::{Command, Figures, Traffic};
+use super::{Command, Figures, ServerTraffic};
 
 const MAILBOX: u64 = u64::MAX;
 /// Token of the descriptor that ends the server when it becomes readable.
@@ -104,7 +104,7 @@ pub(super) struct Service {
     origin: Instant,
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
-    traffic: Traffic,
+    traffic: ServerTraffic,
     notices: Notices,
     /// Time at which the server ends even with connected clients.
     /// A shutdown sets it.
@@ -145,7 +145,7 @@ impl Service {
             origin: Instant::now(),
             commands,
             figures,
-            traffic: Traffic::default(),
+            traffic: ServerTraffic::default(),
             notices: Notices::default(),
             end: None,
             end_when: None,
