@@ -21,7 +21,7 @@ use pyo3::types::PyDict;
 use rdzv_agent::api::{
     DEFAULT_ROLE, ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
     SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, Worker, WorkerEntrypoint,
-    WorkerGroup, WorkerId, WorkerSpec, WorkerState, WorkerSupervisor,
+    WorkerGroup, WorkerLocation, WorkerSpec, WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::{Cause, Exit, MasterPort};
 use rdzv_core::rank::{LocalRank, Rank};
@@ -75,24 +75,24 @@ impl WorkerSupervisor for ProxySupervisor {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         let (group, workers) = (group.clone(), workers.to_vec());
         self.call(move |_, methods| {
             let described = workers.into_iter().map(|worker| {
-                let place = worker.ranks;
+                let ranks = worker.ranks;
                 (
-                    place.local_rank.0,
-                    place.rank.0,
-                    place.role_rank.0,
-                    place.world_size,
-                    place.role_world_size,
+                    ranks.local_rank.0,
+                    ranks.rank.0,
+                    ranks.role_rank.0,
+                    ranks.world_size,
+                    ranks.role_world_size,
                     BTreeMap::from_iter(worker.environment),
                 )
             });
             let described: Vec<_> = described.collect();
             let ids = methods.call_method1("start", (snapshot(&group), described))?;
             let ids: BTreeMap<u32, String> = ids.extract()?;
-            let remote = |(rank, id)| (LocalRank(rank), WorkerId::Remote(id));
+            let remote = |(rank, id)| (LocalRank(rank), WorkerLocation::Remote(id));
             Ok(ids.into_iter().map(remote).collect())
         })
     }
@@ -114,7 +114,7 @@ impl WorkerSupervisor for ProxySupervisor {
         &mut self,
         group: &WorkerGroup,
         _signal: i32,
-        _grace: Duration,
+        _shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
         let group = group.clone();
         self.call(move |_, methods| {
@@ -123,10 +123,10 @@ impl WorkerSupervisor for ProxySupervisor {
         })
     }
 
-    fn shutdown(&mut self, signal: i32, grace: Duration) {
+    fn shutdown(&mut self, signal: i32, shutdown_timeout: Duration) {
         // The calling thread keeps an exception of the method.
         let _ = self.call(move |_, methods| {
-            methods.call_method1("shutdown", (signal, grace.as_secs_f64()))?;
+            methods.call_method1("shutdown", (signal, shutdown_timeout.as_secs_f64()))?;
             Ok(())
         });
     }

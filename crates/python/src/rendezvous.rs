@@ -7,7 +7,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rdzv_lock::Mutex;
 use rdzv_rendezvous::{
-    BackendRegistry, Change, Interrupter, Member, RendezvousBackend, RendezvousError,
+    BackendRegistry, Change, Interrupter, JoiningAgent, RendezvousBackend, RendezvousError,
     RendezvousInfo, RendezvousParameters,
 };
 
@@ -105,7 +105,7 @@ impl Rendezvous {
         let inner = self.0.get()?;
         let joins = Arc::clone(&inner);
         let joined = on_thread(py, "rdzv-join", move || {
-            let member = Member {
+            let member = JoiningAgent {
                 role: "default".to_owned(),
                 // Only the agent above this handler knows the number.
                 local_world_size: 0,

@@ -327,9 +327,9 @@ class Future(Generic[T]):
             True
         """
         if self._call is not None:
-            before = self._call.is_done
+            was_done = self._call.is_done
             self._call.cancel()
-            return not before
+            return not was_done
         return self._finish(None, RpcError("the future was cancelled", kind="Cancelled"))
 
     def future(self) -> concurrent.futures.Future[T]:

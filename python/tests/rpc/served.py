@@ -78,7 +78,7 @@ released = threading.Event()
 
 
 @rpc.function
-def until_released():
+def wait_for_release():
     """Runs until its caller cancels it, and ends at the caller's next command.
 
     A late caller would get a result at its deadline.

@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from rpc import served
-from rpc.peers import group, until
+from rpc.peers import group, wait_for
 
 import rdzv
 from rdzv import rpc
@@ -132,16 +132,16 @@ def test_timeouts():
     def caller():
         begun = time.monotonic()
         with pytest.raises(rpc.Deadline, match="w1") as raised:
-            rpc.rpc_sync("w1", served.until_released, timeout=0.2)
+            rpc.rpc_sync("w1", served.wait_for_release, timeout=0.2)
         assert time.monotonic() - begun < 5 and isinstance(raised.value, TimeoutError)
-        until(lambda: rpc.rpc_sync("w1", served.flag, args=("cancelled",)), "the function was not told")
+        wait_for(lambda: rpc.rpc_sync("w1", served.flag, args=("cancelled",)), "the function was not told")
         for bad in (0, -2.0, math.nan, None):
             with pytest.raises(ValueError, match="timeout"):
                 rpc.rpc_sync("w1", served.nothing, timeout=bad)
         assert rpc.get_rpc_timeout() == 60.0
         rpc.set_rpc_timeout(0.2)
         with pytest.raises(rpc.Deadline):
-            rpc.rpc_sync("w1", served.until_released)
+            rpc.rpc_sync("w1", served.wait_for_release)
         rpc.rpc_sync("w1", served.release, timeout=30)
         assert rpc.rpc_sync("w1", served.slow, args=(0.3,), timeout=math.inf) == "slept"
         future = rpc.rpc_async("w1", served.slow, args=(0.3,), timeout=30)
@@ -208,7 +208,7 @@ def test_references():
         assert rpc.rpc_sync("w1", served.add_to, args=(rref, 2)) == 10
         assert rpc.rpc_sync("w0", served.add_to, args=(rref, 1)) == 11
         assert rref.to_here().value == 11
-        until(rref.confirmed_by_owner, "the owner does not know of it")
+        wait_for(rref.confirmed_by_owner, "the owner does not know of it")
         mine = rpc.RRef([1, 2])
         assert mine.is_owner() and mine.local_value() == [1, 2] and mine.to_here() is mine.local_value()
         assert rpc.rpc_sync("w1", served.value_of, args=(mine,)) == [1, 2]
@@ -229,7 +229,7 @@ def test_references():
             slow.to_here(timeout=0.05)
         assert slow.to_here() == "slept"
         del rref, mine, tensor, failed, slow
-        until(
+        wait_for(
             lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0 and served.counters()["num_owner_rrefs"] == 0,
             "a reference was not given back",
         )
@@ -247,7 +247,7 @@ def test_an_array_in_an_arena_is_not_copied():
         assert rpc.rpc_sync("w1", served.sum_of, args=(array,)) == (3.0 * (1 << 18), False)
         assert rpc.rpc_sync("w1", served.double, args=(torch.from_numpy(array),)).sum() == 6 * (1 << 18)
         del array
-        until(lambda: arena.free == before, "the memory does not come back")
+        wait_for(lambda: arena.free == before, "the memory does not come back")
         with pytest.raises(MemoryError, match="do not fit"):
             arena.empty(1 << 30)
 
@@ -336,11 +336,11 @@ def test_workers_of_a_static_group_are_named_if_they_do_not_come():
 
 def test_a_dynamic_group():
     def caller():
-        until(lambda: len(rpc._agent.current().get_worker_infos()) == 2, "the other does not come")
+        wait_for(lambda: len(rpc._agent.current().get_worker_infos()) == 2, "the other does not come")
         assert rpc.rpc_sync("w1", served.add, args=(1, 2)) == 3
 
     def other():
-        until(lambda: rpc._agent.current().get_worker_infos()[0].name == "w0", "the other does not come")
-        until(lambda: len(rpc._agent.current().get_worker_infos()) == 1, "the other does not leave")
+        wait_for(lambda: rpc._agent.current().get_worker_infos()[0].name == "w0", "the other does not come")
+        wait_for(lambda: len(rpc._agent.current().get_worker_infos()) == 1, "the other does not leave")
 
     group([caller, other], world_size=0)

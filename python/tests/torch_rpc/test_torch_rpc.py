@@ -149,7 +149,7 @@ def test_calls_that_wait_are_as_torch_has_them():
         (lambda: rpc_sync("alone", failing, args=("weights",)), KeyError, "weights"),
         (lambda: rpc_sync("alone", back, args=(lambda: 0,)), Exception, "lambda"),
         (lambda: rpc_sync("alone", later, timeout=0.1), RuntimeError, "RPC ran for more than set timeout"),
-        (lambda: rpc_sync("nobody", back), RuntimeError, "nobody"),
+        (lambda: rpc_sync("unknown", back), RuntimeError, "unknown"),
         (lambda: rpc_sync("alone", 5), TypeError, "function should be callable"),
         (lambda: rpc_sync(None, back), ValueError, "Cannot get WorkerInfo from name None"),
     ):

@@ -55,7 +55,7 @@ impl Source {
     }
 
     /// Returns `path:line`, for a finding.
-    pub(crate) fn place(&self, line: usize) -> String {
+    pub(crate) fn location(&self, line: usize) -> String {
         format!("{}:{line}", self.path)
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn matches(texts: &[Source], folder: &str) -> anyhow::Result<Vec<Find
     let found = table.matches(&lines);
     let found = table.rules.iter().zip(&found).flat_map(|(rule, found)| {
         let finding =
-            |(_, place, text): &Line| Finding::new(place, format!("{}: {text}", rule.advice));
+            |(_, location, text): &Line| Finding::new(location, format!("{}: {text}", rule.advice));
         found.iter().map(move |line| finding(line))
     });
     Ok(found.collect())
@@ -131,16 +131,16 @@ impl Table {
         let mut findings = Vec::new();
         for (rule, found) in self.rules.iter().zip(found) {
             let (count, limit) = (found.len(), rule.limit);
-            let place = format!("{TABLE}:{}", rule.number);
+            let location = format!("{TABLE}:{}", rule.number);
             if count < limit && !lower {
                 let rule = format!("{count} matches, limit {limit}: cargo xtask tidy --lower");
-                findings.push(Finding::new(place, rule));
+                findings.push(Finding::new(location, rule));
             } else if count > limit {
                 let rule = format!("{count} matches, limit {limit}: {}", rule.advice);
-                findings.push(Finding::new(place, rule));
+                findings.push(Finding::new(location, rule));
                 // Only the author knows which matches are new, unless the limit is 0.
                 let shown = found.iter().take(if limit == 0 { count } else { 0 });
-                findings.extend(shown.map(|(_, place, text)| Finding::new(place, text)));
+                findings.extend(shown.map(|(_, location, text)| Finding::new(location, text)));
             }
         }
         findings
@@ -205,7 +205,7 @@ fn lines(source: &Source) -> Vec<Line> {
     let mut before = "";
     for (number, line) in (1..).zip(source.text.lines()) {
         let mut add =
-            |scope, text: &str| lines.push((scope, source.place(number), text.to_owned()));
+            |scope, text: &str| lines.push((scope, source.location(number), text.to_owned()));
         let bare = line.trim_start();
         if is_markdown {
             is_fenced ^= bare.starts_with("```");
@@ -262,7 +262,7 @@ fn names(source: &Source) -> Vec<Line> {
     }
     let named = names
         .into_iter()
-        .map(|(name, line)| (Scope::Name, source.place(line), snake(&name)));
+        .map(|(name, line)| (Scope::Name, source.location(line), snake(&name)));
     named.collect()
 }
 

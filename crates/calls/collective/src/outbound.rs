@@ -53,12 +53,12 @@ impl Outbound {
     pub(crate) fn dial(
         member: &Member,
         peer: u32,
-        place: &Endpoint,
+        endpoint: &Endpoint,
         buffer: Option<&SharedBuffer>,
         call: &Call,
     ) -> Result<Self> {
-        let (socket, refused) = Socket::dial(place).map_err(|error| {
-            let address = place.address;
+        let (socket, refused) = Socket::dial(endpoint).map_err(|error| {
+            let address = endpoint.address;
             let what = format!("{call}: make a socket for rank {peer} at {address}");
             CollectiveError::system(what, error)
         })?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rdzv_rpc_proto::device::{Device, DeviceMap, DeviceType};
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::heartbeat;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -143,7 +143,7 @@ impl Default for RpcOptions {
             init_deadline: DEFAULT_INIT_DEADLINE,
             lease: DEFAULT_LEASE,
             heartbeat_limit: heartbeat::DEFAULT_LIMIT,
-            message_limit: Limits::default().total,
+            message_limit: FrameLimits::default().total,
             transport: TransportOptions::default(),
             references: ReferenceSettings::default(),
         }

@@ -325,20 +325,20 @@ mod tests {
         let mut buffer = pool.take(3 * MEBI + 5);
         buffer.as_mut().fill(9);
         let bytes = buffer.freeze();
-        let (place, other) = (bytes.as_ptr(), bytes.clone());
+        let (address, other) = (bytes.as_ptr(), bytes.clone());
         let bytes = PooledBuffer::thaw(bytes).expect_err("another clone exists");
-        assert_eq!((bytes.as_ptr(), bytes.len()), (place, 3 * MEBI + 5));
+        assert_eq!((bytes.as_ptr(), bytes.len()), (address, 3 * MEBI + 5));
         drop(other);
         let part = PooledBuffer::thaw(bytes.slice(1..)).expect_err("a part of them");
         assert_eq!(pool.kept(), 0);
         drop((part, bytes));
         let bytes = pool.take(3 * MEBI + 5).freeze();
-        assert_eq!(bytes.as_ptr(), place, "the same memory was returned");
+        assert_eq!(bytes.as_ptr(), address, "the same memory was returned");
         let mut buffer = PooledBuffer::thaw(bytes).expect("no other clone exists");
         assert!(buffer.as_ref().iter().all(|byte| *byte == 9));
         buffer.as_mut()[0] = 8;
         let bytes = buffer.freeze();
-        assert_eq!((bytes.as_ptr(), bytes[0]), (place, 8));
+        assert_eq!((bytes.as_ptr(), bytes[0]), (address, 8));
         drop(bytes);
         assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
         let few = pool.take(100).freeze();
@@ -350,7 +350,7 @@ mod tests {
         let pool = Pool::default();
         let mut buffer = pool.take(3 * MEBI + 5);
         buffer.as_mut().fill(9);
-        let place = buffer.as_ref().as_ptr();
+        let address = buffer.as_ref().as_ptr();
         let bytes = buffer.freeze();
         let part = bytes.slice(MEBI..);
         drop(bytes);
@@ -358,7 +358,7 @@ mod tests {
         assert!(part.iter().all(|byte| *byte == 9) && part.len() == 2 * MEBI + 5);
         drop(part);
         assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
-        assert_eq!(pool.take(3 * MEBI).as_ref().as_ptr(), place);
+        assert_eq!(pool.take(3 * MEBI).as_ref().as_ptr(), address);
     }
 
     #[test]

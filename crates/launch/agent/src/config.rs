@@ -379,7 +379,7 @@ pub enum LogBase {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerPreview {
     /// Ranks of the worker.
-    pub place: WorkerRanks,
+    pub ranks: WorkerRanks,
     /// Arguments after the replacement of macros.
     pub arguments: Vec<OsString>,
     /// Variables that the agent adds to the environment of the configuration.
@@ -415,12 +415,12 @@ pub fn preview(
     let spec = config.group_spec();
     WorkerRanks::of_node(Assignment::from((first, world, first, world)), size)
         .into_iter()
-        .map(|place| {
-            let variables = environment::variables(&spec, &round, &place, 0);
+        .map(|ranks| {
+            let variables = environment::variables(&spec, &round, &ranks, 0);
             Ok(WorkerPreview {
-                arguments: environment::arguments(&config.entrypoint.arguments, place.local_rank),
+                arguments: environment::arguments(&config.entrypoint.arguments, ranks.local_rank),
                 variables: variables.map_err(AgentError::Plan)?,
-                place,
+                ranks,
             })
         })
         .collect()

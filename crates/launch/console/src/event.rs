@@ -2,7 +2,7 @@
 
 use rdzv_agent_proto::group::{Failure, MembershipCause, membership};
 
-use crate::line::{Line, Role, cut, said};
+use crate::line::{Line, LineRole, cut, said};
 use crate::quantity::count;
 
 /// Maximum number of columns of a cause within a sentence.
@@ -32,12 +32,12 @@ impl Restart<'_> {
             Some(failure) => format!("{} failed ({})", subject(failure), cause(failure, CAUSE)),
             None => "workers failed".to_owned(),
         };
-        format!("restart {number} of {most}: {why}; all workers start again")
+        format!("restart {number} of {most}: {why}; all workers restart")
     }
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 
@@ -66,20 +66,20 @@ impl Regrouped<'_> {
             MembershipCause::Restarted => {
                 let (who, _) = reason.split_once(" joins").unwrap_or((reason, ""));
                 let (who, _) = who.split_once(" has left").unwrap_or((who, ""));
-                format!("{who} starts its workers again, so all do")
+                format!("{who} restarts its workers, so all do")
             }
             MembershipCause::Lost => reason.to_owned(),
         };
         match self.nodes {
-            Some(1) => format!("{what}; 1 node goes on"),
-            Some(nodes) => format!("{what}; {nodes} nodes go on"),
+            Some(1) => format!("{what}; 1 node continues"),
+            Some(nodes) => format!("{what}; {nodes} nodes continue"),
             None => what,
         }
     }
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
         };
         assert_eq!(
             restart.sentence(),
-            "restart 1 of 3: rank 5 on node-b failed (ValueError: bad config: no key 'lr'); all workers start again"
+            "restart 1 of 3: rank 5 on node-b failed (ValueError: bad config: no key 'lr'); all workers restart"
         );
         let restart = Restart {
             failure: None,
@@ -132,7 +132,7 @@ mod tests {
         };
         assert_eq!(
             restart.sentence(),
-            "restart 1 of 3: workers failed; all workers start again"
+            "restart 1 of 3: workers failed; all workers restart"
         );
     }
 
@@ -142,28 +142,28 @@ mod tests {
             (
                 "node node-c_4242_0 is lost (killed)",
                 Some(3),
-                "node-c is lost (killed); 3 nodes go on",
+                "node-c is lost (killed); 3 nodes continue",
             ),
             (
                 "node node-c_4242_0 is lost (killed)",
                 Some(1),
-                "node-c is lost (killed); 1 node goes on",
+                "node-c is lost (killed); 1 node continues",
             ),
             (
                 "node node-d_7_0 waits to join",
                 Some(4),
-                "node-d joined; 4 nodes go on",
+                "node-d joined; 4 nodes continue",
             ),
             ("node node-d_7_0 waits to join", None, "node-d joined"),
             (
                 "nodes b_1_0, c_2_0 wait to join the next round",
                 Some(4),
-                "b, c joined; 4 nodes go on",
+                "b, c joined; 4 nodes continue",
             ),
             (
                 "node b_1_0 joins again",
                 Some(2),
-                "b starts its workers again, so all do; 2 nodes go on",
+                "b restarts its workers, so all do; 2 nodes continue",
             ),
         ] {
             assert_eq!(Regrouped { reason, nodes }.sentence(), text);

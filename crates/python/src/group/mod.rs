@@ -98,9 +98,9 @@ impl NativeGroup {
     }
 
     fn closed(&self) -> PyErr {
-        let place = self.0.closed.lock();
-        let place = place.as_deref().unwrap_or("an unknown place");
-        PyRuntimeError::new_err(format!("this Group was closed at {place}"))
+        let location = self.0.closed.lock();
+        let location = location.as_deref().unwrap_or("an unknown place");
+        PyRuntimeError::new_err(format!("this Group was closed at {location}"))
     }
 
     fn failed(&self, py: Python<'_>, error: &CollectiveError, operation: &str) -> PyErr {

@@ -160,12 +160,12 @@ impl NativeGroup {
 
     /// Leaves the group; operations in progress end with an error.
     ///
-    /// Later errors name `place`.
-    fn close(&self, py: Python<'_>, place: String) {
+    /// Later errors name `location`.
+    fn close(&self, py: Python<'_>, location: String) {
         if self.0.origin.is_foreign() {
             return;
         }
-        self.0.closed.lock().get_or_insert(place);
+        self.0.closed.lock().get_or_insert(location);
         detach(py, || self.0.close());
     }
 
@@ -258,7 +258,7 @@ impl NativeGroup {
         }
         self.start(mode, NAME, move |group| {
             typed!(input.kind().element, T => match &mut output.arrays[..] {
-                [all] if in_place => group.all_gather_in_place(all.values_mut::<T>()),
+                [all] if in_place => group.all_gather_in_buffer(all.values_mut::<T>()),
                 [all] if !output.is_list => group.all_gather(input.values::<T>(), all.values_mut::<T>()),
                 _ => {
                     let own = input.values::<T>();

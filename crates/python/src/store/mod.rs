@@ -209,7 +209,8 @@ impl StoreObject {
     ///     StoreTimeout: the key did not exist in time.
     ///
     /// Example:
-    ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
+    ///     >>> store = rdzv.HashStore(); store.set("model", "ready")
+    ///     >>> store.get("model", timeout=1.0)
     ///     b'ready'
     #[pyo3(signature = (key, *, timeout=None))]
     fn get(&self, py: Python<'_>, key: &str, timeout: Option<Object<'_>>) -> PyResult<Bytes> {
@@ -379,7 +380,8 @@ impl StoreObject {
     ///     StoreTimeout: a key did not exist within the store's timeout.
     ///
     /// Example:
-    ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
+    ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"])
+    ///     >>> store.multi_get(["b", "a"])
     ///     [b'2', b'1']
     fn multi_get(&self, py: Python<'_>, keys: Object<'_>) -> PyResult<Vec<Bytes>> {
         let keys = self::keys("keys", keys)?;

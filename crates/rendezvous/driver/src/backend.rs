@@ -31,7 +31,7 @@ pub trait RendezvousBackend: Send {
     ///
     /// Returns an error if this node could not join, or [`RendezvousError::Interrupted`] soon after
     /// an interruption. After an error, this node no longer participates.
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError>;
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError>;
 
     /// Returns a closure that aborts a running [`RendezvousBackend::join`].
     ///
@@ -146,7 +146,7 @@ pub type Observer = Box<dyn Fn(Change) + Send + Sync>;
 
 /// Properties of an agent that joins a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct JoiningAgent {
     /// Role of this agent's workers.
     pub role: String,
     /// Number of workers that this agent starts.

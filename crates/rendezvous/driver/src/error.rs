@@ -66,14 +66,14 @@ pub enum RendezvousError {
     },
     /// A node has closed the run.
     #[error(
-        "the rendezvous of run '{run_id}' at {place} is closed: the job has ended\n\
+        "the rendezvous of run '{run_id}' at {endpoint} is closed: the job has ended\n\
          help: to start a new job, use another --rdzv-id or a new store"
     )]
     Closed {
         /// Id of the closed run.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
-        place: String,
+        endpoint: String,
     },
     /// The run ended while this node waited as a spare. This is not a failure.
     #[error("the job of run '{run_id}' has ended without needing this node")]
@@ -94,7 +94,7 @@ pub enum RendezvousError {
     },
     /// Too few nodes joined before the timeout.
     #[error(
-        "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {place} \
+        "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {endpoint} \
          (joined: {})\n\
          help: check that the other agents run with the same --rdzv-id and --rdzv-endpoint and can \
          reach it, or wait longer with --rdzv-conf join_timeout=SECONDS",
@@ -106,7 +106,7 @@ pub enum RendezvousError {
         /// Id of the run that this node tried to join.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
-        place: String,
+        endpoint: String,
         /// Nodes that had joined.
         joined: Vec<String>,
         /// Minimum number of nodes in a round.
@@ -116,7 +116,7 @@ pub enum RendezvousError {
     },
     /// A round is complete, but rank 0 did not send the endpoint of the store.
     #[error(
-        "round {round} of run '{run_id}' at {place} is complete, but the agent with rank 0 \
+        "round {round} of run '{run_id}' at {endpoint} is complete, but the agent with rank 0 \
          ({leader}) did not send the endpoint of the workers within {:.1} s\n\
          help: check the log of that agent",
         .elapsed.as_secs_f64()
@@ -125,7 +125,7 @@ pub enum RendezvousError {
         /// Id of the run that the round belongs to.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
-        place: String,
+        endpoint: String,
         /// Number of the completed round.
         round: u64,
         /// Node with rank 0.
@@ -145,24 +145,24 @@ pub enum RendezvousError {
     #[error("the rendezvous was interrupted")]
     Interrupted,
     /// The rendezvous endpoint is unreachable, or speaks another protocol.
-    #[error("{what} at {place}{}\nhelp: {remedy}", after(.elapsed))]
+    #[error("{what} at {endpoint}{}\nhelp: {remedy}", after(.elapsed))]
     Unreachable {
         /// Description of the problem at the endpoint.
         what: String,
         /// Kind and numeric address of the endpoint.
-        place: String,
+        endpoint: String,
         /// Time that this node spent trying to reach the endpoint.
         elapsed: Option<Duration>,
         /// Advice for the user.
         remedy: &'static str,
     },
     /// The shared state is invalid, because another program wrote to its key.
-    #[error("{what} at {place}\nhelp: use another --rdzv-id, or a new store")]
+    #[error("{what} at {endpoint}\nhelp: use another --rdzv-id, or a new store")]
     Corrupt {
         /// Description of the invalid state.
         what: String,
         /// Kind and numeric address of the store.
-        place: String,
+        endpoint: String,
     },
     /// The rendezvous store failed.
     #[error(transparent)]
@@ -205,9 +205,9 @@ impl RendezvousError {
         }
     }
 
-    /// Converts an error from the c10d store at `place` into one with advice.
-    pub(crate) fn of_c10d_store(error: StoreError, place: &str) -> Self {
-        let place = place.to_owned();
+    /// Converts an error from the c10d store at `endpoint` into one with advice.
+    pub(crate) fn of_c10d_store(error: StoreError, endpoint: &str) -> Self {
+        let endpoint = endpoint.to_owned();
         match error {
             StoreError::Connect {
                 peer,
@@ -216,14 +216,14 @@ impl RendezvousError {
                 elapsed,
             } => Self::Unreachable {
                 what: format!("no store was found ({reason}; {attempts} attempts)"),
-                place: format!("the c10d endpoint {peer}"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "start an agent on that host, or a store with `rdzv store`, and check that \
                          --rdzv-endpoint names it and that no firewall is in between",
             },
             StoreError::NotAStore { peer, found } => Self::Unreachable {
                 what: format!("something that is no store was found ({found})"),
-                place: format!("the c10d endpoint {peer}"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
                 remedy: "check the address and port of --rdzv-endpoint, or choose a port that \
                          nothing else uses",
@@ -234,7 +234,7 @@ impl RendezvousError {
                 elapsed,
             } => Self::Unreachable {
                 what: format!("no store answered ({found})"),
-                place: format!("the c10d endpoint {peer}"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "check the address and port of --rdzv-endpoint, and whether the host of \
                          the store is overloaded",
@@ -250,7 +250,7 @@ impl RendezvousError {
                     "the reply to {operation} key {key} is at least {size} bytes long, and at most \
                      {limit} are accepted"
                 ),
-                place: format!("the c10d endpoint {peer}"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names the store of this job and that nothing \
                          else writes to it",
@@ -259,7 +259,7 @@ impl RendezvousError {
                 elapsed, source, ..
             } => Self::Unreachable {
                 what: format!("the connection to the store was lost ({source})"),
-                place,
+                endpoint,
                 elapsed: Some(elapsed),
                 remedy: "check the log of the agent that hosts the store: it has exited, or its host is down",
             },
@@ -270,14 +270,14 @@ impl RendezvousError {
                 ..
             } => Self::Unreachable {
                 what: format!("the store did not answer ({operation} key {key})"),
-                place,
+                endpoint,
                 elapsed: Some(elapsed),
                 remedy: "check the network and the load of its host; --rdzv-conf \
                          read_timeout=SECONDS waits longer",
             },
             StoreError::Listen { address, source } => Self::Unreachable {
                 what: format!("this node has to host the store, but cannot listen ({source})"),
-                place: format!("{address}, for {place}"),
+                endpoint: format!("{address}, for {endpoint}"),
                 elapsed: None,
                 remedy: "stop what uses the port or choose another one in --rdzv-endpoint, or \
                          give --rdzv-conf is_host=0 if the store is there already",
@@ -286,14 +286,14 @@ impl RendezvousError {
                 operation, source, ..
             } => Self::Unreachable {
                 what: format!("cannot {operation} the file of the store ({source})"),
-                place,
+                endpoint,
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names a file that this user may read and write, \
                          in a directory that is there",
             },
             StoreError::Corrupt { what, .. } => Self::Unreachable {
                 what: format!("something that is no store was found ({what})"),
-                place,
+                endpoint,
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names the store of this job",
             },

@@ -142,10 +142,10 @@ impl Call {
 }
 
 /// Returns the error for a caller that cannot start a thread for `purpose`.
-pub(crate) fn no_thread(error: &io::Error, purpose: &str, place: String) -> RendezvousError {
+pub(crate) fn no_thread(error: &io::Error, purpose: &str, endpoint: String) -> RendezvousError {
     RendezvousError::Unreachable {
         what: format!("cannot start a thread ({error}) {purpose}"),
-        place,
+        endpoint,
         elapsed: None,
         remedy: "raise the limit of processes (ulimit -u)",
     }

@@ -214,7 +214,7 @@ pub fn join(
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
 /// Returns the extension of the last call; zero if no node waits.
-pub fn last_call_grace(state: &RendezvousState) -> Duration {
+pub fn last_call_extra(state: &RendezvousState) -> Duration {
     if state.wait_list.is_empty() {
         Duration::ZERO
     } else {

@@ -26,7 +26,7 @@ impl World {
     fn latency(&mut self, from: usize, to: usize) -> u64 {
         let late = self.client_latency();
         let now = self.time.now;
-        let is_slow = |it: usize| self.processes[it].slow_until > now;
+        let is_slow = |it: usize| self.processes[it].slow_end > now;
         late * if is_slow(from) || is_slow(to) { 50 } else { 1 }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_consensus::Rule;
+use rdzv_consensus::ConsensusRule;
 use rdzv_core::rules::Rules;
 
 /// Fault. Processes are numbered by their slots in the plan.
@@ -73,7 +73,7 @@ pub struct Plan {
     /// 18 ticks of the second member take nearly as long as 20 ticks of the third.
     pub waits_are_equal: bool,
     /// Rules that the members keep.
-    pub rules: Rules<Rule>,
+    pub rules: Rules<ConsensusRule>,
 }
 
 impl Plan {

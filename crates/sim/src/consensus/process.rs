@@ -62,8 +62,8 @@ pub(super) struct Process {
     ///
     /// The flag is `true` if its machine is lost too.
     pub(super) dies: Option<(u32, bool)>,
-    pub(super) stalled_until: u64,
-    pub(super) slow_until: u64,
+    pub(super) stall_end: u64,
+    pub(super) slow_end: u64,
     /// Latest time at which an ending process ends.
     pub(super) ends: Option<u64>,
     pub(super) wake: Option<u64>,
@@ -93,8 +93,8 @@ impl Process {
             proposals: BTreeMap::new(),
             reads: BTreeMap::new(),
             dies: None,
-            stalled_until: 0,
-            slow_until: 0,
+            stall_end: 0,
+            slow_end: 0,
             ends: None,
             wake: None,
             heard: None,

@@ -226,7 +226,7 @@ impl World {
 
     fn ends(&mut self) -> Result<(), Violation> {
         self.ending = true;
-        self.cut.values_mut().for_each(|until| *until = 0);
+        self.cut.values_mut().for_each(|end| *end = 0);
         for worker in 0..self.workers.len() {
             match (self.workers[worker].doing, self.plan.end) {
                 (Doing::Working, End::Drop) => {

@@ -210,7 +210,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The service that stores the data failed or rejected the operation.
-    #[error("cannot {operation} key {key}: {what} at {place} after {}ms\nhelp: {remedy}", .elapsed.as_millis())]
+    #[error("cannot {operation} key {key}: {what} at {endpoint} after {}ms\nhelp: {remedy}", .elapsed.as_millis())]
     Service {
         /// Operation that failed.
         operation: &'static str,
@@ -219,7 +219,7 @@ pub enum StoreError {
         /// Description of the problem.
         what: String,
         /// Kind and address of the service.
-        place: String,
+        endpoint: String,
         /// Total duration of the attempts.
         elapsed: Duration,
         /// Advice for the user.

@@ -36,8 +36,8 @@ pub use reminding::wait_reminding;
 pub use resolve::resolve;
 pub use store::{Breaker, Store};
 pub use tcp::{
-    Admission, KeepAlive, PendingWait, Pinger, ServerOptions, StorePolicy, TcpStore,
-    TcpStoreOptions, TcpStoreServer, TorchClients, Traffic,
+    Admission, KeepAlive, PendingWait, Pinger, ServerOptions, ServerTraffic, StorePolicy, TcpStore,
+    TcpStoreOptions, TcpStoreServer, TorchClients,
 };
 
 pub use rdzv_store_proto::limits::{Limits, parse_size};

@@ -54,14 +54,14 @@ fn remind(host: &str, elapsed: Duration, left: Option<Duration>, reminder: &mut 
         return;
     }
     let left = left.map(|left| left.as_secs());
-    let until = left.map_or_else(
+    let retries = left.map_or_else(
         || "still waiting".to_owned(),
         |left| format!("{left} s left"),
     );
     tracing::warn!(
         target: reminder::TARGET,
         left,
-        "no name server has said where '{host}' is; {until}; check the name, and /etc/resolv.conf of this host",
+        "no name server has said where '{host}' is; {retries}; check the name, and /etc/resolv.conf of this host",
     );
 }
 

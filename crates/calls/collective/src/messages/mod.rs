@@ -31,7 +31,7 @@ pub use self::transfer::{ReceiveBuffer, Received, SendBuffer};
 use self::transfer::{Receiving, Sending, Transfer, Values};
 use crate::acceptor::Member;
 use crate::broken::Break;
-use crate::call::{Call, Operation};
+use crate::call::{Call, GroupOperation};
 use crate::element::ElementType;
 use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
@@ -162,7 +162,7 @@ impl PointToPoint {
         let (element, length) = (buffer.element(), buffer.bytes().len());
         let (completer, work) = work();
         let sending = Sending { buffer, completer };
-        let operation = Operation::Send { to, tag };
+        let operation = GroupOperation::Send { to, tag };
         self.begin(operation, element, length, Some(to), Box::new(sending))?;
         Ok(work)
     }
@@ -184,22 +184,22 @@ impl PointToPoint {
         match from {
             Some(from) => self.check_other("receive from", from)?,
             None if self.inner.member.world_size == 1 => {
-                let nobody = "receive from any rank: the group has no other rank";
-                return Err(CollectiveError::Argument(nobody.to_owned()));
+                let no_rank = "receive from any rank: the group has no other rank";
+                return Err(CollectiveError::Argument(no_rank.to_owned()));
             }
             None => {}
         }
         let (element, length) = (buffer.element(), buffer.bytes_mut().len());
         let (completer, work) = work();
         let receiving = Receiving { buffer, completer };
-        let operation = Operation::Receive { from, tag };
+        let operation = GroupOperation::Receive { from, tag };
         self.begin(operation, element, length, from, Box::new(receiving))?;
         Ok(work)
     }
 
     fn begin(
         &self,
-        operation: Operation,
+        operation: GroupOperation,
         element: ElementType,
         bytes: usize,
         peer: Option<u32>,

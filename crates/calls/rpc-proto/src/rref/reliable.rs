@@ -149,7 +149,7 @@ impl Link {
 
     /// Returns the time at which the member is lost if no batch arrives.
     pub(super) fn lost_at(&self, settings: &Settings) -> Option<Mono> {
-        Some(self.unreachable_since? + settings.grace)
+        Some(self.unreachable_since? + settings.lost_after)
     }
 
     /// Returns the time of the next action.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdzv_rendezvous::Environment;
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::{GroupView, Member as Published};
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
@@ -157,14 +157,14 @@ impl RpcAgentBuilder {
         let (store, rank) = match (self.store, self.rank) {
             (Some(store), Some(rank)) => (store, WorkerId(rank)),
             (_, rank) => {
-                let place = open_store(
+                let opened = open_store(
                     &options.init_method,
                     rank,
                     self.world_size,
                     options.init_deadline,
                     Environment::of_process(),
                 )?;
-                (place.store, place.rank)
+                (opened.store, opened.rank)
             }
         };
         let me = WorkerInfo { id: rank, name };
@@ -198,9 +198,9 @@ impl RpcAgentBuilder {
             incarnation,
             group: number,
             token,
-            limits: Limits {
+            limits: FrameLimits {
                 total: options.message_limit,
-                ..Limits::default()
+                ..FrameLimits::default()
             },
             timeout: options.timeout.limit(|| Some(DEFAULT_TIMEOUT))?,
             worker_threads: options.num_worker_threads as usize,
@@ -243,8 +243,8 @@ impl RpcAgent {
     /// `within`. The error names them. The kind is the same if another thread is still shutting
     /// the agent down after `within`; that thread then stops the agent.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
-        let until = Instant::now() + within;
-        let Some(_ending) = self.core().ending.try_lock_until(until) else {
+        let deadline = Instant::now() + within;
+        let Some(_ending) = self.core().ending.try_lock_before(deadline) else {
             let text = format!(
                 "another thread shuts this worker down and was not done within {} s",
                 within.as_secs_f64()
@@ -261,7 +261,7 @@ impl RpcAgent {
         {
             tracing::debug!(worker = %self.me(), %error, "could not say whom it waits for");
         }
-        let drained = self.core().in_flight.drain(until);
+        let drained = self.core().in_flight.drain(deadline);
         let core = self.core();
         // A worker without a finished connection may have calls that wait for the connection.
         let stuck: Vec<WorkerInfo> = core
@@ -279,13 +279,13 @@ impl RpcAgent {
         } else {
             Input::Shutdown
         };
-        if !core.references.drain(core, how, until) {
+        if !core.references.drain(core, how, deadline) {
             tracing::warn!(
                 worker = %self.me(),
                 "Timed out waiting for pending UserRRefs to be confirmed by owner and parent."
             );
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         let met = match self.take_group() {
             // A worker that already missed its deadline does not keep the others waiting.
             Some(group) if drained => group.shutdown_barrier(left),

@@ -159,7 +159,7 @@ fn permit(process: &Peer) {
 /// A large part stays in its arena if it is in one. Otherwise the receiver reads it from our memory
 /// if it can. All other parts follow the message.
 pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part> {
-    let place = |bytes: &Bytes| {
+    let locate = |bytes: &Bytes| {
         if bytes.len() < WORTH_LENDING {
             return PartLocation::Inline;
         }
@@ -176,7 +176,7 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part
     parts
         .into_iter()
         .map(|bytes| Part {
-            location: place(&bytes),
+            location: locate(&bytes),
             bytes,
         })
         .collect()

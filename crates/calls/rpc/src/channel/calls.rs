@@ -78,7 +78,7 @@ impl Calls {
             span: request.span.clone(),
             _counted: Arc::clone(&request.counted),
         };
-        let deadline = request.until().map(clock::mono);
+        let deadline = request.deadline().map(clock::mono);
         self.pending.insert(request.id, call, deadline);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc_proto::frame::{Limits, PartHead};
+use rdzv_rpc_proto::frame::{FrameLimits, PartHead};
 
 use crate::channel::in_flight::CountedCall;
 use crate::channel::slot::Slot;
@@ -45,7 +45,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Returns the deadline of the call, if it has a timeout.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeout.map(|timeout| self.begun + timeout)
     }
 
@@ -60,7 +60,7 @@ impl Request {
 }
 
 /// Checks that a message is within the size limits.
-pub(crate) fn check_size(limits: &Limits, payload: &Payload) -> Result<(), RpcError> {
+pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), RpcError> {
     let heads: Vec<_> = payload
         .parts
         .iter()

@@ -120,10 +120,10 @@ impl<T> Slot<T> {
     }
 
     /// Blocks until the value has arrived or the deadline has passed.
-    pub(crate) fn park(&self, until: Option<Instant>) {
+    pub(crate) fn park(&self, deadline: Option<Instant>) {
         let mut state = self.state.lock();
         while matches!(*state, State::Empty(_)) {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return;
             }

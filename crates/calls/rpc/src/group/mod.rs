@@ -22,7 +22,7 @@ mod static_group;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use rdzv_rpc_proto::directory::{Change, GroupView, Member, NotUnique};
+pub use rdzv_rpc_proto::directory::{GroupView, Member, NotUnique, ViewChange};
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 

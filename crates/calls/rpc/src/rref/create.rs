@@ -24,7 +24,7 @@ use crate::runtime::codec;
 use crate::runtime::core::{CallContext, Core, MethodBody, RpcAgent};
 use crate::runtime::method::Method;
 use crate::service::cancellation::Cancellation;
-use crate::service::place::trace;
+use crate::service::code_kind::trace;
 
 const CREATE: &str = "rdzv.rref.create";
 /// Fields of the request before the argument.
@@ -116,7 +116,7 @@ impl RpcAgent {
                 caller: member.info,
                 caller_incarnation: owner.incarnation,
                 deadline: None,
-                cancellation: Cancellation::until(None),
+                cancellation: Cancellation::deadline(None),
                 trace: trace(),
                 connection: None,
             };
@@ -226,7 +226,7 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
     let context = CallContext {
         // The caller waits only for the confirmation.
         deadline: None,
-        cancellation: Cancellation::until(None),
+        cancellation: Cancellation::deadline(None),
         ..context.clone()
     };
     // The value reports errors to the workers that request it. A request may already be waiting.

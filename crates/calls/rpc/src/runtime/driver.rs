@@ -67,8 +67,8 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
     // Time since which no frames have arrived.
     let mut quiet = Instant::now();
     while !core.is_stopped() {
-        let until = earliest(core.wake_at(), reception.deadline());
-        if let Err(error) = core.poller.wait(until, &mut happenings) {
+        let deadline = earliest(core.wake_at(), reception.deadline());
+        if let Err(error) = core.poller.wait(deadline, &mut happenings) {
             tracing::error!(%error, "the agent cannot wait for its connections and stops");
             return;
         }

@@ -104,7 +104,7 @@ pub struct PreemptionPlan {
     pub signal: i32,
     /// Time that workers have to exit after the notice.
     /// Then the agent stops them with SIGTERM.
-    pub grace: Duration,
+    pub shutdown_timeout: Duration,
     /// File that the agent writes on the notice; `None` if there is none.
     /// The file holds the Unix time, in seconds, at which the workers' time ends.
     pub file: Option<PathBuf>,

@@ -287,12 +287,12 @@ pub enum GroupOutput {
         agents: u32,
     },
     /// End the run. This is the last output.
-    Finish(Ending),
+    Finish(GroupEnding),
 }
 
 /// Outcome of a run on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
+pub enum GroupEnding {
     /// All workers exited with 0.
     Succeeded {
         /// All exits of the last attempt.

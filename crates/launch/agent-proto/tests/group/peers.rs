@@ -1,6 +1,6 @@
 //! Tests of the reactions to events at other nodes.
 
-use rdzv_agent_proto::group::WorkerGroup;
+use rdzv_agent_proto::group::WorkerGroupMachine;
 
 use crate::script::{of_two_then, run, spec, started, static_two_then};
 
@@ -35,7 +35,7 @@ fn a_late_notice_of_an_earlier_round_changes_nothing() {
 }
 
 #[test]
-fn a_round_that_did_not_hold_until_it_was_known_here_is_left_at_once() {
+fn a_round_that_ended_before_it_was_known_here_is_left_immediately() {
     run(
         spec(0),
         2,
@@ -50,7 +50,7 @@ fn a_round_that_did_not_hold_until_it_was_known_here_is_left_at_once() {
 }
 
 #[test]
-fn workers_that_ignore_a_regrouping_are_killed_after_the_grace() {
+fn workers_that_ignore_a_regrouping_are_killed_after_the_shutdown_timeout() {
     of_two_then(
         0,
         "   0 changed 3             -> regroup: b came | signal 15 to 0 1
@@ -129,7 +129,7 @@ fn a_last_failure_is_not_explained_by_a_node_that_restarts_or_waits() {
 
 /// A node whose round 3 ends by that change, and whose worker fails in round 5.
 /// Its budget is one restart.
-fn regrouped_then(change: &str, between: &str, end: &str) -> WorkerGroup {
+fn regrouped_then(change: &str, between: &str, end: &str) -> WorkerGroupMachine {
     of_two_then(
         1,
         &format!(
@@ -284,7 +284,10 @@ fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
 #[test]
 fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
     for (of_two, others) in [
-        (static_two_then as fn(u32, &str) -> WorkerGroup, "static"),
+        (
+            static_two_then as fn(u32, &str) -> WorkerGroupMachine,
+            "static",
+        ),
         (of_two_then, "dynamic"),
     ] {
         println!("{others}");

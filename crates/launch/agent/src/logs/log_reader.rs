@@ -96,7 +96,7 @@ impl LogReader {
 
     /// Returns the time until which a long line of this file has the console.
     /// Other streams wait until then, because the worker is about to write the end of the line.
-    pub(super) fn has_console_until(&self) -> Option<Instant> {
+    pub(super) fn console_release(&self) -> Option<Instant> {
         let since = self.long_since?;
         Some((self.last_read + HOLD).min(since + LONG_LINE))
     }

@@ -470,7 +470,7 @@ impl Supervisor for ProcessSupervisor {
         clock: Clock,
         workers: &[LocalRank],
         signal: i32,
-        _grace: Duration,
+        _shutdown_timeout: Duration,
     ) -> Vec<WorkerEvent> {
         let workers = workers.iter();
         workers

@@ -22,7 +22,8 @@ use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::{
-    Change, ExitBarrier, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
+    Change, ExitBarrier, Interrupter, JoiningAgent, RendezvousBackend, RendezvousError,
+    RendezvousInfo,
 };
 use rdzv_store::Pinger;
 use tokio::sync::mpsc::UnboundedSender;
@@ -108,7 +109,7 @@ impl Drop for JoinedRound {
 impl BackendHandle {
     pub(super) fn new(
         new_backend: NewBackend,
-        member: Member,
+        member: JoiningAgent,
         answers: UnboundedSender<Answer>,
     ) -> Self {
         let interruption = Arc::new(Interruption::default());
@@ -237,7 +238,7 @@ impl Interruption {
 fn panicked() -> RendezvousError {
     RendezvousError::Unreachable {
         what: "the thread of the rendezvous has panicked".to_owned(),
-        place: "the rendezvous backend".to_owned(),
+        endpoint: "the rendezvous backend".to_owned(),
         elapsed: None,
         remedy: "this is a defect of the backend; the message of the panic is on stderr",
     }
@@ -246,7 +247,7 @@ fn panicked() -> RendezvousError {
 /// Thread's end.
 struct Rendezvous {
     new_backend: NewBackend,
-    member: Member,
+    member: JoiningAgent,
     answers: UnboundedSender<Answer>,
     interruption: Arc<Interruption>,
     backend: Option<Box<dyn RendezvousBackend>>,

@@ -31,7 +31,7 @@ use rdzv_agent_proto::group::{Round, WorkerRanks, barrier};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{
-    Change, Member, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
+    Change, JoiningAgent, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
 };
 use rdzv_store::{HashStore, Pinger};
 use tokio::sync::mpsc::UnboundedSender;
@@ -161,7 +161,7 @@ impl RendezvousHandle {
                 }))
             }
         };
-        let member = Member {
+        let member = JoiningAgent {
             role: config.identity.role.clone(),
             local_world_size: config.identity.local_world_size,
             share_store,
@@ -309,9 +309,9 @@ impl RendezvousHandle {
 
     /// Returns the reserved port for the worker that hosts the store.
     /// The caller drops it once that worker has been started.
-    pub(crate) fn release_port(&mut self, place: &WorkerRanks) -> Option<Arc<TcpListener>> {
+    pub(crate) fn release_port(&mut self, ranks: &WorkerRanks) -> Option<Arc<TcpListener>> {
         match &mut self.backend {
-            _ if place.rank.0 != 0 => None,
+            _ if ranks.rank.0 != 0 => None,
             Some(backend) => backend.round.as_mut()?.info.reserved_port.take(),
             None => self.local.release_port().map(Arc::new),
         }

@@ -9,11 +9,11 @@ use std::process::{ExitCode, ExitStatus};
 use jiff::tz::TimeZone;
 use rdzv_agent::observe::NodeReport;
 use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
-use rdzv_console::Role;
+use rdzv_console::LineRole;
 use rdzv_console::failure::{self, Failed};
 use rdzv_console::line::headed;
 use rdzv_console::preemption;
-use rdzv_console::speaker::{self, End, Part};
+use rdzv_console::speaker::{self, End, ShownPart};
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -100,7 +100,7 @@ impl Report {
             run_id: arguments.rendezvous.rdzv_id.clone(),
             face,
             preemption: arguments.preemption.clone(),
-            is_shared: arguments.scheduled.place.is_some(),
+            is_shared: arguments.scheduled.step_node.is_some(),
         })
     }
 
@@ -205,11 +205,11 @@ fn say_the_end(ended: &Ended, report: &Report) {
     let part = if report.is_shared {
         speaker::part(end_here(ended), story.rank())
     } else {
-        Part::Full
+        ShownPart::Full
     };
     let lines = match &ended.outcome {
-        _ if part == Part::Nothing => Vec::new(),
-        Outcome::Failed { .. } | Outcome::Error(_) if part == Part::Sentence => {
+        _ if part == ShownPart::Nothing => Vec::new(),
+        Outcome::Failed { .. } | Outcome::Error(_) if part == ShownPart::Sentence => {
             failure::first(&ended.failed(report), form.width)
         }
         Outcome::Succeeded => story.success().lines(form.width),
@@ -321,7 +321,7 @@ pub(super) fn refuse(
             let form = Form::of_stderr();
             let head = format!("{program}: ");
             say(
-                &headed(Role::Error, &head, refusal.plain(), form.width),
+                &headed(LineRole::Error, &head, refusal.plain(), form.width),
                 form,
             );
         }

@@ -118,11 +118,11 @@ fn launch(
         ..called
     };
     let arguments = arguments.run;
-    let place = arguments.scheduled.place.as_ref();
-    if let (Face::Rdzv, Some(place)) = (face, place) {
-        name_node(&place.node);
+    let step_node = arguments.scheduled.step_node.as_ref();
+    if let (Face::Rdzv, Some(step_node)) = (face, step_node) {
+        name_node(&step_node.node);
     }
-    let is_one_of_many = place.is_some_and(|place| place.task > 0);
+    let is_one_of_many = step_node.is_some_and(|step_node| step_node.task > 0);
     let report = Report::open(&arguments, face, &ThisHost)?;
     let launch = || {
         let launch = resolve(&arguments, &called, environment, &ThisHost);

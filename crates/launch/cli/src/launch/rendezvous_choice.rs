@@ -395,7 +395,7 @@ impl RendezvousChoice<'_> {
         }
         // PyTorch has no lists of endpoints, and checks an endpoint only when it connects.
         if backend == "c10d" && (endpoint.contains(',') || settings.get("voters").is_some()) {
-            C10dRendezvous::places(&parameters).map_err(misplaced)?;
+            C10dRendezvous::endpoints(&parameters).map_err(misplaced)?;
         }
         Ok(RendezvousPlan::Dynamic { parameters })
     }
@@ -478,11 +478,11 @@ impl RendezvousChoice<'_> {
 ///
 /// The ports of voters are unpredictable, so each endpoint needs a port.
 pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
-    let places = text.split(',').map(str::trim).filter(|it| !it.is_empty());
-    let parsed = places.map(|place| match Endpoint::parse(place, 0) {
+    let endpoints = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+    let parsed = endpoints.map(|endpoint| match Endpoint::parse(endpoint, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
-            "{} has '{place}', which is not HOST:PORT; give addresses of voters, as the screen of the coordinator and `/status` \
+            "{} has '{endpoint}', which is not HOST:PORT; give addresses of voters, as the screen of the coordinator and `/status` \
              show them, with commas between them",
             env::RDZV_CONTACT_POINTS
         ))),
@@ -496,13 +496,13 @@ pub(super) fn without_effect(
     agent_restarts: u32,
 ) -> Vec<&'static str> {
     let is_c10d = parameters.backend == C10dRendezvous::NAME;
-    let places = C10dRendezvous::places(parameters).unwrap_or_default();
-    let is_list = places.len() > 1;
+    let endpoints = C10dRendezvous::endpoints(parameters).unwrap_or_default();
+    let is_list = endpoints.len() > 1;
     let asks_for_fence = parameters.config.get("fence") == Some("auto");
     // A list may name machines without an agent.
     let is_small = !is_list && parameters.max_nodes < 3;
     let is_alone = !is_list && parameters.config.get("voters") == Some("1");
-    let is_hidden = places.iter().any(|place| place.port == 0);
+    let is_hidden = endpoints.iter().any(|endpoint| endpoint.port == 0);
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(

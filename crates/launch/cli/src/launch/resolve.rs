@@ -71,7 +71,7 @@ pub(crate) fn resolve(
     logs.capture_stderr = !args.report.bare_stderr;
     let shutdown_timeout = args
         .stop
-        .shutdown_timeout(scheduled.longest_grace, environment)?;
+        .shutdown_timeout(scheduled.longest_shutdown_timeout, environment)?;
     let (entrypoint, interpreter) =
         args.command
             .resolve(&args.training_script, called, &context)?;

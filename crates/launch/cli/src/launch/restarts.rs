@@ -230,7 +230,7 @@ pub(super) fn explain(
     draft: &mut Draft,
     plan: &AgentConfig,
     agent_restarts: &'static str,
-    longest_grace: Option<Duration>,
+    longest_shutdown_timeout: Option<Duration>,
     environment: &Environment,
 ) {
     draft.section("Restarts and ends");
@@ -249,7 +249,7 @@ pub(super) fn explain(
     if !draft.is_given("shutdown_timeout") {
         if environment.text(variable).is_some() {
             provenance = Provenance::variable(variable);
-        } else if longest_grace == Some(plan.stop.shutdown_timeout) {
+        } else if longest_shutdown_timeout == Some(plan.stop.shutdown_timeout) {
             provenance = Provenance::decided("");
             reason = "on every path; ends before Slurm kills the agent (KillWait)";
         }

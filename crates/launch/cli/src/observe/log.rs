@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Zoned;
 use rdzv_agent::TORCHELASTIC;
 use rdzv_console::line::{headed, said};
-use rdzv_console::{Line, Role};
+use rdzv_console::{Line, LineRole};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -115,8 +115,8 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
         return Ok(());
     }
     let role = match *metadata.level() {
-        Level::ERROR => Role::Error,
-        _ => Role::Warning,
+        Level::ERROR => LineRole::Error,
+        _ => LineRole::Warning,
     };
     // A reminder appears in the status row, if there is one.
     if metadata.target() == reminder::TARGET {
@@ -135,7 +135,7 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
 /// Returns the lines of a message without the run's name and rows of stars.
 ///
 /// Every message of a run begins with the name of the role or run.
-fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
+fn plain_lines(role: LineRole, text: &str, width: Option<usize>) -> Vec<Line> {
     let lines = super::without_name(text).lines();
     let lines = lines.filter(|line| !line.trim_matches('*').is_empty());
     let mut shown = Vec::new();
@@ -143,7 +143,7 @@ fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
         shown.extend(if shown.is_empty() {
             said(role, line, width)
         } else {
-            headed(Role::Plain, INDENT, line, width)
+            headed(LineRole::Plain, INDENT, line, width)
         });
     }
     shown
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_message_of_a_run_is_a_sentence() {
         let text = |message: &str| {
-            let lines = plain_lines(Role::Warning, message, None);
+            let lines = plain_lines(LineRole::Warning, message, None);
             lines.iter().map(Line::text).collect::<Vec<_>>()
         };
         assert_eq!(text("[job] waiting: 1 of 2"), ["rdzv: waiting: 1 of 2"]);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn places_do_not_tell_where_the_program_was_built() {
+    fn locations_do_not_show_where_the_program_was_built() {
         assert_eq!(
             source_path("/somewhere/else/crates/launch/agent/src/stop.rs"),
             "agent/stop.rs"

@@ -26,15 +26,15 @@ pub(super) fn hosts(list: &str) -> Result<Vec<String>, String> {
 fn entries(list: &str) -> Result<Vec<&str>, String> {
     let mut entries = Vec::new();
     let (mut begin, mut is_inside) = (0, false);
-    for (place, letter) in list.char_indices() {
+    for (offset, letter) in list.char_indices() {
         match letter {
             '[' if is_inside => return Err("there are brackets in brackets".to_owned()),
             '[' => is_inside = true,
             ']' if !is_inside => return Err("a bracket is closed that was not opened".to_owned()),
             ']' => is_inside = false,
             ',' if !is_inside => {
-                entries.push(&list[begin..place]);
-                begin = place + 1;
+                entries.push(&list[begin..offset]);
+                begin = offset + 1;
             }
             ',' | '-' | '.' | '_' => {}
             letter if letter.is_ascii_alphanumeric() => {}

@@ -51,7 +51,7 @@ pub(crate) struct Scheduled {
     /// This node's part in the step, if the step has several nodes.
     ///
     /// All these nodes print to the same output.
-    pub(crate) place: Option<StepPlace>,
+    pub(crate) step_node: Option<StepNode>,
     /// Values for flags that neither the line nor a variable sets.
     pub(crate) values: Vec<Value>,
     /// Reason why rdzv takes no rendezvous settings; empty if it takes them.
@@ -59,14 +59,14 @@ pub(crate) struct Scheduled {
     /// Unix time in seconds at which the job ends, if the scheduler reports it.
     pub(crate) deadline: Option<u64>,
     /// Longest shutdown timeout that ends before the scheduler's SIGKILL, if known.
-    pub(crate) longest_grace: Option<Duration>,
+    pub(crate) longest_shutdown_timeout: Option<Duration>,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
 /// Node of a step with several nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct StepPlace {
+pub(crate) struct StepNode {
     /// Name of the node.
     pub(crate) node: String,
     /// Index of the node's task.
@@ -258,14 +258,14 @@ impl Step {
             job: Some(format!(
                 "Slurm job {job}, step {step}, task {task} of {nodes}, restart {restart}"
             )),
-            place: (*nodes > 1).then(|| StepPlace {
+            step_node: (*nodes > 1).then(|| StepNode {
                 node: self.own.clone(),
                 task: usize::try_from(*task).unwrap_or(usize::MAX),
                 names: self.names.clone(),
             }),
             // Some versions of Slurm do not set it.
             deadline: variables.number("SLURM_JOB_END_TIME")?,
-            longest_grace: kill_wait::longest_grace(variables),
+            longest_shutdown_timeout: kill_wait::longest_shutdown_timeout(variables),
             ..Scheduled::default()
         };
         let is_given = |id: &str| given(id).is_some();

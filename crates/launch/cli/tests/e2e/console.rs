@@ -83,7 +83,7 @@ fn what_a_killed_worker_wrote_is_there_before_the_outcome() {
 }
 
 #[test]
-fn what_a_detached_child_writes_until_it_is_killed_is_there_too() {
+fn what_a_detached_child_writes_before_it_is_killed_is_there_too() {
     // The child survives its worker and ignores the closing signal.
     let child =
         "trap '' TERM; i=0; echo line 0; echo > go; while :; do i=$((i+1)); echo line $i; done";

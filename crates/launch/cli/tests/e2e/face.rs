@@ -144,7 +144,7 @@ fn a_restart_a_failure_and_the_attempts_are_sentences() {
     };
     has(
         "rdzv: restart 1 of 1: rank 1 on ",
-        " failed (exited with code 3; its last line: boom: 0); all workers start again",
+        " failed (exited with code 3; its last line: boom: 0); all workers restart",
     );
     has(
         "rdzv: first failure: rank 1 (local rank 1, pid ",
@@ -179,12 +179,12 @@ fn a_signal_says_who_is_awaited_and_what_the_next_one_does() {
     running.stdout.await_text("up\n", 2);
     running.signal(Signal::TERM);
     running.stderr.await_text(
-        "rdzv: SIGTERM: ranks 0-1 have 40 s to end; a second SIGTERM leaves 10 s, a third kills at once\n",
+        "rdzv: SIGTERM: ranks 0-1 have 40 s to end; a second SIGTERM leaves 10 s, a third kills them\n",
         1,
     );
     running.signal(Signal::INT);
     running.stderr.await_text(
-        "rdzv: Ctrl-C: ranks 0-1 have 10 s left to end; one more Ctrl-C kills at once\n",
+        "rdzv: Ctrl-C: ranks 0-1 have 10 s left to end; one more Ctrl-C kills them\n",
         1,
     );
     running.signal(Signal::TERM);

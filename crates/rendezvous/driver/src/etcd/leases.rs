@@ -76,7 +76,7 @@ impl Leases {
             changed: Condvar::new(),
         });
         let renewing = Arc::clone(&shared);
-        let renewals = beside(move || renewing.renew_until_the_end(renewal)).map_err(|error| {
+        let renewals = beside(move || renewing.keep_renewing(renewal)).map_err(|error| {
             RendezvousError::Argument(format!("no thread to renew etcd leases with: {error}"))
         })?;
         Ok(Self {
@@ -212,7 +212,7 @@ impl Shared {
         }
     }
 
-    fn renew_until_the_end(&self, renewal: Duration) {
+    fn keep_renewing(&self, renewal: Duration) {
         loop {
             let wanted = self.wanted.lock();
             // An announcement wakes this thread, so a long wait without a member is safe.

@@ -16,7 +16,7 @@ use tracing::debug;
 use super::SharedObserver;
 use crate::dynamic::native::{Native, NativeOptions};
 use crate::runtime::{Call, beside};
-use crate::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
+use crate::{Change, Interrupter, JoiningAgent, RendezvousBackend, RendezvousError};
 
 /// Time limit to find out whether the server has a coordinator.
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ impl NodeWatch {
     /// Joins the others on a separate thread. The observer receives the changes.
     pub(super) fn start(
         options: NativeOptions,
-        member: Member,
+        member: JoiningAgent,
         observer: SharedObserver,
     ) -> io::Result<Self> {
         let shared: Arc<Shared> = Arc::default();
@@ -84,7 +84,7 @@ impl Shared {
     fn run(
         self: Arc<Self>,
         options: NativeOptions,
-        member: &Member,
+        member: &JoiningAgent,
         observer: SharedObserver,
         ended: &Receiver<Ending>,
     ) -> Result<(), RendezvousError> {

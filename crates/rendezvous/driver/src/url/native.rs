@@ -19,7 +19,9 @@ use super::parse::whole_number;
 use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
 use crate::dynamic::C10dRendezvous;
 use crate::runtime::beside;
-use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
+use crate::{
+    JoiningAgent, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters,
+};
 
 /// Maximum time to wait for the other workers after a conflict of ranks.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -71,7 +73,7 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
     let interrupter = backend.interrupter();
     let (sender, joined) = mpsc::sync_channel(1);
     let call = beside(move || {
-        let member = Member {
+        let member = JoiningAgent {
             role: "default".to_owned(),
             local_world_size: 1,
             share_store: true,
@@ -183,8 +185,8 @@ impl Wanted {
             .iter()
             .map(|rank| str::from_utf8(rank).ok()?.parse().ok());
         for rank in claimed {
-            let place = rank.and_then(|rank: usize| taken.get_mut(rank));
-            if place.is_some_and(|place| !std::mem::replace(place, true)) {
+            let is_taken = rank.and_then(|rank: usize| taken.get_mut(rank));
+            if is_taken.is_some_and(|is_taken| !std::mem::replace(is_taken, true)) {
                 continue;
             }
             // The host of the store leaves last. By now the others know everything they need.

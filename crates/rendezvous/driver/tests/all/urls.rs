@@ -484,7 +484,7 @@ fn the_process_has_a_registry_too() {
     register_handler("of-process", handler).unwrap();
     let mut found = rendezvous("of-process://", None, None, options(&[])).unwrap();
     assert_eq!(found.join().unwrap().world_size, 1);
-    assert!(rendezvous("of-nobody://", None, None, options(&[])).is_err());
+    assert!(rendezvous("of-no-handler://", None, None, options(&[])).is_err());
 }
 
 #[test]

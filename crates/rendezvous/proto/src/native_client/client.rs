@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::attachment::Attachment;
 use super::lease::Lease;
 use super::quiet::{Quiet, Step};
-use super::{Change, Failure, Input, Joined, Missing, Output};
+use super::{FormedRound, Input, Missing, NativeFailure, Output, RoundChange};
 use crate::coordinator::wire::{
-    Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal, Standing,
+    AgentRefusal, Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach,
+    Standing,
 };
 use crate::waiting::{Arrived, Waiting};
 use crate::{FencePolicy, NodeDesc, Rule, Settings, silence};
@@ -97,10 +98,10 @@ enum Phase {
     },
     Formed {
         since: Mono,
-        joined: Joined,
+        joined: FormedRound,
     },
     Member {
-        joined: Joined,
+        joined: FormedRound,
     },
     /// The round is over for the agent, because it has no connection.
     CutOff,
@@ -115,7 +116,7 @@ enum Link {
     /// Between two attempts to connect.
     Pausing {
         outage: Outage,
-        until: Mono,
+        deadline: Mono,
     },
 }
 
@@ -154,7 +155,8 @@ impl Machine for NativeClient {
             Input::Interrupt => {
                 if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
                     self.leave();
-                    self.outbox.push(Output::NotJoined(Failure::Interrupted));
+                    self.outbox
+                        .push(Output::NotJoined(NativeFailure::Interrupted));
                 }
             }
             Input::Leave => self.leave(),
@@ -219,7 +221,7 @@ impl Machine for NativeClient {
                     .chain([self.heartbeat_at])
                     .min()
             }
-            Link::Pausing { until, .. } => Some(*until),
+            Link::Pausing { deadline, .. } => Some(*deadline),
             Link::Down | Link::Dialing(_) => None,
         };
         let phase = match &self.phase {
@@ -503,9 +505,9 @@ impl NativeClient {
                 }
                 match self.phase {
                     Phase::Member { .. } if own => {}
-                    Phase::Member { .. } => self.outbox.push(Output::Changed(Change::Closed)),
+                    Phase::Member { .. } => self.outbox.push(Output::Changed(RoundChange::Closed)),
                     // No agent will send the address of the workers' store any more.
-                    Phase::Formed { .. } => self.refused(Refusal::Closed),
+                    Phase::Formed { .. } => self.refused(AgentRefusal::Closed),
                     _ => return,
                 }
                 self.phase = Phase::Idle;
@@ -528,7 +530,7 @@ impl NativeClient {
             } => {
                 if let Phase::Joining { .. } = self.phase {
                     self.waiting = 0;
-                    let joined = Joined {
+                    let joined = FormedRound {
                         round,
                         rank,
                         world_size,
@@ -563,8 +565,8 @@ impl NativeClient {
             Event::Fence { round, acts } => self.fence(now, round, acts),
             Event::Backed { number } => {
                 let lease = self.lease.as_mut();
-                if let Some((round, until)) = lease.and_then(|lease| lease.answered(number)) {
-                    let ends = Some(until);
+                if let Some((round, deadline)) = lease.and_then(|lease| lease.answered(number)) {
+                    let ends = Some(deadline);
                     self.outbox.push(Output::Lease { round, ends });
                     self.begin_if_ready(now);
                 }
@@ -581,18 +583,18 @@ impl NativeClient {
                         self.join_anew(now);
                     }
                     Phase::Member { joined } if joined.round == round => {
-                        let change = Change::Membership { round, reason };
+                        let change = RoundChange::Membership { round, reason };
                         self.outbox.push(Output::Changed(change));
                     }
                     _ => {}
                 }
             }
             Event::PeerFailed { node, reason } => {
-                let change = Change::PeerFailed { node, reason };
+                let change = RoundChange::PeerFailed { node, reason };
                 self.outbox.push(Output::Changed(change));
             }
             Event::Refused(refusal) => {
-                self.closed |= matches!(refusal, Refusal::Closed | Refusal::NotNeeded);
+                self.closed |= matches!(refusal, AgentRefusal::Closed | AgentRefusal::NotNeeded);
                 if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
                     self.phase = Phase::Idle;
                     self.refused(refusal);
@@ -601,8 +603,8 @@ impl NativeClient {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal) {
-        let failure = Failure::Refused(refusal);
+    fn refused(&mut self, refusal: AgentRefusal) {
+        let failure = NativeFailure::Refused(refusal);
         self.outbox.push(Output::NotJoined(failure));
     }
 
@@ -818,26 +820,29 @@ impl NativeClient {
             return;
         }
         let at_once = outage.since == now;
-        let until = if at_once { now } else { now + RETRY };
-        self.link = Link::Pausing { outage, until };
+        let deadline = if at_once { now } else { now + RETRY };
+        self.link = Link::Pausing { outage, deadline };
     }
 
     fn give_up(&mut self, what: String, elapsed: Duration) {
         if self.closing.take().is_some() {
             let what = what.clone();
             self.outbox
-                .push(Output::NotClosed(Failure::Unreachable { what, elapsed }));
+                .push(Output::NotClosed(NativeFailure::Unreachable {
+                    what,
+                    elapsed,
+                }));
         }
         self.end_lease();
         self.owes_leave = false;
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => {}
             Phase::Joining { .. } | Phase::Formed { .. } => {
-                let failure = Failure::Unreachable { what, elapsed };
+                let failure = NativeFailure::Unreachable { what, elapsed };
                 self.outbox.push(Output::NotJoined(failure));
             }
             Phase::Member { .. } | Phase::CutOff => {
-                let change = Change::Lost { what, elapsed };
+                let change = RoundChange::Lost { what, elapsed };
                 self.outbox.push(Output::Changed(change));
             }
         }
@@ -854,8 +859,8 @@ impl NativeClient {
     }
 
     fn tick(&mut self, now: Mono) {
-        if let Link::Pausing { outage, until } = &self.link
-            && *until <= now
+        if let Link::Pausing { outage, deadline } = &self.link
+            && *deadline <= now
         {
             self.link = Link::Dialing(outage.clone());
             self.outbox.push(Output::Dial);
@@ -891,17 +896,19 @@ impl NativeClient {
             && since + MASTER_TIMEOUT <= now
         {
             self.leave();
-            self.outbox.push(Output::NotJoined(Failure::Unreachable {
-                what: "the node with rank 0 did not send the workers' address".to_owned(),
-                elapsed: now.since(since),
-            }));
+            self.outbox
+                .push(Output::NotJoined(NativeFailure::Unreachable {
+                    what: "the node with rank 0 did not send the workers' address".to_owned(),
+                    elapsed: now.since(since),
+                }));
         }
         if self.closing.is_some_and(|end| end <= now) {
             self.closing = None;
-            self.outbox.push(Output::NotClosed(Failure::Unreachable {
-                what: "the host did not answer".to_owned(),
-                elapsed: self.join.settings.close_timeout,
-            }));
+            self.outbox
+                .push(Output::NotClosed(NativeFailure::Unreachable {
+                    what: "the host did not answer".to_owned(),
+                    elapsed: self.join.settings.close_timeout,
+                }));
         }
     }
 
@@ -969,7 +976,7 @@ impl NativeClient {
 
 /// Returns the change for a round that is over because the connection broke.
 fn connection_broke(round: u64, why: &str) -> Output {
-    Output::Changed(Change::Membership {
+    Output::Changed(RoundChange::Membership {
         round,
         reason: format!(
             "the connection to the host of the rendezvous broke ({why}), so the other nodes treat \

@@ -5,9 +5,11 @@ use std::time::Duration;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Authority, Event, HeldRound, Operation, Program, Reattach, Refusal, Standing,
+    AgentRefusal, Authority, Event, HeldRound, Operation, Program, Reattach, Standing,
 };
-use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, NativeClient, Output};
+use rdzv_rendezvous_proto::native_client::{
+    Input, NativeClient, NativeFailure, Output, RoundChange,
+};
 use rdzv_rendezvous_proto::waiting::Arrived;
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
@@ -55,7 +57,9 @@ fn a_run_that_ends_before_the_workers_could_meet_ends_the_join() {
     assert_eq!(hear(&mut client, &formed(0, 1)), []);
     assert_eq!(
         hear(&mut client, &Event::Closed),
-        [Output::NotJoined(Failure::Refused(Refusal::Closed))]
+        [Output::NotJoined(NativeFailure::Refused(
+            AgentRefusal::Closed
+        ))]
     );
 }
 
@@ -93,9 +97,9 @@ fn deaf() -> NativeClient {
 /// Tries to connect in vain, from 15 s on, until there is an output.
 ///
 /// It returns without outputs at the time `until`.
-fn dial_in_vain(client: &mut NativeClient, until: f64) -> (f64, Vec<Output>) {
+fn dial_in_vain(client: &mut NativeClient, deadline: f64) -> (f64, Vec<Output>) {
     let mut seconds = 15.0;
-    while seconds < until {
+    while seconds < deadline {
         if at(client, seconds, Input::Tick) == [Output::Dial] {
             let failed = Input::Disconnected("timed out".to_owned());
             let outputs = at(client, seconds, failed);
@@ -105,7 +109,7 @@ fn dial_in_vain(client: &mut NativeClient, until: f64) -> (f64, Vec<Output>) {
         }
         seconds += 0.25;
     }
-    (until, Vec::new())
+    (deadline, Vec::new())
 }
 
 #[test]
@@ -116,7 +120,7 @@ fn a_node_that_cannot_hear_its_coordinator_joins_again_when_it_can() {
     assert!(
         matches!(
             &outputs[..],
-            [Output::Changed(Change::Membership { round: 0, .. })]
+            [Output::Changed(RoundChange::Membership { round: 0, .. })]
         ),
         "{outputs:?}"
     );
@@ -136,7 +140,7 @@ fn a_coordinator_that_stays_silent_is_given_up() {
     assert!(
         matches!(
             &outputs[..],
-            [Output::NotJoined(Failure::Unreachable { .. })]
+            [Output::NotJoined(NativeFailure::Unreachable { .. })]
         ),
         "{outputs:?}"
     );
@@ -323,7 +327,7 @@ fn a_join_goes_on_over_a_new_connection_as_the_same_one() {
 }
 
 #[test]
-fn a_word_that_it_leaves_is_said_again_until_it_is_answered() {
+fn a_leave_is_sent_again_when_it_has_no_answer() {
     let mut client = member();
     let left = tell(&mut client, Input::Leave);
     assert_eq!(said(&left[0]), Operation::Leave);
@@ -453,7 +457,7 @@ fn a_round_that_cannot_be_recovered_is_over_with_its_connection() {
     assert!(
         matches!(
             outputs[..],
-            [Output::Changed(Change::Membership { round: 5, .. })]
+            [Output::Changed(RoundChange::Membership { round: 5, .. })]
         ),
         "{outputs:?}"
     );
@@ -471,7 +475,7 @@ fn a_coordinator_is_waited_for_as_long_as_it_said_with_a_message_every_10_s() {
             match &at(&mut client, seconds, refused)[..] {
                 [] => {}
                 [Output::Missing(missing)] => told.push(missing.elapsed.as_secs()),
-                [Output::Changed(Change::Lost { .. })] => break seconds,
+                [Output::Changed(RoundChange::Lost { .. })] => break seconds,
                 other => panic!("{other:?}"),
             }
         }

@@ -106,7 +106,7 @@ fn one_that_is_gone_may_be_where_its_coordinator_is() {
         world.reattach(number, number, held(number - 1));
     }
     world.lose(2);
-    world.end(3, Some(crate::world::place(3)));
+    world.end(3, Some(crate::world::peer_address(3)));
     world.pass(REATTACH_WITHIN * 2);
     world.reattach(12, 2, held(1));
     assert_eq!(heard(&mut world, 1).1, []);

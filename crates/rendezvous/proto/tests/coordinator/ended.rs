@@ -9,7 +9,7 @@ use rdzv_rendezvous_proto::coordinator::{
     Coordinator, Input, LOST_AFTER_END, Origin, REATTACH_WITHIN,
 };
 
-use crate::world::{World, forms, held_round, origin, place};
+use crate::world::{World, forms, held_round, origin, peer_address};
 
 const LONG: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -54,7 +54,7 @@ fn elect(world: &mut World) {
 
 /// Ends the process of an agent.
 fn end(world: &mut World, number: u32) {
-    world.end(number, Some(place(u64::from(number))));
+    world.end(number, Some(peer_address(u64::from(number))));
 }
 
 #[test]

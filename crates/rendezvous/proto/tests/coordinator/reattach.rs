@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
-use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{
+    AgentRefusal, Authority, Event, HeldRound, Operation,
+};
 use rdzv_rendezvous_proto::coordinator::{Input, Origin, REATTACH_WITHIN, RECOVERY_WINDOW};
 
 use crate::world::{World, held_round, node, origin};
@@ -495,7 +497,7 @@ fn a_third_one_ends_the_wait_of_half_a_round() {
 }
 
 #[test]
-fn newcomers_wait_until_the_round_is_recovered() {
+fn newcomers_wait_for_the_recovery_of_the_round() {
     let mut world = round_of(2, 2);
     world.restart();
     world.reattach(1, 1, held(0, 0));
@@ -536,9 +538,9 @@ fn a_run_that_was_closed_stays_closed() {
     assert_eq!(world.take(2), [Event::Closed]);
     world.attempt = Some(2);
     world.reattach(12, 2, None);
-    assert_eq!(world.take(12), [Event::Refused(Refusal::Closed)]);
+    assert_eq!(world.take(12), [Event::Refused(AgentRefusal::Closed)]);
     world.join(3);
-    assert_eq!(world.take(3), [Event::Refused(Refusal::Closed)]);
+    assert_eq!(world.take(3), [Event::Refused(AgentRefusal::Closed)]);
 }
 
 #[test]
@@ -550,7 +552,7 @@ fn a_closed_run_that_everybody_has_left_stays_closed() {
     for _ in 0..2 {
         world.restart();
         world.join(3);
-        assert_eq!(world.take(3), [Event::Refused(Refusal::Closed)]);
+        assert_eq!(world.take(3), [Event::Refused(AgentRefusal::Closed)]);
     }
 }
 

@@ -83,7 +83,7 @@ fn a_machine_that_is_silent_has_not_left() {
 }
 
 #[test]
-fn one_that_comes_back_is_waited_for_until_its_workers_have_ended() {
+fn a_round_waits_for_the_workers_of_one_that_comes_back() {
     let mut world = with_spare(1);
     lose(&mut world, &[1, 2]);
     pass(&mut world, LONG);

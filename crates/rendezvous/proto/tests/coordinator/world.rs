@@ -79,7 +79,7 @@ pub(crate) fn forms(world: &mut World, number: u32) -> Option<u64> {
 }
 
 /// The peer address of an agent's connections.
-pub(crate) fn place(instance: u64) -> String {
+pub(crate) fn peer_address(instance: u64) -> String {
     format!("10.0.1.{instance}:50000")
 }
 
@@ -232,7 +232,7 @@ impl World {
             program: self.program.clone(),
             attempt: self.attempt,
             replaces: self.replaces.clone(),
-            from: self.says_from.then(|| place(instance)),
+            from: self.says_from.then(|| peer_address(instance)),
             ..Join::new(instance, "run", node, self.settings)
         }
     }

@@ -230,8 +230,8 @@ proptest! {
                         prop_assert!(seen.complete && !seen.closed, "INV-R4");
                         let count = formed.participants.len() as u32;
                         prop_assert!(count >= settings.min_nodes, "INV-R3");
-                        let place = formed.participants.get(formed.rank as usize);
-                        prop_assert_eq!(place, Some(&me), "INV-R2");
+                        let participant = formed.participants.get(formed.rank as usize);
+                        prop_assert_eq!(participant, Some(&me), "INV-R2");
                     }
                     _ => {}
                 }

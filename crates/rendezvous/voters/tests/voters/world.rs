@@ -11,7 +11,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{
     Authority, Event, HeldRound, Join, LastCoordinator, Operation, Program, Reattach,
 };
 use rdzv_rendezvous_proto::coordinator::{Input, Note, Origin, Output as CoordinatorOutput};
-use rdzv_rendezvous_proto::group::GroupView;
+use rdzv_rendezvous_proto::group::VoterGroupView;
 use rdzv_rendezvous_proto::{NodeDesc, Rule, Settings as RunSettings};
 use rdzv_voters::{Fact, Open, Output, Settings, Start, Voter};
 
@@ -316,7 +316,7 @@ impl World {
     }
 
     /// Returns the group as the process at an endpoint sees it.
-    pub(crate) fn view(&self, index: usize) -> GroupView {
+    pub(crate) fn view(&self, index: usize) -> VoterGroupView {
         let process = self.endpoints[index].as_ref();
         process.unwrap().voter.view(self.now)
     }
@@ -641,8 +641,8 @@ impl World {
 
     /// Lets time pass, in steps of a millisecond.
     pub(crate) fn pass(&mut self, time: Duration) {
-        let until = self.now.mono + time;
-        while self.now.mono < until {
+        let deadline = self.now.mono + time;
+        while self.now.mono < deadline {
             self.connect();
             let step = Duration::from_millis(1);
             self.now = Now {

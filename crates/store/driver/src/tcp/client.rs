@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_lock::{LimitedGuard, LimitedMutex};
-use rdzv_store_proto::client::{Expects, Operation, Then};
+use rdzv_store_proto::client::{Expects, StoreOperation, Then};
 use rdzv_store_proto::number;
 use rdzv_store_proto::wire::LARGE_BODY;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
@@ -190,7 +190,7 @@ impl TcpStore {
         world_size: i64,
         limit: Duration,
     ) -> Result<Option<(i64, Duration)>, StoreError> {
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(|out| request::barrier(out, wire_key, world_size)),
             expects: Expects::Release { limit, then: None },
         };
@@ -290,7 +290,7 @@ impl TcpStore {
         if value.len() < LARGE_BODY {
             request.extend_from_slice(std::mem::take(&mut payload));
         }
-        let sent = Operation {
+        let sent = StoreOperation {
             request,
             expects: Expects::Nothing,
         };
@@ -314,7 +314,7 @@ impl TcpStore {
             (Some(Then { at_once: true, .. }), [key]) => request::get_when_there(out, key),
             _ => request::wait(out, &wire_keys),
         };
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(request),
             expects: Expects::Release { limit, then },
         };

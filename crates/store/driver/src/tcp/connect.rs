@@ -154,11 +154,11 @@ fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, HTTP_ANSWER)?;
     stream.set_write_timeout(Some(HTTP_ANSWER))?;
     stream.write_all(b"HEAD / HTTP/1.0\r\n\r\n")?;
-    let until = Instant::now() + HTTP_ANSWER;
+    let deadline = Instant::now() + HTTP_ANSWER;
     let mut answer = [0; SHOWN];
     let mut length = 0;
     while length < SHOWN {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }

@@ -5,9 +5,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rdzv_store_proto::client::{Expects, Failure, Operation};
+use rdzv_store_proto::client::{Expects, OperationFailure, StoreOperation};
 use rdzv_store_proto::limits::Limits;
-use rdzv_store_proto::wire::WireError;
+use rdzv_store_proto::wire::StoreWireError;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 
@@ -65,7 +65,7 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        sent: Operation,
+        sent: StoreOperation,
         payload: &[u8],
         reply_timeout: Duration,
     ) -> Result<Ended, StoreError> {
@@ -80,7 +80,7 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        sent: Operation,
+        sent: StoreOperation,
         reply_timeout: Duration,
     ) -> Result<(), StoreError> {
         // Only a failure ends a wait before its answer.
@@ -117,8 +117,8 @@ impl Connected {
         };
         let (peer, key, elapsed) = (self.link.peer().to_string(), text(key), started.elapsed());
         let error = match failure {
-            Failure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
-            Failure::GivenUp => {
+            OperationFailure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
+            OperationFailure::GivenUp => {
                 let error = StoreError::Interrupted {
                     operation,
                     key,
@@ -129,13 +129,13 @@ impl Connected {
                 }
                 return Err(error);
             }
-            Failure::NoAnswer => StoreError::NoAnswer {
+            OperationFailure::NoAnswer => StoreError::NoAnswer {
                 peer,
                 operation,
                 key,
                 elapsed,
             },
-            Failure::NoStore(WireError::ReplyTooLong { declared, limit }) => {
+            OperationFailure::NoStore(StoreWireError::ReplyTooLong { declared, limit }) => {
                 StoreError::ReplyTooLong {
                     peer,
                     operation,
@@ -144,8 +144,10 @@ impl Connected {
                     limit,
                 }
             }
-            Failure::NoStore(error) => self.corrupt(format!("{operation} key {key}: {error}")),
-            Failure::Closed => StoreError::Disconnected {
+            OperationFailure::NoStore(error) => {
+                self.corrupt(format!("{operation} key {key}: {error}"))
+            }
+            OperationFailure::Closed => StoreError::Disconnected {
                 peer,
                 operation,
                 key,
@@ -168,7 +170,7 @@ impl Connected {
         reply_timeout: Duration,
     ) -> Result<Reply, StoreError> {
         self.suspect(operation, key, 0);
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(write),
             expects: Expects::Reply(shape),
         };

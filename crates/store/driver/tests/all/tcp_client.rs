@@ -169,7 +169,7 @@ fn a_store_that_is_slow_to_answer_is_asked_in_http_and_then_waited_for() {
 }
 
 #[test]
-fn a_proxy_that_hangs_up_until_the_store_is_there_is_asked_again() {
+fn a_proxy_that_hangs_up_before_the_store_is_there_is_asked_again() {
     let hang_up = |stream| drop::<TcpStream>(stream);
     let work = |mut stream: TcpStream| {
         handshake(&mut stream);
@@ -261,7 +261,7 @@ fn adding_to_text_says_what_closing_the_connection_may_mean() {
 }
 
 #[test]
-fn a_refused_size_is_remembered_until_it_shows() {
+fn a_refused_size_is_remembered_and_shown() {
     let (_server, store) = served();
     let sent = store.set(&"k".repeat(9000), b"v");
     let error = sent
@@ -389,7 +389,7 @@ fn a_world_of_nobody_is_refused() {
 }
 
 #[test]
-fn the_master_waits_until_all_have_joined_and_the_others_do_not() {
+fn only_the_master_waits_for_all_to_join() {
     let options = master();
     let (listener, port) = listening();
     let master = TcpStoreOptions {

@@ -27,7 +27,7 @@ use super::transfer::Transfer;
 use super::{Command, Inner, LEFT};
 use crate::acceptor::{Acceptor, Member};
 use crate::broken::Break;
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::error::CollectiveError;
 use crate::interrupt::Interrupt;
 use crate::matching::{self, Action, Input, Matching, Output};
@@ -174,7 +174,7 @@ impl Driver {
         if self.has_ended {
             return;
         }
-        if let Operation::Send { to, .. } = call.operation {
+        if let GroupOperation::Send { to, .. } = call.operation {
             if let Some(reason) = self.peer(to).takes_nothing.clone() {
                 return self.lose(to, &reason, false);
             }

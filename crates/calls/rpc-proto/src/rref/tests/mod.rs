@@ -117,7 +117,7 @@ impl Town {
         data
     }
 
-    fn adopt(&mut self, at: usize, data: &ForkData) -> Result<Adopted, Failure> {
+    fn adopt(&mut self, at: usize, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
         let adopted = self.members[at].adopt(self.now, data);
         self.collect(at);
         adopted

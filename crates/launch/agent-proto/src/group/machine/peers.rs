@@ -15,7 +15,7 @@
 //! longer available here. No other change of membership costs a restart.
 
 use super::phase::{Phase, StopReason};
-use super::{Ending, GroupOutput, WorkerExit, WorkerGroup};
+use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};
 use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use crate::group::types::MembershipCause;
 use rdzv_core::time::{Mono, Now};
@@ -34,7 +34,7 @@ pub(super) struct Others {
     /// `true` if no further round will be formed.
     ended: bool,
     /// Time at which the group stops waiting at the exit barrier.
-    barrier_until: Option<Mono>,
+    barrier_deadline: Option<Mono>,
 }
 
 impl Others {
@@ -72,21 +72,21 @@ impl Others {
 
     /// Begins the exit barrier, with a deadline if the others have ended.
     pub(super) fn at_barrier(&mut self, now: Now) {
-        self.barrier_until = self.ended.then(|| now.mono + BARRIER_AFTER_CLOSE);
+        self.barrier_deadline = self.ended.then(|| now.mono + BARRIER_AFTER_CLOSE);
     }
 
     pub(super) fn forget_deadlines(&mut self) {
         self.unexplained = None;
-        self.barrier_until = None;
+        self.barrier_deadline = None;
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
-        let unexplained = self.unexplained.map(|(until, _)| until);
-        unexplained.into_iter().chain(self.barrier_until).min()
+        let unexplained = self.unexplained.map(|(deadline, _)| deadline);
+        unexplained.into_iter().chain(self.barrier_deadline).min()
     }
 }
 
-impl WorkerGroup {
+impl WorkerGroupMachine {
     /// Handles a worker's failure when no restart is left.
     /// The group announces the failure, unless it learns in time that the loss of another node
     /// caused it.
@@ -100,8 +100,8 @@ impl WorkerGroup {
             self.announce(failure);
         } else {
             let within = self.round.as_ref().map(|round| round.losses_known_within);
-            let until = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
-            self.others.unexplained = Some((until, failure));
+            let deadline = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
+            self.others.unexplained = Some((deadline, failure));
         }
     }
 
@@ -223,7 +223,7 @@ impl WorkerGroup {
         if self
             .others
             .unexplained
-            .is_some_and(|(until, _)| until <= now.mono)
+            .is_some_and(|(deadline, _)| deadline <= now.mono)
         {
             self.announce_last_failure();
             if matches!(self.phase, Phase::AwaitingExplanation) {
@@ -232,10 +232,10 @@ impl WorkerGroup {
         }
         if self
             .others
-            .barrier_until
-            .is_some_and(|until| until <= now.mono)
+            .barrier_deadline
+            .is_some_and(|deadline| deadline <= now.mono)
         {
-            self.finish(Ending::RunClosed);
+            self.finish(GroupEnding::RunClosed);
         }
     }
 }

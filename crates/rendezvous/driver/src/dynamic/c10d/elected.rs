@@ -14,7 +14,7 @@ use crate::dynamic::native::{Met, Native, NativeOptions};
 use crate::dynamic::node;
 use crate::dynamic::options::Options;
 use crate::dynamic::voters::open_group::{Left, Site, candidate};
-use crate::dynamic::voters::{Candidate, Located, OwnVoter, Search, listed};
+use crate::dynamic::voters::{Located, OwnVoter, Search, VoterCandidate, listed};
 use crate::group_status::Waits;
 use crate::{Onlookers, RendezvousError};
 
@@ -67,7 +67,7 @@ pub(super) fn return_to(
     let (endpoint, options, _) = site;
     let resumed = left.resume(site);
     let (voter, members) =
-        resumed.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+        resumed.map_err(|error| RendezvousError::of_c10d_store(error, &options.endpoint()))?;
     let search = Search::of_open_group(endpoint.clone(), &members);
     let timeout = options.read_timeout;
     let is_here = is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
@@ -100,14 +100,14 @@ pub(super) fn find_elsewhere(
     if options.known_voters.is_empty() || options.most_voters == 1 || is_here() {
         return Ok(None);
     }
-    let places = options.known_voters.iter().map(Endpoint::to_string);
-    let mut search = Search::of_open_group(endpoint.clone(), &places.collect::<Vec<_>>());
+    let endpoints = options.known_voters.iter().map(Endpoint::to_string);
+    let mut search = Search::of_open_group(endpoint.clone(), &endpoints.collect::<Vec<_>>());
     let (started, mut reminder) = (Instant::now(), Reminder::default());
     while let Err(why) = search.find(&options.policy.credentials, ATTEMPT) {
         match call(endpoint, endpoint.port, ATTEMPT, &options.policy) {
             Ok(_) => return Ok(None),
             Err(error) if started.elapsed() >= timeout => {
-                return Err(RendezvousError::of_c10d_store(error, &options.place()));
+                return Err(RendezvousError::of_c10d_store(error, &options.endpoint()));
             }
             Err(_) if reminder.is_due(started.elapsed()) => tracing::warn!(
                 target: reminder::TARGET,
@@ -127,7 +127,7 @@ pub(super) fn find_elsewhere(
 /// process listens there any more.
 pub(super) fn await_coordinator(
     mut search: Search,
-    candidate: impl Fn(String) -> Option<Candidate>,
+    candidate: impl Fn(String) -> Option<VoterCandidate>,
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
@@ -159,7 +159,7 @@ pub(super) fn await_coordinator(
         if let Some(refusals) = search.refusals() {
             return Err(RendezvousError::Unreachable {
                 what: format!("more than half of the voters cannot be talked to ({refusals})"),
-                place: options.place(),
+                endpoint: options.endpoint(),
                 elapsed: Some(elapsed),
                 remedy: "give this agent the --token-file and the --tls-* files that the others have",
             });
@@ -168,7 +168,7 @@ pub(super) fn await_coordinator(
             onlookers.wait_for(None);
             return Err(RendezvousError::Unreachable {
                 what,
-                place: options.place(),
+                endpoint: options.endpoint(),
                 elapsed: Some(elapsed),
                 remedy,
             });
@@ -190,7 +190,7 @@ pub(super) fn await_coordinator(
 
 /// Returns the wait of an agent whose job has not started.
 fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Waits {
-    let (missing, what) = (search.places(), what.to_owned());
+    let (missing, what) = (search.endpoints(), what.to_owned());
     Arc::new(move || Wait {
         case: Case::W5,
         sentence: format!(
@@ -205,11 +205,11 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
 fn meet(
     search: &Search,
     located: &Located,
-    candidate: impl Fn(String) -> Option<Candidate>,
+    candidate: impl Fn(String) -> Option<VoterCandidate>,
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
-    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.endpoint());
     let (timeout, port) = (options.read_timeout, located.address.port());
     let reached = Endpoint {
         host: located.address.ip().to_string(),
@@ -218,16 +218,18 @@ fn meet(
     let store = call(&reached, port, timeout, &options.policy).map_err(explain)?;
     store.set_timeout(timeout);
     let store = Arc::new(store);
-    let host = search.place(located.place).map(|place| place.host.as_str());
+    let host = search
+        .endpoint(located.index)
+        .map(|endpoint| endpoint.host.as_str());
     let own = node::advertised(options.local_addr.as_deref(), host, store.local_address());
-    let search = Some(search.beginning_at(located.place));
+    let search = Some(search.beginning_at(located.index));
     let candidate = candidate(own.clone());
     let site = (options, onlookers);
     let agent = agent(store, node::describe(own), search, candidate, site);
     let met = Native::connect(agent, timeout)?;
     let unfit = |what: &str| RendezvousError::Unreachable {
         what: what.to_owned(),
-        place: options.place(),
+        endpoint: options.endpoint(),
         elapsed: None,
         remedy: REMEDY,
     };
@@ -243,7 +245,7 @@ pub(super) fn agent(
     store: Arc<TcpStore>,
     node: NodeDesc,
     voters: Option<Search>,
-    candidate: Option<Candidate>,
+    candidate: Option<VoterCandidate>,
     (options, onlookers): (&Options, &Onlookers),
 ) -> NativeOptions {
     NativeOptions {

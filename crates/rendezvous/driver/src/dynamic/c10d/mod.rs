@@ -58,7 +58,7 @@ use crate::dynamic::options::{self, Medium, Options};
 use crate::dynamic::voters::OwnVoter;
 use crate::runtime::{beside, no_thread};
 use crate::{
-    Change, ExitBarrier, Interrupter, Member, NodeState, Observer, Onlookers, Recorder,
+    Change, ExitBarrier, Interrupter, JoiningAgent, NodeState, Observer, Onlookers, Recorder,
     RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
 };
 
@@ -145,8 +145,8 @@ impl C10dRendezvous {
     /// # Errors
     ///
     /// Returns an error if the endpoint cannot be parsed, or the option `voters` does not fit it.
-    pub fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
-        options::places(parameters)
+    pub fn endpoints(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
+        options::endpoints(parameters)
     }
 
     fn onlookers(&self) -> Onlookers {
@@ -199,7 +199,7 @@ fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attem
     });
     if let Err(error) = call {
         let purpose = "to connect to the c10d store";
-        return Err(no_thread(&error, purpose, options.place()));
+        return Err(no_thread(&error, purpose, options.endpoint()));
     }
     let attempt = attempts.recv().ok().flatten();
     let mut under = calls.0.lock();
@@ -218,7 +218,7 @@ fn reach(options: &Options, onlookers: &Onlookers) -> Attempt {
         Medium::Tcp { endpoint, is_host } => {
             connect::at_tcp(endpoint, *is_host, options, onlookers)
         }
-        Medium::Voters(places) => elected::at_one_of(places, options, onlookers),
+        Medium::Voters(endpoints) => elected::at_one_of(endpoints, options, onlookers),
         Medium::File(Some(path)) => connect::at_file(path, None, options),
         // No other process knows the file, so it is deleted after the last use here.
         Medium::File(None) => connect::at_file(&connect::new_file(options)?, Some(1), options),
@@ -260,7 +260,7 @@ impl RendezvousBackend for C10dRendezvous {
         &self.options.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         let mut again = 0;
         loop {
             let mut connection = self.connect()?;

@@ -43,7 +43,7 @@ use self::torchrun::TorchrunForm;
 use super::Origin;
 use super::deadlines::Deadlines;
 use super::note::RunNote;
-use super::wire::{Event, Join, Program, Refusal};
+use super::wire::{AgentRefusal, Event, Join, Program};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
@@ -208,18 +208,20 @@ fn compared(settings: &Settings) -> [(&'static str, Option<String>); 6] {
 /// Returns the refusal of a spare node at the end of a run.
 ///
 /// The job did not need the node, unless the node has a program that no participant has run.
-fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> Refusal {
+fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> AgentRefusal {
     let is_same = |other: &Program| {
         let own = agent.join.program.as_ref();
         own.is_none_or(|own| own.fingerprint == other.fingerprint)
     };
     match (&agent.join.program, programs.first()) {
-        (Some(own), Some(other)) if !programs.iter().any(is_same) => Refusal::Unusable(format!(
-            "run '{run}' has ended; it ran '{}' and had no place for this node, whose '{}' never \
+        (Some(own), Some(other)) if !programs.iter().any(is_same) => {
+            AgentRefusal::Unusable(format!(
+                "run '{run}' has ended; it ran '{}' and had no place for this node, whose '{}' never \
              ran: give each job its own --rdzv-id",
-            other.name, own.name
-        )),
-        _ => Refusal::NotNeeded,
+                other.name, own.name
+            ))
+        }
+        _ => AgentRefusal::NotNeeded,
     }
 }
 
@@ -372,18 +374,20 @@ impl Run {
     }
 
     /// Returns the reason why the run refuses an agent; `None` if it does not.
-    pub(super) fn refusal(&self, join: &Join) -> Option<Refusal> {
+    pub(super) fn refusal(&self, join: &Join) -> Option<AgentRefusal> {
         if let Some(agent) = self.agents.get(&join.node)
             && agent.join.instance != join.instance
         {
-            return Some(Refusal::Unusable(format!(
-                "another agent calls itself {} and takes part already; give each agent its own \
+            return Some(AgentRefusal::Unusable(format!(
+                "another agent calls itself {} and participates already; give each agent its own \
                  --local-addr",
                 join.node
             )));
         }
         let other = self.other_program(join);
-        other.or_else(|| self.mismatch(join)).map(Refusal::Unusable)
+        other
+            .or_else(|| self.mismatch(join))
+            .map(AgentRefusal::Unusable)
     }
 
     /// Returns a refusal text if this agent's program differs from another's.
@@ -477,7 +481,7 @@ impl Run {
                 Phase::Joining { .. } if self.nodes.surplus.contains(node) => {
                     Event::Refused(not_needed(&self.id, agent, programs))
                 }
-                Phase::Joining { .. } => Event::Refused(Refusal::Closed),
+                Phase::Joining { .. } => Event::Refused(AgentRefusal::Closed),
                 Phase::Member { .. } | Phase::Dropped => Event::Closed,
             };
             agent.phase = Phase::Dropped;

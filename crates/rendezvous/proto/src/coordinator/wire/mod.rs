@@ -69,7 +69,7 @@ mod event;
 mod fields;
 mod operation;
 
-pub use event::{Authority, Event, EventReader, MAX_EVENT_BYTES, Refusal};
+pub use event::{AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES};
 pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Standing};
 
 use thiserror::Error;
