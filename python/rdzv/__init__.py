@@ -1,7 +1,7 @@
 """Control plane of distributed training.
 
-The package has stores, process groups, a launcher, elastic agents and remote calls. Importing it loads none of torch,
-numpy, asyncio and typing. Its submodules are loaded on first use.
+The package contains stores, process groups, a launcher, elastic agents and remote calls. Importing it loads none of
+torch, numpy, asyncio and typing. Its submodules are loaded on first use.
 """
 
 from rdzv._errors import (

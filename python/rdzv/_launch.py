@@ -1,8 +1,8 @@
 """``rdzv.launch``: runs a function in new processes and returns their results.
 
-The native ``rdzv run`` is a child process of the caller; its workers run ``_entry``. They read the call from an
-inherited descriptor, and write values and exceptions to files in a private folder. The launcher ends when its caller
-ends, even if a signal kills the caller.
+The native ``rdzv run`` is a child process of the caller; its workers run ``_entry``. The workers read the call from
+an inherited descriptor, and write values and exceptions to files in a private folder. The launcher ends when its
+caller ends, even if a signal kills the caller.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def launch(
 ) -> RunResult:
     """Runs a function or a command in several processes and returns the results.
 
-    The native ``rdzv run`` supervises the workers. They get ranks and a store (:mod:`rdzv.worker`). After a failure all
-    workers restart together. No worker outlives the caller. Each worker is a new interpreter with the caller's
+    The native ``rdzv run`` supervises the workers, which get ranks and a store (:mod:`rdzv.worker`). After a failure,
+    all workers restart together. No worker outlives the caller. Each worker is a new interpreter with the caller's
     ``sys.path`` and ``sys.argv``.
 
     Args:
@@ -68,14 +68,14 @@ def launch(
             than one worker, ``OMP_NUM_THREADS`` is 1 unless it is set.
         nnodes (int | str): number of nodes, or ``"MIN:MAX"``. Default 1. With several nodes, each of them calls
             ``launch`` with ``rdzv_backend`` and ``rdzv_endpoint``.
-        max_restarts (int): number of times that the workers are restarted after a failure. Default 0.
+        max_restarts (int): maximum number of restarts after failures. Default 0.
         config (LaunchConfig | None): settings of :class:`rdzv.elastic.LaunchConfig`. Arguments of ``launch`` override
             them.
-        start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: those of a notebook, local
+        start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: notebook functions, local
             functions and lambdas. ``"pickle"`` uses cloudpickle if it is installed.
-        timeout (float | timedelta | None): longest time for the whole run, in seconds. Default ``None``: no limit.
+        timeout (float | timedelta | None): time limit for the whole run, in seconds. Default ``None``: no limit.
         **flags: long flags of ``rdzv run`` with underscores, such as ``rdzv_endpoint="head:29400"``, ``tee=3``,
-            ``heartbeat_timeout=60``. ``True`` sets a switch; a list is joined by commas; a dict gives ``k=v,...``.
+            ``heartbeat_timeout=60``. ``True`` sets a switch; a list becomes ``a,b``; a dict becomes ``k=v,...``.
 
     Returns:
         RunResult: a mapping from global rank to the value that this node's worker returned; None for a command.
@@ -85,12 +85,12 @@ def launch(
             ``__cause__`` is the exception of the worker, if it could be pickled.
         LaunchTimeout: the run took longer than ``timeout``, and the launcher stopped it.
         ValueError: the function cannot be imported, or a number is out of range. No process was started.
-        TypeError: an unknown flag, or an argument that cannot be pickled. No process was started.
-        Error: the launcher failed; the text is that of ``rdzv run``. Failures of the rendezvous raise the classes of
-            :mod:`rdzv.rendezvous`.
-        KeyboardInterrupt: Ctrl-C was pressed. The exception follows the end of the workers, which get SIGINT, and
-            SIGKILL after ``shutdown_timeout``. A second Ctrl-C shortens that time; a third one kills all of them
-            immediately.
+        TypeError: a flag is unknown, or an argument cannot be pickled. No process was started.
+        Error: the launcher failed; the text is the error of ``rdzv run``. Failures of the rendezvous raise the
+            classes of :mod:`rdzv.rendezvous`.
+        KeyboardInterrupt: Ctrl-C was pressed. The exception is raised after the workers have exited; they get SIGINT,
+            and SIGKILL after ``shutdown_timeout``. A second Ctrl-C shortens that time; a third Ctrl-C kills the
+            workers immediately.
 
     Example:
         >>> import rdzv
@@ -119,9 +119,9 @@ def run(
     agent: _Follower | None = None,
     environment: dict[str, str] | None = None,
 ) -> RunResult:
-    """Runs the function or command like :func:`launch`, but with checked settings.
+    """Runs the function or command like :func:`launch`, with checked settings.
 
-    ``settings`` are by name of their flag. ``agent`` gets the events of the run. ``environment`` is added to the
+    ``settings`` maps names of flags to values. ``agent`` gets the events of the run. ``environment`` is added to the
     environment of the launcher.
     """
     folder, held = _private_folder()
@@ -162,7 +162,7 @@ def run(
 
 
 class _Launcher:
-    """Process of ``rdzv run``, with the descriptors that belong to it."""
+    """Process of ``rdzv run``, with its file descriptors."""
 
     def __init__(self) -> None:
         # The process, and the descriptors that `close` closes. A signal handler may raise an
@@ -271,7 +271,7 @@ class _Launcher:
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:
-    """Waits until a descriptor is readable or at its end; False after the timeout."""
+    """Waits until a descriptor is readable or at its end; False on timeout."""
     import select
 
     poll = select.poll()
@@ -315,7 +315,7 @@ def _private_folder() -> tuple[str, int]:
 def _remove_abandoned(parent: str) -> None:
     """Removes this user's folders that no caller keeps locked.
 
-    They remain when a caller is killed.
+    Such folders remain when a caller is killed.
     """
     import fcntl
     import shutil

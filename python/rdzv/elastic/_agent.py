@@ -1,4 +1,4 @@
-"""Agents: the abstract class, and one with user-defined methods for workers."""
+"""Agents: the abstract class, and a base class for other kinds of workers."""
 
 import signal
 from abc import ABC, abstractmethod
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ElasticAgent(ABC):
-    """Manager of the workers of one node during a run.
+    """Manager of the workers on one node during a run.
 
-    Derive a class from it to write a complete agent. :class:`SimpleElasticAgent` is a simpler base: it does everything
-    except starting, watching and stopping workers.
+    Derive a class from it to write a complete agent. :class:`SimpleElasticAgent` is a simpler base class: it does
+    everything except start, watch and stop workers.
 
     Example:
         >>> from rdzv.elastic import ElasticAgent
@@ -27,13 +27,13 @@ class ElasticAgent(ABC):
 
     @abstractmethod
     def run(self, role: str = "default") -> RunResult:
-        """Runs the workers to their end.
+        """Runs the workers until they exit.
 
         Args:
             role (str): role of the workers.
 
         Returns:
-            RunResult: their return values, or their failures, by global rank.
+            RunResult: return values or failures of the workers, by global rank.
 
         Example:
             >>> from rdzv.elastic import ElasticAgent
@@ -49,7 +49,7 @@ class ElasticAgent(ABC):
             role (str): role of the workers.
 
         Returns:
-            WorkerGroup: its present state.
+            WorkerGroup: the group with its current state.
 
         Example:
             >>> from rdzv.elastic import ElasticAgent
@@ -61,29 +61,29 @@ class ElasticAgent(ABC):
 class SimpleElasticAgent(ElasticAgent):
     """Agent whose subclass starts, watches and stops the workers in four methods.
 
-    The native agent does the rest: rendezvous, ranks, restarts and the exit barrier. The thread that calls :meth:`run`
-    calls the methods, one at a time:
+    The native agent handles rendezvous, ranks, restarts and the exit barrier. It calls the methods one at a time, on
+    the thread that called :meth:`run`:
 
     ``_start_workers(worker_group) -> dict[int, object]``
         Starts all workers of an attempt. Returns an id for each worker, by local rank.
     ``_monitor_workers(worker_group) -> RunResult``
         Reports the state of the workers: HEALTHY while they run, SUCCEEDED with their values, or FAILED with their
-        failures by global rank. The agent calls it every ``monitor_interval``. It must not wait.
+        failures by global rank. The agent calls it every ``monitor_interval``. The method must not block.
     ``_stop_workers(worker_group)``
-        Ends all workers that still run, and returns after they have ended.
+        Stops all workers that still run, and returns after they have exited.
     ``_shutdown(death_sig=SIGTERM, timeout=30)``
-        Is the last call of every run.
+        Cleans up. This is the last call of every run.
 
-    An exception in one of them ends the run. The group gets the state UNKNOWN, the agent calls ``_shutdown``, and
-    :meth:`run` raises the exception.
+    An exception in one of the methods ends the run. The group gets the state UNKNOWN, the agent calls ``_shutdown``,
+    and :meth:`run` raises the exception.
 
     Args:
         spec (WorkerSpec): specification of the workers.
-        exit_barrier_timeout (float): seconds for which a node with succeeded workers waits for the other nodes.
+        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the other nodes.
         shutdown_timeout (int): argument ``timeout`` of ``_shutdown``, in seconds.
 
     Raises:
-        TypeError: ``spec.rdzv_handler`` is not a handler of :mod:`rdzv.rendezvous`.
+        TypeError: ``spec.rdzv_handler`` is not a handler from :mod:`rdzv.rendezvous`.
         ValueError: the specification has an invalid value.
 
     Example:
@@ -141,13 +141,13 @@ class SimpleElasticAgent(ElasticAgent):
         )
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Returns the group of the workers, also for other threads during :meth:`run`.
+        """Returns the group of the workers; any thread may call it in a run.
 
         Args:
             role (str): role of the workers, or the default.
 
         Returns:
-            WorkerGroup: the only group of this agent, with its present state.
+            WorkerGroup: the only group of this agent, with its current state.
 
         Raises:
             ValueError: the agent has workers of another role.
@@ -163,7 +163,7 @@ class SimpleElasticAgent(ElasticAgent):
             raise ValueError(f"this agent has workers of role {has!r}, none of role {role!r}")
 
     def run(self, role: str = "default") -> RunResult:
-        """Runs the workers until they end. A later call starts a new run.
+        """Runs the workers until they exit. A later call starts a new run.
 
         Args:
             role (str): role of the workers, or the default.
@@ -175,7 +175,7 @@ class SimpleElasticAgent(ElasticAgent):
             ValueError: the agent has workers of another role.
             Error: the agent could not continue, or ``_monitor_workers`` returned the state UNKNOWN. Failures of the
                 rendezvous raise the classes of :mod:`rdzv.rendezvous`.
-            Exception: the exception of one of the four methods.
+            Exception: an exception that one of the four methods raised.
             KeyboardInterrupt: Ctrl-C was pressed, and the workers have been stopped.
         """
         self._check_role(role)
@@ -203,7 +203,7 @@ class SimpleElasticAgent(ElasticAgent):
     ) -> "dict[int, ProcessFailure]":
         """Failures by global rank, the first failure first.
 
-        If ``_monitor_workers`` reported failures, the result has only those.
+        If ``_monitor_workers`` reported failures, the result contains only those failures.
         """
         failures: "dict[int, ProcessFailure]" = {}
         for rank, local_rank, exitcode, cause in sorted(rows, key=lambda row: row[0] != first):

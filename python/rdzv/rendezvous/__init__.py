@@ -1,7 +1,7 @@
 """Rendezvous of workers and agents, with the names of ``torch.distributed``.
 
-The module has URLs for workers, and parameters, handlers and backends for agents. The native agent uses a handler of
-:func:`get_rendezvous_handler`. Other handlers derive from :class:`RendezvousHandler`.
+The module has URLs for workers, and parameters, handlers and backends for agents. The native agent uses a handler
+from :func:`get_rendezvous_handler`. Other handlers derive from :class:`RendezvousHandler`.
 """
 
 from rdzv._errors import (

@@ -9,8 +9,8 @@ class RendezvousStoreInfo:
     """Endpoint of the store through which the workers of a round meet.
 
     Args:
-        master_addr (str): host of their store.
-        master_port (int): port of their store.
+        master_addr (str): host of the workers' store.
+        master_port (int): port of the workers' store.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousStoreInfo
@@ -76,7 +76,7 @@ class RendezvousInfo:
 
 
 class RendezvousHandler(ABC):
-    """Base class of handlers: one way for agents to find one another.
+    """Base class of handlers, through which agents find one another.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousHandler
@@ -102,7 +102,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits until the nodes of the next round have found each other.
+        """Waits until the next round is complete.
 
         Returns:
             RendezvousInfo: the round.
@@ -110,7 +110,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Returns True if the rendezvous is closed, so that no node can join any more.
+        """Returns True if the rendezvous is closed; then no node can join.
 
         Returns:
             bool: True after :meth:`set_closed`.
@@ -130,7 +130,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """Returns the name of the job.
+        """Returns the run id of the job.
 
         Returns:
             str: the name.
@@ -141,14 +141,14 @@ class RendezvousHandler(ABC):
         """Closes the handler and frees its resources.
 
         Returns:
-            bool: True if that succeeded.
+            bool: True on success.
         """
 
 
 class NativeRendezvousHandler:
     """Handler of a backend of rdzv.
 
-    It contains only the parameters. The native agent does the rendezvous.
+    A handler contains only the parameters. The native agent performs the rendezvous.
 
     Args:
         params (RendezvousParameters): backend, endpoint and numbers of nodes.
@@ -176,7 +176,7 @@ class NativeRendezvousHandler:
         return self.params.backend
 
     def get_run_id(self) -> str:
-        """Returns the name of the job.
+        """Returns the run id of the job.
 
         Returns:
             str: the name.

@@ -29,7 +29,7 @@ class RendezvousHandlerRegistry:
             handler.
 
         Raises:
-            ValueError: the name is empty, or it has another creator already.
+            ValueError: the name is empty, or is registered with another creator.
 
         Example:
             >>> from rdzv.rendezvous import NativeRendezvousHandler, rendezvous_handler_registry
@@ -50,7 +50,7 @@ class RendezvousHandlerRegistry:
             RendezvousHandler | NativeRendezvousHandler: the new handler.
 
         Raises:
-            ValueError: no backend has that name.
+            ValueError: no backend with this name is registered.
             RuntimeError: the creator returned a handler of another backend.
 
         Example:

@@ -27,7 +27,7 @@ def register_rendezvous_handler(scheme: str, handler: "Callable[..., Iterator[Me
             specified. The keywords are those of :func:`rendezvous`.
 
     Raises:
-        RuntimeError: the scheme has another handler already.
+        RuntimeError: the scheme is registered with another handler.
 
     Example:
         >>> import rdzv
@@ -63,10 +63,10 @@ def rendezvous(
 
     Args:
         url (str): the URL.
-        rank (int): rank of this worker. -1, the default: the URL, the environment or the rendezvous has it.
-        world_size (int): number of workers. -1, the default: the URL or the environment has it.
-        timeout (float | timedelta | None): time limit of the rendezvous in seconds, and timeout of the store. Default 30
-            minutes. ``file://`` does not use it.
+        rank (int): rank of this worker. -1, the default: from the URL, the environment or the rendezvous.
+        world_size (int): number of workers. -1, the default: from the URL or the environment.
+        timeout (float | timedelta | None): time limit for the rendezvous in seconds, and timeout of the store.
+            Default 30 minutes. ``file://`` does not use it.
         token (str | bytes | None): the secret of the job, for a TCP store. Default: the token that the launcher put
             into the environment, if there is one.
         tls (dict | None): PEM files ``certificate``, ``key`` and ``authorities``. Default: those of the environment.
@@ -78,7 +78,7 @@ def rendezvous(
     Raises:
         TypeError: an argument has a wrong type, or a keyword is unknown.
         ValueError: a value is missing, is specified twice, or is invalid.
-        RuntimeError: no handler has the scheme; or the caller requests a second value.
+        RuntimeError: the scheme has no handler, or the caller requests a second value.
         StoreError: the store cannot be reached or hosted.
         RendezvousError: ``rdzv://``: not all workers joined in time, or the endpoint cannot be reached.
 

@@ -18,7 +18,7 @@ _DEPTH = 16
 
 
 class Refused(Exception):
-    """Call that is refused; the caller gets an error of this kind."""
+    """Refusal of a call; the caller gets an error of this kind."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -121,7 +121,7 @@ def _text(error: BaseException) -> str:
 def _pickled(error: BaseException) -> bytes:
     """Returns the exception without its traceback.
 
-    The result is empty if the exception cannot be pickled or read again.
+    The result is empty if the exception cannot be pickled and unpickled.
     """
     if not isinstance(error, Exception):
         return b""

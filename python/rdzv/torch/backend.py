@@ -51,9 +51,9 @@ def _limit(timeout):
 
 
 def _translated(error):
-    """Returns an error of the group with the words of torch.
+    """Returns an error of the group with torch's text.
 
-    Callers of torch search for these words. The text of the group follows.
+    Users of torch search for this text. The text of the group follows.
     """
     if isinstance(error, CollectiveTimeout) and error.elapsed is not None:
         text = f"rdzv: Timed out waiting {round(error.elapsed * 1000)}ms: {error}"
@@ -71,7 +71,7 @@ def _translated(error):
 
 
 class _QuietStore:
-    """Store of torch whose waits write no warnings.
+    """torch store whose waits write no warnings.
 
     torch's own waits write one at the end of each slice of time.
     """
@@ -566,7 +566,7 @@ def _options(timeout):
 
 
 def create(opts, backend_options=None, backend=RdzvBackend):
-    """Makes the backend of one group; torch calls this function.
+    """Creates the backend of one group; torch calls this function.
 
     Args:
         opts (torch.distributed.distributed_c10d._DistributedBackendOptions): store, rank, size and
@@ -575,7 +575,7 @@ def create(opts, backend_options=None, backend=RdzvBackend):
         backend (type[RdzvBackend]): class of the backend.
 
     Returns:
-        RdzvBackend: the backend, when all ranks have joined.
+        RdzvBackend: the backend, once all ranks have joined.
 
     Raises:
         rdzv.CollectiveError: ranks are missing, or do not match.

@@ -1,6 +1,6 @@
 """``torchrun --rdzv-backend rdzv``: torchrun uses the native rendezvous.
 
-The entry point ``torchrun.handlers`` names :func:`handler`, so a program imports nothing.
+The entry point ``torchrun.handlers`` names :func:`handler`, so a program needs no import.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CLASSES = {
 
 
 class RdzvRendezvousHandler(RendezvousHandler):
-    """Rendezvous handler of torch over the native backend ``c10d`` of rdzv.
+    """torch rendezvous handler that uses rdzv's native backend ``c10d``.
 
     Args:
         params (RendezvousParameters): torch's parameters from ``torchrun``: endpoint, run, numbers
@@ -110,7 +110,7 @@ def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
     """Returns the class of handlers: the entry point of torchrun.
 
     Returns:
-        callable: a function that makes an :class:`RdzvRendezvousHandler` from torch's parameters.
+        callable: a function that creates an :class:`RdzvRendezvousHandler` from torch's parameters.
 
     Example:
         >>> from rdzv.torch.elastic import RdzvRendezvousHandler, handler

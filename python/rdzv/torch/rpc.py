@@ -1,12 +1,12 @@
 """``BackendType.RDZV`` for programs that use ``torch.distributed.rpc``.
 
 A program only needs to import this module and to pass ``backend=rpc.BackendType.RDZV``. torch's
-agents cannot be made in Python, so this module replaces the torch functions directly above the
-agent. The new functions check which agent is in use. With an agent of rdzv they call rdzv, and
+agents cannot be implemented in Python, so this module replaces the torch functions that call the
+agent directly. The replacements check which agent is in use. With an rdzv agent they call rdzv, and
 otherwise torch's own functions. ``uninstall()`` restores torch's functions.
 
 Import it before ``from torch.distributed.rpc import RRef``. As in torch, function names and values
-of peers are trusted (``functions="any"``). A job token or Unix sockets keep unknown peers out.
+of peers are trusted (``functions="any"``). A job token, or Unix sockets, keep unknown peers out.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ UNSET = -1.0
 
 
 class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ignore[misc]
-    """Options for ``BackendType.RDZV``: torch's options, and these.
+    """Options for ``BackendType.RDZV``, in addition to torch's options.
 
-    ``_transports`` and ``_channels`` are not used.
+    ``_transports`` and ``_channels`` are ignored.
 
     Args:
-        token (str | None): secret of all workers, at least 16 bytes.
+        token (str | None): secret that all workers share, at least 16 bytes.
         tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM.
-        address (str | None): IP address of this host for the other workers.
+        address (str | None): IP address at which other workers reach this host.
         lease (float | None): maximum silence of a member of a dynamic group, in seconds.
         **torch_options (object): options of ``TensorPipeRpcBackendOptions``.
 
@@ -127,7 +127,7 @@ def _ours() -> TorchAgent:
 def _limit(timeout: float) -> float:
     """Converts a timeout of torch.
 
-    -1 is the agent's timeout, and 0 is no limit. Other negative values expire immediately.
+    -1 means the agent's timeout, and 0 means no timeout. Other negative values expire immediately.
     """
     if timeout == 0:
         return math.inf
@@ -368,7 +368,7 @@ def _deserialize(
 def _check_policy() -> None:
     """Refuses calls unless this module has made the agent.
 
-    torch's pickles may name anything.
+    torch's pickles may refer to any function or class.
     """
     if _values.policy.mode != "any":
         raise Refused("NoSuchMethod", "this worker does not take calls of torch.distributed.rpc")
@@ -387,7 +387,7 @@ def _mark(message: tuple[Any, ...]) -> _autograd.Mark | None:
 def _message(to: Any, pickled: bytes, tensors: list[Any]) -> tuple[Any, ...]:
     """Returns a call in torch's pickle.
 
-    It has a mark if it is made in a context of distributed autograd.
+    The message has a mark if the call is made in a context of distributed autograd.
     """
     context = _autograd.current()
     mark = () if context is None else (context.send(to.id, tensors),)
@@ -854,9 +854,9 @@ def uninstall() -> None:
 
 
 def _store(store: Any) -> rdzv.Store:
-    """Returns a store of rdzv for a store of torch.
+    """Returns an rdzv store for a torch store.
 
-    With a server it is a separate client.
+    For a store with a server, the result is a separate client.
     """
     if isinstance(store, rdzv.Store):
         return store
