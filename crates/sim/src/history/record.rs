@@ -42,7 +42,7 @@ pub enum Event {
 /// Converter of events into operations.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
-    /// Operations until now.
+    /// Operations so far.
     pub operations: Vec<Operation<Run>>,
     agents: BTreeMap<Agent, Standing>,
 }
