@@ -276,7 +276,7 @@ impl Link {
 
     fn broken(&mut self, failure: Failure) -> Broken {
         if matches!(failure, Failure::NoStore(_)) {
-            // The connection cannot be used any more, and the peer may continue to send without a
+            // The connection can no longer be used, and the peer may continue to send without a
             // limit.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
