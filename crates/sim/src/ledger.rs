@@ -7,7 +7,7 @@ use crate::history::{Operation, check};
 use crate::key_operation::KeyOperation;
 use crate::{Violation, broken};
 
-/// Answers that the clients have received so far.
+/// Answers that the clients have received until now.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// INV-S1: client that advanced the register from each version.

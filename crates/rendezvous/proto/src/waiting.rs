@@ -62,7 +62,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Creates the message for a join that has taken `elapsed` so far.
+    /// Creates the message for a join that has taken `elapsed` until now.
     pub fn new(arrived: Option<Arrived>, settings: &Settings, elapsed: Duration) -> Self {
         Self {
             arrived,

@@ -107,7 +107,7 @@ struct Group {
     announced: Option<usize>,
     leader: Option<usize>,
     voters: BTreeSet<VoterId>,
-    /// All voters that the group has had so far.
+    /// All voters that the group has had until now.
     have_voted: BTreeSet<VoterId>,
 }
 

@@ -44,7 +44,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the highest round number so far.
+    /// Returns the highest round number until now.
     pub(super) fn highest(&self) -> Option<u64> {
         self.sizes.last_key_value().map(|(round, _)| *round)
     }

@@ -42,7 +42,7 @@ pub enum Event {
 /// Converter of events into operations.
 #[derive(Debug, Clone, Default)]
 pub struct Record {
-    /// Operations so far.
+    /// Operations until now.
     pub operations: Vec<Operation<Run>>,
     agents: BTreeMap<Agent, Standing>,
 }

@@ -106,7 +106,7 @@ struct State {
 }
 
 enum Stage {
-    /// No message has been sent or received so far.
+    /// No message has been sent or received until now.
     Idle(Box<Setup>),
     Running {
         commands: Sender<Command>,

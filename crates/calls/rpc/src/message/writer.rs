@@ -37,7 +37,7 @@ impl Writer {
         self.0.len()
     }
 
-    /// Returns the bytes written so far.
+    /// Returns the bytes written until now.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0
     }

@@ -9,7 +9,7 @@ use nix::ifaddrs::getifaddrs;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{address_towards_others, resolve};
 
-/// Number of nodes of this process so far; each rendezvous is one node.
+/// Number of nodes of this process until now; each rendezvous is one node.
 static NODES: AtomicI64 = AtomicI64::new(0);
 
 /// Describes a new node of this process, with its address for other nodes.

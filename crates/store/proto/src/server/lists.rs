@@ -30,7 +30,7 @@ pub(super) enum Unfinished {
     ListKeys(Listed),
 }
 
-/// The keys that were listed so far.
+/// The keys that were listed until now.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     /// The reply without the number in front of it.

@@ -174,7 +174,7 @@ pub struct ServerMachine {
     ready: VecDeque<(ConnId, u64)>,
     /// `true` if a `Yield` is not answered yet.
     yielded: bool,
-    /// Work of the current turn so far.
+    /// Work of the current turn until now.
     spent: usize,
     turns: u64,
     longest_turn: usize,

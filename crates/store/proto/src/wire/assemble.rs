@@ -13,7 +13,7 @@ use crate::meter::{Meter, Shared};
 /// The unfinished request of one connection.
 #[derive(Debug)]
 pub struct Assembler {
-    /// Bytes of the request so far, without its large bodies.
+    /// Bytes of the request until now, without its large bodies.
     bytes: Vec<u8>,
     /// Large bodies that are complete, in order.
     bodies: Vec<Shared>,

@@ -90,7 +90,7 @@ pub enum WireError {
     /// A reply needs more memory than the client allows.
     #[error("reply of at least {declared} bytes, at most {limit} are accepted")]
     ReplyTooLong {
-        /// Memory that the reply needs by the lengths declared so far.
+        /// Memory that the reply needs by the lengths declared until now.
         declared: u64,
         /// The limit.
         limit: usize,

@@ -103,7 +103,7 @@ pub struct ReplyReader {
     shape: Shape,
     /// Maximum memory for the reply.
     limit: usize,
-    /// Memory of the values collected so far.
+    /// Memory of the values collected until now.
     held: usize,
     /// Bytes of the number, length or count in progress.
     head: [u8; 8],
@@ -215,7 +215,7 @@ impl ReplyReader {
     }
 
     /// Refuses a part that exceeds the limit.
-    /// The values collected so far count as well.
+    /// The values collected until now count as well.
     fn admit(&self, more: usize) -> Result<(), WireError> {
         let declared = self.held.saturating_add(more);
         if declared > self.limit {

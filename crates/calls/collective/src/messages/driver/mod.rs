@@ -186,9 +186,9 @@ impl Driver {
         }
     }
 
-    /// Fails a receive whose sender is gone.
+    /// Fails a receive whose sender has died or left.
     ///
-    /// For a receive from any rank, the sender is gone if a rank died or all ranks have left.
+    /// A receive from any rank fails if one rank has died, or if all ranks have left.
     fn check_senders(&mut self, operation: matching::Operation) {
         let Some(transfer) = self.transfers.get(&operation) else {
             return;

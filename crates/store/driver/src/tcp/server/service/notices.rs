@@ -62,7 +62,7 @@ impl Notices {
         self.short.admits(now)
     }
 
-    /// Logs a lost connection, the last of `total` so far.
+    /// Logs a lost connection, the last of `total` until now.
     pub(super) fn lost(&mut self, now: Mono, peer: Option<SocketAddr>, total: u64) {
         if self.lost.admits(now) {
             tracing::warn!(
