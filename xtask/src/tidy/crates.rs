@@ -15,7 +15,7 @@ use crate::command::{Dependency, Metadata, Package};
 ///
 /// The state of a rendezvous uses Base64 and civil dates (jiff without its clock and time zone
 /// files). Messages between Rust workers use postcard. anstyle, textwrap, unicode-width and vte
-/// handle colors, lines, columns and terminal sequences as text. raft is a pure state machine, and
+/// handle colours, lines, columns and terminal sequences as text. raft is a pure state machine, and
 /// slog is the type of its logger.
 const PURE_MAY_LINK: [&str; 15] = [
     "anstyle",

@@ -36,7 +36,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Reads the tokens of `source`. A file that is no Rust is a finding.
+    /// Reads the tokens of `source`. A file that is not Rust is a finding.
     pub(crate) fn of(source: &Source) -> Result<Self, Finding> {
         let stream: TokenStream = source.text.parse().map_err(|error: LexError| {
             let location = source.location(error.span().start().line);

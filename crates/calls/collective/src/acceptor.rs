@@ -52,7 +52,7 @@ pub(crate) struct Acceptor {
     shared: bool,
 }
 
-/// Maximum number of unauthenticated connections, beside one for each peer.
+/// Maximum number of unauthenticated connections, beside one for each rank.
 ///
 /// If there are more, the oldest ones are closed.
 const UNAUTHENTICATED: usize = 64;
@@ -75,8 +75,8 @@ impl Acceptor {
 
     /// Accepts connections and reads their first frames.
     ///
-    /// Returns the peers among them. `present` is `true` for a peer that was already connected. All
-    /// other connections are refused with the reason.
+    /// Returns the peers among them. `present` is `true` for a peer that was already connected. A
+    /// connection with an unexpected hello is refused with the reason.
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,

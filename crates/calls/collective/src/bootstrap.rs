@@ -44,9 +44,9 @@ pub struct GroupOptions {
     /// Address at which the other ranks can reach this host.
     ///
     /// The default is the address from which this host reaches the store
-    /// ([`Store::address_of_this_host`]). It is the loopback address if the store is on this host
-    /// or has no connection. [`address_towards`](rdzv_store::address_towards) finds the address
-    /// towards another host.
+    /// ([`Store::address_of_this_host`]). It is the loopback address if the store has no
+    /// connection, or if its URL names `localhost` or a loopback address.
+    /// [`address_towards`](rdzv_store::address_towards) finds the address towards another host.
     pub address: Option<IpAddr>,
     /// `true` if ranks on one host use Unix sockets, not TCP (default `true`).
     pub local: bool,

@@ -129,7 +129,7 @@ impl ProcessGroup {
 
     /// Registers a function that can interrupt waiting operations.
     ///
-    /// The thread that waits in a collective operation calls the function at least every 100 ms. If
+    /// The thread that waits in a collective operation calls the function about every 100 ms. If
     /// the function returns `true`, the operation is interrupted as with
     /// [`breaker`](Self::breaker). This is for callers that must poll for a reason to stop, such as
     /// an interpreter that handles signals.

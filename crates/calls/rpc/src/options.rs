@@ -83,8 +83,8 @@ pub struct RpcOptions {
     ///
     /// The default, `None`, is the local address of the connection to the store, if the application
     /// supplies a store. Otherwise it is the local address from which this host reaches the host in
-    /// the init method. The address is 127.0.0.1 for `env://` without `MASTER_ADDR`, and for a
-    /// store without a connection.
+    /// the init method, or other networks if the init method has no host. The address is 127.0.0.1
+    /// for `env://` without `MASTER_ADDR`, without a route, and for a store without a connection.
     pub address: Option<IpAddr>,
     /// Token with which all workers of the job authenticate each other.
     ///
@@ -107,9 +107,9 @@ pub struct RpcOptions {
     pub lease: Duration,
     /// Time without a message from a host after which calls to its workers fail.
     ///
-    /// It is also the timeout for connecting to a worker. The default is 5 s, and the minimum is 2
-    /// s. A worker that is busy or stopped does not trigger it, because the operating system
-    /// replies.
+    /// It is also the timeout for opening a TCP connection to a worker. The default is 5 s, and the
+    /// minimum is 2 s. A worker that is busy or stopped does not trigger it, because the operating
+    /// system replies.
     #[serde(deserialize_with = "seconds")]
     pub heartbeat_limit: Duration,
     /// Maximum size of a message including its tensors, in bytes.

@@ -64,8 +64,8 @@ impl Pool {
 
     /// Returns a buffer that may grow to `length`, for a peer that may send less.
     ///
-    /// The buffer starts with `at_first` bytes. It starts with all bytes if they are few or memory
-    /// is reused.
+    /// The buffer starts with `at_first` bytes. It starts with `length` bytes if that is less than
+    /// 64 KiB, or if memory is reused.
     pub fn begin(&self, length: usize, at_first: usize) -> PooledBuffer {
         let buffer = |memory, length, populated, cleared| PooledBuffer {
             memory,
@@ -249,7 +249,8 @@ impl PooledBuffer {
     ///
     /// # Errors
     ///
-    /// Returns the bytes if there are other clones, or if they are not from a buffer.
+    /// Returns the bytes if there are other clones, or if they are not the whole content of a
+    /// buffer of at least 64 KiB.
     pub fn thaw(bytes: Bytes) -> Result<Self, Bytes> {
         let found = FROZEN.lock().get(&bytes.as_ptr().addr()).cloned();
         let Some(frozen) = found.and_then(|weak| weak.upgrade()) else {

@@ -92,7 +92,7 @@ fn receive_all(consumer: &mut Consumer, total: usize, piece: usize) -> usize {
     slept
 }
 
-/// Makes both ends in this process, with separate mappings.
+/// Creates both ends in this process, with separate mappings.
 fn links(capacity: usize) -> (SharedLink, SharedLink) {
     let offer = pair::offer(capacity).unwrap();
     let passed = offer

@@ -14,7 +14,7 @@ use crate::scheduler::due;
 /// Endpoint of the coordinator.
 pub const ADDRESS: &str = "10.0.0.1:29400";
 
-/// Endpoint of the agent's end of a connection, as its machine reports it.
+/// Returns the endpoint of the agent's end of a connection.
 pub fn peer_address(connection: u32) -> String {
     format!("10.0.1.1:{connection}")
 }
@@ -188,7 +188,7 @@ impl Agent {
         self.torchrun
     }
 
-    /// Time at which its machine wants the next call.
+    /// Returns the time at which its machine wants the next call.
     pub fn deadline(&self) -> Option<u64> {
         let deadline = match self.machine.as_ref()? {
             Make::Native(client) => client.deadline(),
@@ -197,7 +197,7 @@ impl Agent {
         due(deadline)
     }
 
-    /// State that a torchrun agent has read; `None` for a native agent.
+    /// Returns the state that a torchrun agent has read; `None` if native.
     pub fn state(&self) -> Option<&RendezvousState> {
         match self.machine.as_ref()? {
             Make::Native(_) => None,
@@ -205,7 +205,7 @@ impl Agent {
         }
     }
 
-    /// Reason of the machine's last decision, for traces.
+    /// Returns the reason of the machine's last decision, for traces.
     pub fn reason(&self) -> &'static str {
         match &self.machine {
             Some(Make::Stock(participant)) => participant.reason().unwrap_or_default(),

@@ -38,7 +38,7 @@ impl World {
 
     /// Breaks a connection.
     ///
-    /// A proxy in between closes both of its connections in order.
+    /// A proxy in between closes both of its connections cleanly.
     pub(super) fn break_link(&mut self, id: u32) {
         let Some(link) = self.links.get(&id) else {
             return;

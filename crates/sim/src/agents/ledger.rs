@@ -10,7 +10,7 @@ use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 
 use crate::{Violation, broken};
 
-/// Every round that was complete once.
+/// Record of every round that has been complete.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// Minimum and maximum number of nodes of a round.
@@ -44,7 +44,7 @@ impl Ledger {
         }
     }
 
-    /// Highest round number until now.
+    /// Returns the highest round number until now.
     pub(super) fn highest(&self) -> Option<u64> {
         self.sizes.last_key_value().map(|(round, _)| *round)
     }
@@ -58,7 +58,7 @@ impl Ledger {
         self.successes.clear();
     }
 
-    /// Number of rounds that were complete.
+    /// Returns the number of rounds that were complete.
     pub fn rounds(&self) -> u64 {
         self.sizes.len() as u64
     }

@@ -38,7 +38,9 @@ pub enum Act {
     ///
     /// Another coordinator starts at the same address.
     NoteLost,
-    /// The same, at another address that agents reach like the previous one.
+    /// Like [`NoteLost`](Self::NoteLost), but at another address.
+    ///
+    /// Agents reach it like the previous one.
     Moved,
     /// The operator restarts the coordinator with `recover`.
     ///
@@ -80,7 +82,7 @@ pub struct Plan {
     pub notices_dead: bool,
     /// Minimum and maximum time that a message takes.
     pub latency: (Duration, Duration),
-    /// One question or answer about the state is lost out of this number; 0: none.
+    /// One in this number of questions and answers is lost; 0 for none.
     pub loses_one_of: u32,
     /// Offset of each agent's wall clock, in seconds.
     pub skew: Vec<f64>,
@@ -101,7 +103,7 @@ pub struct Plan {
 impl Plan {
     /// Returns a plan without faults, in which all agents start at the same time.
     ///
-    /// With a coordinator, no agent is of torchrun.
+    /// With a coordinator, no agent is a torchrun agent.
     pub fn of_many(agents: usize, medium: Medium) -> Self {
         let count = u32::try_from(agents).unwrap_or(u32::MAX);
         Self {
@@ -208,7 +210,7 @@ impl Plan {
         plan
     }
 
-    /// Draws the behavior of the store, its network, and the agents' clocks.
+    /// Draws the behaviour of the store, its network, and the agents' clocks.
     fn draw_store(&mut self, random: &mut Rng) {
         if random.u32(0..4) == 0 {
             // An agent that stops waiting during the last call restarts it for the others. Agents

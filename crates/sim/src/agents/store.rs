@@ -202,7 +202,7 @@ impl World {
         })
     }
 
-    /// Fails if a round is over because half of its nodes or more are missing.
+    /// Fails if a round is over because at least half of its nodes are missing.
     ///
     /// This concerns nodes that did not reattach to a restarted coordinator.
     fn is_most_of_it(&self, event: &Announcement) -> Result<(), Violation> {

@@ -17,7 +17,7 @@ use crate::{Violation, broken};
 /// period.
 const STEPS_DOWN: Duration = Duration::from_millis(2380);
 
-/// Time limit for the handover of a process that ends in order.
+/// Time limit for the handover of a process that ends cleanly.
 const HANDS_OVER: u64 = 3_000_000_000;
 
 impl World {
@@ -182,7 +182,7 @@ impl World {
         true
     }
 
-    /// Ends a process in order: immediately, or after a handover.
+    /// Ends a process cleanly: immediately, or after a handover.
     fn end(&mut self, process: Option<usize>) -> Result<(), Violation> {
         let Some(number) = process else {
             return Ok(());

@@ -17,9 +17,9 @@ pub enum Act {
     KillLeader(u32, bool),
     /// Starts a process in an empty slot.
     Start(usize),
-    /// Ends a process in order.
+    /// Ends a process cleanly.
     End(usize),
-    /// Ends the leader in order.
+    /// Ends the leader cleanly.
     EndLeader,
     /// Stops a process for a time.
     Stall(usize, Duration),
@@ -29,7 +29,7 @@ pub enum Act {
     Split(u32, Duration),
     /// Cuts the leader off from all others, in both directions.
     IsolateLeader(Duration),
-    /// Leaves only the connections between neighboring slots.
+    /// Leaves only the connections between neighbouring slots.
     Chain(Duration),
     /// Leaves only the connections to this process.
     Hub(usize, Duration),

@@ -15,7 +15,7 @@ pub(super) enum Packet {
     Frame(Vec<u8>),
     /// Invitation: the receiver may become a member with this voter index.
     Invite(u8),
-    /// Sign of life; `true` if the sender is ending.
+    /// Keep-alive; `true` if the sender is ending.
     Ping(bool),
 }
 
@@ -105,7 +105,7 @@ impl Process {
         }
     }
 
-    /// Last index of the log; `None` if there is no log.
+    /// Returns the last index of the log; `None` if there is no log.
     pub(super) fn last(&self) -> Option<u64> {
         Some(self.consensus.as_ref()?.last().0)
     }

@@ -48,7 +48,7 @@ enum Event {
     Answer(usize, ConnId, Vec<u8>),
     /// A voter receives the end of a connection.
     VoterHears(usize, ConnId),
-    /// The stream of an agent ends in order.
+    /// The stream of an agent ends cleanly.
     StreamEnds(usize, ConnId),
     AgentHears(usize, ConnId),
     /// A cut has lasted until connections break.

@@ -11,7 +11,7 @@ use crate::{Violation, broken};
 /// Maximum number of handles that a worker collects.
 const HANDLES: usize = 24;
 
-/// Input that reports an existing value; the world draws if its making failed.
+/// Returns the input that reports a value; the world draws whether it failed.
 fn made(rref: RRefId) -> Input<'static> {
     let failed = false;
     Input::Made { rref, failed }

@@ -67,7 +67,8 @@ impl World {
         if !self.model.freed.contains(&it.rref) {
             it.stage = Stage::Confirmed;
         } else if excused {
-            // The owner has entered the fork in case the value is still to come, but it is not.
+            // The owner has registered the fork because the value might still be created, but it is
+            // not.
             it.stage = Stage::Broken;
             self.model.phantoms.insert(it.rref);
         } else {

@@ -45,7 +45,7 @@ fn a_thousand_agents_meet_with_two_operations_each() {
     let plan = Plan::of_many(1000, Medium::Coordinator);
     let report = report(agents::run(plan, 1, Trace::Nothing));
     assert_eq!((report.rounds, report.joined), (1, 1000));
-    // During the 16 s after the last event, each agent sends three signs of life.
+    // During the 16 s after the last event, each agent sends three heartbeats.
     assert!(report.operations <= 5 * 1000, "{report:?}");
     assert!(report.last_joined < Duration::from_millis(10), "{report:?}");
 }

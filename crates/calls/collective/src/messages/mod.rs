@@ -76,9 +76,10 @@ use crate::work::{Work, work};
 ///   received in the order in which they were sent. Receives take messages in the order in which
 ///   they were posted, whether or not they specify a rank.
 /// - A send finishes when its values are in flight to a connected rank and the buffer is free. The
-///   message may not have been received by then. A message of more than 64 KiB first waits for its
-///   receive. A shorter message also waits while 256 KiB from this rank are pending at the other
-///   rank. A rank buffers no more than this for each other rank, plus 1024 messages without values.
+///   message may not have been received yet. A message of more than 64 KiB first waits for its
+///   receive. So does a shorter message if more than 256 KiB from this rank would otherwise be
+///   pending at the other rank. A rank buffers no more than this for each other rank, plus 1024
+///   messages without values.
 /// - A failure is final for the group, as for collective operations. The failures are: an operation
 ///   waits for a rank that is lost, a message has another length or type, a timeout expires. All
 ///   operations then fail, here and on the other ranks.

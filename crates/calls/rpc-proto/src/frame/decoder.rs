@@ -216,7 +216,7 @@ impl<S: Supply> Decoder<S> {
         }))
     }
 
-    /// Takes the sections that have arrived; `true` if these are all.
+    /// Consumes the sections that have arrived; `true` if these are all.
     fn take_sections(&mut self) -> Result<bool, FrameError> {
         let Some(frame) = &mut self.arriving else {
             return Ok(false);
@@ -233,7 +233,7 @@ impl<S: Supply> Decoder<S> {
         Ok(true)
     }
 
-    /// Takes the body; `true` if it is complete.
+    /// Consumes the body; `true` if it is complete.
     fn take_body(&mut self) -> bool {
         let Some(frame) = &mut self.arriving else {
             return false;
@@ -255,7 +255,7 @@ impl<S: Supply> Decoder<S> {
         self.fill(length)
     }
 
-    /// Takes the next part; `true` if there was one and it is complete.
+    /// Consumes the next part; `true` if there was one and it is complete.
     fn take_part(&mut self) -> Result<bool, FrameError> {
         let Some(frame) = &mut self.arriving else {
             return Ok(false);

@@ -71,7 +71,7 @@ impl Link {
         now - self.received_at
     }
 
-    /// Takes a batch, and returns the messages that are next in order.
+    /// Accepts a batch, and returns the messages that are next in order.
     pub(super) fn receive(
         &mut self,
         now: Mono,

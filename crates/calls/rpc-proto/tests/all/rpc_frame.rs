@@ -37,7 +37,7 @@ fn head(part: &Part) -> PartHead {
     }
 }
 
-/// Gives bytes to a decoder in pieces of `sizes`, and returns the frames.
+/// Passes bytes to a decoder in pieces of `sizes`, and returns the frames.
 fn read<S: Supply>(
     decoder: &mut Decoder<S>,
     mut wire: &[u8],
@@ -157,7 +157,7 @@ proptest! {
         let mut decoder = Decoder::new(limits, ledger.clone());
         let read = read(&mut decoder, &wire, &[5000]);
         prop_assert!(ledger.largest() <= 2 << 20);
-        // Frames that were decoded from the changed bytes can be written, and give the same bytes.
+        // Frames that were decoded from the changed bytes can be written, and yield the same bytes.
         if let Ok(frames) = read {
             let again: Vec<u8> = frames.iter().flat_map(written).collect();
             prop_assert_eq!(&again[..], &wire[..again.len()]);

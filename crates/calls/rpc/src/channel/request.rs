@@ -34,7 +34,7 @@ pub(crate) struct Request {
     pub(crate) timeout: Option<Duration>,
     /// Slot in which the answer arrives.
     pub(crate) slot: Arc<Slot<Answer>>,
-    /// `true` if the callee reads the large parts out of our memory.
+    /// `true` if the callee reads the large parts from this process's memory.
     /// The value is known when the request leaves the queue.
     pub(crate) lend: bool,
     /// Filled when the request has left the queue.

@@ -94,7 +94,7 @@ impl<T> Slot<T> {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Takes the value, if it has arrived and was not taken before.
+    /// Removes and returns the value; `None` if it is not there.
     pub(crate) fn take(&self) -> Option<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
@@ -136,7 +136,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Takes the value, or registers the task to be woken when the value arrives.
+    /// Returns the value, or registers the task to wake on its arrival.
     ///
     /// # Panics
     ///

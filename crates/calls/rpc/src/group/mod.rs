@@ -4,7 +4,7 @@
 //! leave.
 //!
 //! [`Group`] is the agent's handle. It knows the members ([`Group::view`]), reports changes
-//! ([`Group::on_change`]) and ends in an orderly way ([`Group::shutdown_barrier`],
+//! ([`Group::on_change`]) and ends cleanly ([`Group::shutdown_barrier`],
 //! [`Group::leave`]). The decisions of the members are in `rdzv_rpc_proto::directory`; the store
 //! and the threads are here.
 //!
@@ -169,7 +169,7 @@ impl Group {
         }
     }
 
-    /// Ends a group in an orderly way.
+    /// Ends a group cleanly.
     ///
     /// In a static group, waits up to the deadline until all workers call this; call it once. In a
     /// dynamic group, leaves without waiting.

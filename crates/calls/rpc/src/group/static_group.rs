@@ -89,9 +89,9 @@ struct Forming<'a> {
     me: &'a Member,
     world_size: u32,
     limit: Limit,
-    /// `true` if another worker has sent us to a later round.
+    /// `true` if another worker has sent this one to a later round.
     ///
-    /// A worker that takes our slot in that round must be alive.
+    /// A worker that takes this worker's slot in that round must be alive.
     was_moved: bool,
     /// The latest round of this worker.
     round: Option<DirectoryRound>,
@@ -145,7 +145,7 @@ impl Forming<'_> {
         Ok(peek(self.store, ROUND)?.is_none_or(|now| now != found.held))
     }
 
-    /// `true` if this round was formed and has ended since we found it.
+    /// `true` if this round was formed and has ended since it was found.
     /// Its last worker clears the slots, so no other worker would join. A round whose forming was
     /// aborted has a note that says so.
     fn is_cleared(&self, found: &Found, keys: Keys) -> Result<bool, RpcError> {
@@ -271,7 +271,7 @@ impl Forming<'_> {
         }
     }
 
-    /// Goes to the next round because a worker left this one, unless it failed.
+    /// Moves to the next round because a worker left this one, unless it failed.
     fn follow(&mut self, keys: Keys) -> Result<Option<(DirectoryRound, GroupView)>, RpcError> {
         if let Some(Note::Refused(refusal)) = note(self.store, &keys.go())? {
             return Err(refusal.error());
@@ -396,7 +396,7 @@ impl Forming<'_> {
         Refusal::new(&self.me.info, error)
     }
 
-    /// Ends the forming with an error: ours, unless another worker was first.
+    /// Ends the forming with `error`, unless another worker ended it first.
     fn end(&self, round: DirectoryRound, error: RpcError) -> Result<RpcError, RpcError> {
         let note = Note::Refused(self.refusal(&error));
         Ok(match self.finish(round, &note)? {

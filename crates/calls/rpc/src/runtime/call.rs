@@ -145,8 +145,8 @@ impl RpcAgent {
     ///
     /// The argument is encoded immediately. The message shares the memory of its tensors, so do not
     /// modify that memory until the result arrives. If 256 calls or 64 MiB are in flight to the
-    /// worker, this blocks, so that memory stays bounded. In async code this does not block, and
-    /// the call waits in a queue.
+    /// worker, this blocks, so that memory stays bounded. In async code the call waits in a queue
+    /// instead. A call from a function that serves a call is sent immediately.
     ///
     /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(

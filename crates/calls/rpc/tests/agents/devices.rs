@@ -45,7 +45,7 @@ fn join(store: &Arc<dyn Store>, name: &str, rank: u32, maps: Maps<'_>) -> Worker
 }
 
 impl Worker {
-    /// Checks on which device a tensor arrives, and that it comes back to its own.
+    /// Checks on which device a tensor arrives, and that it returns to its own.
     fn assert_sends(&self, to: &str, from: u32, arrives: u32) {
         let device = Device::accelerator(from);
         let tensor = Tensor::from_vec(vec![1_i16, 2, 3], [3]).unwrap();

@@ -149,7 +149,7 @@ fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
         let other = join(&store, worker("b", 2)).unwrap();
         other.leave().unwrap();
         assert!(died.elapsed() < OUT, "call {call}");
-        // Its name and rank are free when its lease is over, at the latest.
+        // Its name and rank are free when its lease has expired, at the latest.
         let again = join(&store, worker("ghost", 1)).unwrap();
         assert!(died.elapsed() < OUT, "call {call}: {:?}", died.elapsed());
         assert_eq!(names(&again.view()), ["a", "ghost"]);

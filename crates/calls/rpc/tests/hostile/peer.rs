@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// To stop reading is one of its defences.
 const TAKES_NOTHING: Duration = Duration::from_millis(300);
 
-/// Longest time until an answer that must come.
+/// Longest time until an answer that must arrive.
 const ANSWERS: Duration = Duration::from_secs(20);
 
 /// A job that is attacked, with the data that the attacker has.

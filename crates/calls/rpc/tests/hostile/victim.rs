@@ -20,7 +20,7 @@ const NOTHING: Method<(), ()> = Method::new("victim.nothing");
 /// Longest time of a call of the honest worker, on a busy machine.
 const ANSWERED: Duration = Duration::from_secs(60);
 
-/// Longest time until memory is given back.
+/// Longest time until memory is returned.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
 const TOKEN: &str = "a token that the job has";

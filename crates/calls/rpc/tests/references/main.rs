@@ -61,7 +61,7 @@ fn number(store: &TcpStore, key: &str) -> i64 {
     store.add(key, 0).unwrap()
 }
 
-/// Polls for a condition, since a store can only wait for single keys.
+/// Polls for a condition, because a store can only wait for single keys.
 fn wait_for(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + within;
     while !is_so() {

@@ -94,7 +94,7 @@ fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
     cancelled(&far, CALLS);
     assert_eq!(far.loses("stall0").kind, RpcErrorKind::PeerLost);
     within(limit, cut);
-    // The far worker also gives back what it held from the near one, after its setting for this.
+    // The far worker also releases what it held from the near one, after its setting for this.
     assert_eq!(far.does(&json!({ "do": "left" })), Value::Null);
     within(limit + RELEASED_WITHIN, cut);
 

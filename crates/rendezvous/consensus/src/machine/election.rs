@@ -24,7 +24,7 @@ const AT_MOST: Duration = Duration::from_millis(500);
 
 /// Maximum multiple of its voter index that a member waits.
 ///
-/// Beyond it, the waits of neighbors differ by more than clocks do, and longer waits would only
+/// Beyond it, the waits of neighbours differ by more than clocks do, and longer waits would only
 /// delay.
 const MULTIPLES: u64 = 6;
 

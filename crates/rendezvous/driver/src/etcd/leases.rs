@@ -156,7 +156,7 @@ impl Leases {
         if let Some(lease) = self.shared.wanted.lock().lasting {
             return Ok(lease);
         }
-        // If two threads arrive here at the same time, one lease is renewed in vain.
+        // If two threads arrive here at the same time, only the later lease is renewed.
         let lease = self.client.grant(LASTING, key)?;
         let mut wanted = self.shared.wanted.lock();
         wanted.lasting_renewed = Some(Instant::now());
@@ -176,7 +176,7 @@ impl Drop for Leases {
     }
 }
 
-/// Makes a request, and repeats it if its lease has expired.
+/// Sends a request, and repeats it if its lease has expired.
 ///
 /// The server may have been away for longer than the lease lives.
 fn with_living_lease<T>(mut request: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {

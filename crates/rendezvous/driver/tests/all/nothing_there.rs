@@ -129,7 +129,7 @@ fn a_file_that_cannot_be_opened() {
 
 #[test]
 fn a_state_that_is_none() {
-    // The first is no base64. The second is base64, but no pickle.
+    // The first is not base64. The second is base64, but not a pickle.
     for state in [&b"a"[..], b"YQ=="] {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("state");

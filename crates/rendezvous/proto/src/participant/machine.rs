@@ -310,7 +310,7 @@ impl Participant {
         self.copy = Some(copy);
         match (draft, step) {
             (Some(draft), Some(step)) => {
-                // An agent that leaves for good or stops waiting is usually the only one.
+                // An agent that leaves permanently or stops waiting is usually the only one.
                 let with_others = self.joins_in_time(now) && is_done_by_many(step.2);
                 if with_others && self.placed != Some(step) {
                     self.placed = Some(step);

@@ -85,7 +85,7 @@ pub(super) struct Gone {
     pub(super) unread: Vec<NodeDesc>,
     /// Last heartbeats of lost nodes.
     ///
-    /// A node with another heartbeat is not lost any more.
+    /// A node with another heartbeat is no longer lost.
     pub(super) since: BTreeMap<NodeDesc, Wall>,
 }
 

@@ -56,7 +56,7 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
     }))
 }
 
-/// The usual join, with a program.
+/// Returns the usual join, with a program.
 fn of_program() -> Operation {
     Operation::Join(Box::new(join_of_program(None)))
 }

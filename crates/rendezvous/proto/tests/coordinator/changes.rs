@@ -8,7 +8,7 @@ use rdzv_rendezvous_proto::coordinator::{KEPT_FOR, MOST_LEFT_RUNS};
 
 use crate::world::{STATE, World, node};
 
-/// A complete round of `count` agents, which have received their events.
+/// Returns a complete round of `count` agents that have received their events.
 fn round(count: u32, min: u32, max: u32) -> World {
     let mut world = World::new(min, max);
     for number in 0..count {

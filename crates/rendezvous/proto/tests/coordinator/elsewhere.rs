@@ -14,7 +14,7 @@ fn held(rank: u32) -> Option<HeldRound> {
     Some(held_round(4, rank, 3))
 }
 
-/// A coordinator at another address than its predecessor.
+/// Creates a coordinator at another address than its predecessor.
 fn elsewhere(recover: bool) -> World {
     let mut world = World::restartable(1, 3);
     world.settings.last_call_timeout = Duration::ZERO;
@@ -40,7 +40,7 @@ fn pass(world: &mut World, time: Duration, numbers: &[u32]) {
     }
 }
 
-/// The clusters and epochs that an agent must obey, and its other events.
+/// Returns the clusters and epochs that an agent must obey, and other events.
 fn heard(world: &mut World, number: u32) -> (Vec<(u64, u32)>, Vec<Event>) {
     let (attached, others): (Vec<_>, Vec<_>) = world
         .take(number)

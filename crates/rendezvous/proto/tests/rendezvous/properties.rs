@@ -21,7 +21,7 @@ fn a_time() -> impl Strategy<Value = Wall> {
     (0_i64..60_000_000).prop_map(Wall::from_unix_micros)
 }
 
-/// Any state, valid or not.
+/// Generates any state, valid or not.
 fn any_state() -> impl Strategy<Value = RendezvousState> {
     (
         0_u64..3,
@@ -50,7 +50,7 @@ fn any_state() -> impl Strategy<Value = RendezvousState> {
         )
 }
 
-/// A state that agents with these settings can reach.
+/// Generates a state that agents with these settings can reach.
 fn a_state(settings: Settings) -> impl Strategy<Value = RendezvousState> {
     any_state().prop_map(move |mut state| {
         while state.participants.len() > settings.max_nodes as usize {

@@ -349,7 +349,7 @@ impl World {
         self.doom = None;
     }
 
-    /// Takes the indexes of the processes that died as planned.
+    /// Removes and returns the indexes of the processes that died as planned.
     pub(crate) fn struck(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.struck)
     }
@@ -581,7 +581,7 @@ impl World {
         }
     }
 
-    /// Cluster and epoch that the coordinator at an endpoint announced last.
+    /// Returns the last cluster and epoch that the coordinator announced.
     pub(crate) fn authority(&self, index: usize) -> (u64, u32) {
         self.last_authority[&index]
     }
@@ -680,7 +680,7 @@ impl World {
         }
     }
 
-    /// Indexes of the processes that run a coordinator.
+    /// Returns the indexes of the processes that run a coordinator.
     pub(crate) fn coordinators(&self) -> Vec<usize> {
         let endpoints = self.endpoints.iter().enumerate();
         let coordinates =
@@ -689,7 +689,7 @@ impl World {
         found.map(|(index, _)| index).collect()
     }
 
-    /// Index of the coordinator, if there is one.
+    /// Returns the index of the coordinator, if there is one.
     pub(crate) fn coordinator(&self) -> Option<usize> {
         match self.coordinators()[..] {
             [index] => Some(index),
@@ -697,7 +697,7 @@ impl World {
         }
     }
 
-    /// Endpoint of the coordinator, as a voter reports it.
+    /// Returns the endpoint of the coordinator, as a voter reports it.
     pub(crate) fn named_by(&self, index: usize) -> Option<String> {
         let process = self.endpoints[index].as_ref()?;
         process.voter.coordinator().map(str::to_owned)
@@ -769,7 +769,7 @@ impl World {
         self.ask(index, agent, &Operation::Reattach(Box::new(reattach)));
     }
 
-    /// Takes the events of an agent that the test has not checked yet.
+    /// Removes and returns the unchecked events of an agent.
     pub(crate) fn take(&mut self, agent: u32) -> Vec<Event> {
         let events = self.events.remove(&agent).unwrap_or_default();
         events.into_iter().map(|(_, event)| event).collect()

@@ -14,7 +14,7 @@ use super::{Event, MACHINES, MS, SIGNALS_TAKE, World};
 use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
-/// Endpoint of the agent's end of a connection.
+/// Returns the endpoint of the agent's end of a connection.
 pub(super) fn peer_address(id: ConnId) -> String {
     format!("10.0.1.1:{}", id.0)
 }

@@ -71,7 +71,7 @@ impl<'a> LockedFile<'a> {
             let file =
                 lock(file, shared, deadline).map_err(|source| failed(path, "lock", source))?;
             let locked = Self { path, file };
-            // The last store object may have removed the file while we waited for the lock.
+            // The last store object may have removed the file while this one waited for the lock.
             if locked.metadata()?.nlink() > 0 {
                 return Ok(Some(locked));
             }
@@ -131,8 +131,8 @@ impl<'a> LockedFile<'a> {
             .map_err(|error| StoreError::Argument(error.to_string()))?;
         let end = seen.journal.offset();
         // Bytes after the last whole record were left by a writer that died. A writer holds the
-        // lock for the whole record, and we hold the lock now. If we appended after those bytes,
-        // they would swallow our record.
+        // lock for the whole record, and this process holds the lock now. A record that is appended
+        // after those bytes would become part of the broken record.
         if self.metadata()?.len() > end {
             self.cut(end)?;
         }
@@ -177,7 +177,7 @@ fn failed(path: &Path, operation: &'static str, source: io::Error) -> StoreError
     }
 }
 
-/// Takes the lock, waiting for it until the deadline.
+/// Acquires the lock, and waits for it until the deadline.
 ///
 /// flock has no timeout, and repeated attempts would starve among processes that queue for the
 /// lock. So a thread queues for it. If the wait times out, that thread stays until the holder

@@ -336,7 +336,7 @@ fn handshake(
                     }
                     silence.act(connected, address)?;
                 }
-                // The peer checks our certificate after its own part of the handshake.
+                // The peer checks this side's certificate after its own part of the handshake.
                 io::ErrorKind::InvalidData => {
                     return Err(Reason::Refused(format!("TLS failed: {error}")));
                 }

@@ -276,7 +276,7 @@ impl Link {
 
     fn broken(&mut self, failure: OperationFailure) -> Broken {
         if matches!(failure, OperationFailure::NoStore(_)) {
-            // The connection cannot be used any more, and the peer may continue to send without a
+            // The connection can no longer be used, and the peer may continue to send without a
             // limit.
             let _ = self.stream.shutdown(Shutdown::Both);
         }

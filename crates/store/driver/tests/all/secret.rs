@@ -92,7 +92,7 @@ fn answer(port: u16, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Returns the first bytes of a client of PyTorch, or of ours without a token.
+/// Returns the first bytes of PyTorch's client, or of rdzv's without a token.
 fn preamble() -> Vec<u8> {
     let mut bytes = Vec::new();
     request::preamble(&mut bytes, 7);

@@ -11,7 +11,7 @@ use rdzv_store_proto::wire::request;
 
 use crate::harness::Harness;
 
-/// Makes a connection that of an agent when it sends a request with a payload.
+/// Marks a connection as an agent's when it sends a request with a payload.
 #[derive(Debug)]
 struct Agents;
 

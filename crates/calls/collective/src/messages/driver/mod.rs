@@ -186,7 +186,9 @@ impl Driver {
         }
     }
 
-    /// Ends the group if no rank is left that could send to a receive.
+    /// Fails a receive whose sender has died or left.
+    ///
+    /// A receive from any rank fails if one rank has died, or if all ranks have left.
     fn check_senders(&mut self, operation: matching::Operation) {
         let Some(transfer) = self.transfers.get(&operation) else {
             return;

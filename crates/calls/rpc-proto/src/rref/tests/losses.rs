@@ -326,7 +326,7 @@ fn who_rests_keeps_what_it_holds_for_others_to_the_end() {
     for who in [0, 2] {
         assert!(town.has(who, &Output::Drained), "worker {who}");
     }
-    // Draining waits for a function that makes a value.
+    // Draining waits for a function that creates a value.
     assert!(!town.has(1, &Output::Drained));
     // A called function passes on a value of 1, although 1 only waits for the end.
     let (passed, _) = town.pass_on(1, user, 2);

@@ -58,7 +58,7 @@ fn tensor_in(arena: &Arena, length: usize, byte: u8) -> Tensor {
     Tensor::from_bytes(DataType::U8, [length], block).unwrap()
 }
 
-/// Makes calls until all lent memory has been given back.
+/// Makes calls until all lent memory has been returned.
 fn call_while_in_use(agent: &RpcAgent, arena: &Arena) {
     let begun = Instant::now();
     while arena.free() < arena.capacity() {
@@ -101,7 +101,7 @@ fn a_result_in_an_arena_is_shared_to_the_caller() {
             assert!(error.message.contains("no room"), "{error}");
             assert!(begun.elapsed() < LIMIT, "they were not given back");
         }
-        // The tensor of that size was given back as well.
+        // The tensor of that size was returned as well.
         let begun = Instant::now();
         while agents[0].call(1, MAKE, &1).wait().is_err() {
             assert!(begun.elapsed() < LIMIT, "it was not given back");

@@ -49,7 +49,7 @@ enum Piece {
         body: Vec<u8>,
         parts: Vec<PartHead>,
     },
-    /// A ping with a readable address, so that the victim reads our memory.
+    /// A ping with a readable address, so that the victim reads that memory.
     Ping,
     Bytes(Vec<u8>),
 }

@@ -325,7 +325,7 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
     let mut world = World::new(unix);
     for round in 0..2000_u64 {
         let (byte, call) = world.call(STAY);
-        // The memory comes back just before the function begins, which is about the time of the
+        // The memory is returned just before the function begins, which is about the time of the
         // cancellation. The exact time does not matter.
         let deadline = Instant::now() + Duration::from_micros(2 * (round % 200));
         while !world.watch.has(|seen| seen.begun.contains(&byte)) && Instant::now() < deadline {

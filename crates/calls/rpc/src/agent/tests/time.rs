@@ -105,7 +105,7 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
         assert_eq!(failed.wait_for(LONGEST), Err(error.clone()));
         assert_eq!(failed.wait(), Err(error));
     }
-    // The timeout of the call itself is over first.
+    // The timeout of the call itself expires first.
     let mut late = agents[0].call_with(after(short), 1, TWICE, &4);
     let error = late.wait_for(LONGEST).unwrap_err();
     assert!(
@@ -159,7 +159,7 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
         let begun = seen.cancelled.lock().unwrap().take();
         match begun {
             Some(cancelled) => break cancelled,
-            // On a busy machine the timeout may be over before the function has begun.
+            // On a busy machine the timeout may expire before the function has begun.
             None => time *= 2,
         }
         assert!(Instant::now() < deadline, "the function never begins");

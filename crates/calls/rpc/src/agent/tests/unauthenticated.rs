@@ -1,4 +1,4 @@
-//! Tests with peers that are no workers, or that belong to another job.
+//! Tests with peers that are not workers, or that belong to another job.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -37,7 +37,7 @@ fn w1_is_refused(agents: &[RpcAgent], kind: RpcErrorKind, said: &str) {
     assert!(error.message.contains(said), "{error}");
 }
 
-/// Makes w0 look for w1 at the address of a worker in `others`.
+/// Makes w0 search for w1 at the address of a worker in `others`.
 fn w1_has_moved_to(agents: &[RpcAgent], others: &[RpcAgent], worker: u32) {
     let core = agents[0].core();
     let mut members = (*core.members()).clone();

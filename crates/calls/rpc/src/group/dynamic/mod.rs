@@ -216,7 +216,7 @@ impl DynamicGroup {
         said
     }
 
-    /// Takes the threads, to wait for them.
+    /// Removes and returns the threads, to wait for them.
     ///
     /// `None` also if one of the threads runs this, because a listener may end the group. In that
     /// case the threads end without a wait.

@@ -13,7 +13,7 @@ fn pair() -> (Arc<Leases>, Arc<Leases>) {
     (end(one), end(other))
 }
 
-/// Makes both ends, and a small arena of the first with these bytes.
+/// Creates both ends, and a small arena of the first with these bytes.
 fn pair_with(bytes: &[u8]) -> (Arc<Leases>, Arc<Leases>, Arena, Bytes) {
     let (owner, peer) = pair();
     let arena = Arena::new(8192).unwrap();

@@ -124,7 +124,7 @@ pub(super) fn find_elsewhere(
 /// Joins the coordinator once the voters have elected one.
 ///
 /// `candidate` gets the address of this agent. A search that needs the endpoint fails when no
-/// process listens there any more.
+/// process listens there.
 pub(super) fn await_coordinator(
     mut search: Search,
     candidate: impl Fn(String) -> Option<VoterCandidate>,

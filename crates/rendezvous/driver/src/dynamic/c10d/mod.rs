@@ -351,7 +351,7 @@ impl RendezvousBackend for C10dRendezvous {
         let connection = self.connected.get_mut().as_mut();
         let alone = connection.filter(|it| is_alone && !it.voter.has_others());
         if let Some(connection) = alone {
-            // An orderly end would report that no successor comes, so the servers live as
+            // A clean end would report that there is no successor, so the servers live as
             // long as the process.
             let servers = (connection.server.take(), connection.voter.lock().take());
             Box::leak(Box::new(servers));

@@ -150,7 +150,7 @@ impl Driver {
                     return Err(RendezvousError::Interrupted);
                 }
                 Ok(Event::Interrupted) => timeout = LEAVING,
-                // The node cannot reach the state any more; the others will notice.
+                // The node can no longer reach the state; the others will notice.
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(RendezvousError::Interrupted),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.task_ended()),
             }

@@ -156,7 +156,7 @@ impl DriverTask {
         blocking(move || drop((self.round, self.shared))).await;
     }
 
-    /// Makes a request to the state on a blocking thread.
+    /// Sends a request to the state on a blocking thread.
     async fn ask<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut dyn SharedState) -> Result<T, RendezvousError> + Send + 'static,
@@ -465,7 +465,7 @@ impl DriverTask {
 
     /// Answers all waiting requests: the first one with `first`.
     ///
-    /// The others get the reason why no request is possible any more.
+    /// The others get the reason why requests are no longer possible.
     fn fail_all(&mut self, first: Option<RendezvousError>) {
         let mut first = first;
         let lost = self.lost.clone().unwrap_or_default();

@@ -90,7 +90,7 @@ impl Search {
         search
     }
 
-    /// Lets the search end if no process listens at the endpoint any more.
+    /// Makes the search fail once no process listens at the endpoint.
     ///
     /// This is for an agent on the endpoint's machine that was redirected to another coordinator.
     /// If that search fails, the agent can host the endpoint.

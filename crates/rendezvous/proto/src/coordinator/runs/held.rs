@@ -42,7 +42,7 @@ impl Run {
         }
     }
 
-    /// Moves spare nodes to the wait list if the round is not full any more.
+    /// Moves spare nodes to the wait list if the round is no longer full.
     ///
     /// `torchrun` agents in the round do not rejoin when a node is lost, only when a node waits.
     pub(super) fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {

@@ -69,7 +69,7 @@ const ROUNDS_OF_EPOCH: u32 = 16;
 pub(super) enum Effect {
     /// Send an event to an agent of the run.
     Notify(NodeDesc, Event),
-    /// End the session of an agent that is not in the run any more.
+    /// End the session of an agent that is no longer in the run.
     Gone(NodeDesc),
     /// Read a key immediately, before any other effect.
     Read(Vec<u8>),

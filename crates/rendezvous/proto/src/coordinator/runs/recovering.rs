@@ -29,7 +29,7 @@
 //! | after [`UNNOTED`] at least | then |
 //! |---|---|
 //! | all are accounted for, and all hold the round | it holds |
-//! | all are accounted for, and some do not hold it any more | it is over, and the next one forms |
+//! | all are accounted for, and some no longer hold it | it is over, and the next one forms |
 //! | a participant is missing | the coordinator waits, and logs the missing agents |
 //!
 //! The agent that hosted the previous coordinator has certainly ended too. If that coordinator was
@@ -303,7 +303,7 @@ impl Run {
         if is_silent {
             self.record.silent = false;
             self.keep_silent(&lost);
-            // This record is necessary even if no participant is missing any more.
+            // This record is necessary even if no participant is missing.
             out.push(Effect::Note(self.record.clone()));
         }
         for instance in lost.values() {

@@ -96,7 +96,7 @@ pub(super) struct Formed {
     pub(super) awaited: BTreeSet<NodeDesc>,
     /// Participants whose workers have succeeded.
     pub(super) succeeded: BTreeSet<NodeDesc>,
-    /// Participants that have failed for good.
+    /// Participants that have failed permanently.
     pub(super) failed: BTreeSet<NodeDesc>,
     /// Participants that were lost by silence, by rank.
     pub(super) silent: BTreeMap<u32, SilentAgent>,

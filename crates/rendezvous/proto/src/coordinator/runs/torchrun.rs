@@ -250,7 +250,7 @@ impl Run {
         let homeless = self.drop_members(holds, was_held, out);
         if self.round.number() != number || (self.round.is_formed() && !is_formed) {
             self.begin_round(now, number);
-            // A node that has joined already is not expected any more.
+            // A node that has already joined is no longer expected.
             let participants = &self.nodes.participants;
             if let Round::Forming(forming) = &mut self.round {
                 forming
