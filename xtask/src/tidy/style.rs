@@ -214,7 +214,10 @@ fn lines(source: &Source) -> Vec<Line> {
             continue;
         }
         let comment = if is_rust { "//" } else { "#" };
-        let is_prose = bare.starts_with(comment) && !line.contains("](") && !bare.contains("/ |");
+        let is_prose = bare.starts_with(comment)
+            && !line.contains("](")
+            && !bare.contains("/ |")
+            && !bare.contains("! |");
         add(if is_prose { Scope::Prose } else { Scope::Text }, line);
         if is_rust {
             for marker in ["///", "//!"] {

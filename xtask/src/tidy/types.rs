@@ -9,7 +9,7 @@ use super::tokens::{Token, Tokens, text};
 /// Crates whose public types no other crate names.
 const UNCHECKED: [&str; 2] = ["python", "sim"];
 
-/// Names that crates may share: the machine contract, and Rust's convention for an alias.
+/// Names that crates may share: the machine contract, and Rust's aliases.
 const SHARED: [&str; 4] = ["Input", "Output", "Settings", "Result"];
 
 /// Public type: its name, the folder of its crate, and its location.

@@ -50,7 +50,7 @@ impl TestAuthority {
         self.sign(name, CertificateParams::new(Vec::<String>::new()).unwrap())
     }
 
-    /// Signs a certificate that has expired; otherwise like [`TestAuthority::files`].
+    /// Signs an expired certificate, otherwise like [`TestAuthority::files`].
     pub fn expired_files(&self, name: &str) -> (PathBuf, PathBuf) {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.not_before = date_time_ymd(2001, 1, 1);

@@ -17,7 +17,8 @@ pub struct Call {
     /// Sequence number, from 1.
     ///
     /// For a collective operation, it counts the collective operations in the group. For
-    /// [`GroupOperation::Send`] and [`GroupOperation::Receive`], it counts the messages on this rank.
+    /// [`GroupOperation::Send`] and [`GroupOperation::Receive`], it counts the messages on this
+    /// rank.
     pub sequence: u64,
 }
 

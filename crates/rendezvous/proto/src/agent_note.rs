@@ -33,7 +33,7 @@ pub struct AgentNote {
     pub restarts_used: u32,
     /// Number of agents that were killed.
     pub deaths: u32,
-    /// Most recent death of an agent; `None` if no agent was killed.
+    /// Last death of an agent; `None` if no agent was killed.
     pub last_death: Option<Death>,
     /// End of the workers' lease, in milliseconds on the lease clock.
     ///

@@ -39,9 +39,9 @@ impl<T: Serialize + Send + Sync + 'static> Output for T {}
 /// | `ValueMethod<T, A, O>` | `async fn(Arc<T>, A) -> Result<O, E>` | `fn(Arc<T>, A) -> Result<O, E>` |
 ///
 /// Each of them may have a [`CallContext`] before its other arguments. The error may be of any
-/// [`FunctionFailure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the type of its
-/// result need not be serialisable. Calls share the value of a `ValueMethod`: parts that change
-/// need a lock or an atomic.
+/// [`FunctionFailure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the type
+/// of its result need not be serialisable. Calls share the value of a `ValueMethod`: parts that
+/// change need a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
     note = "say the types of a closure's arguments, and put a function that is not async into `blocking`"

@@ -62,7 +62,8 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`ReferenceFailure::Stopping`] after the end, [`ReferenceFailure::OwnerLost`] if that member is lost.
+    /// [`ReferenceFailure::Stopping`] after the end, [`ReferenceFailure::OwnerLost`] if that member
+    /// is lost.
     pub fn create_on(&mut self, owner: Member) -> Result<(RRefId, ForkId), ReferenceFailure> {
         self.outbox.assert_drained();
         self.must_work()?;

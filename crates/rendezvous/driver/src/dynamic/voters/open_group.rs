@@ -1,9 +1,9 @@
 //! Open group: voters of a job with one endpoint, whose agent founds the group.
 //!
 //! The agent at the endpoint runs the first voter, which coordinates immediately. Other agents
-//! become voters on request of the coordinator ([`VoterCandidate`]). Each of them then has a server at a
-//! separate port, or at the endpoint if no process listens there. The agent that replaces a killed
-//! agent finds its sockets, and a note with the endpoints of the other members.
+//! become voters on request of the coordinator ([`VoterCandidate`]). Each of them then has a server
+//! at a separate port, or at the endpoint if no process listens there. The agent that replaces a
+//! killed agent finds its sockets, and a note with the endpoints of the other members.
 
 use std::net::TcpListener;
 use std::{io, slice};
