@@ -151,7 +151,7 @@ impl Matching {
                     self.send_waiting(to);
                 }
                 call::GroupOperation::Receive { from, tag } => {
-                    self.receive(tag, Posted { call, from })
+                    self.receive(tag, Posted { call, from });
                 }
                 // No other operation has messages.
                 _ => {}

@@ -272,7 +272,7 @@ impl WorkerGroupMachine {
                 self.finish_stopped(why);
             }
             Phase::Starting { .. } | Phase::Healthy => {
-                self.stop(now, why, signal, shutdown_timeout)
+                self.stop(now, why, signal, shutdown_timeout);
             }
             Phase::Stopping { .. } => self.stop_sooner(now, why, signal, shutdown_timeout),
             Phase::Clearing { ref mut then, .. } => match then {

@@ -383,7 +383,7 @@ impl Participant {
             (Action::Finish, Request::Leave) => self.answer(Output::Left),
             (Action::Finish, Request::Close) => self.answer(Output::Closed),
             (Action::Fail(Ending::Closed), _) => {
-                self.answer(Output::Failed(ParticipantFailure::Closed))
+                self.answer(Output::Failed(ParticipantFailure::Closed));
             }
             (Action::Fail(Ending::NotNeeded), _) => {
                 self.answer(Output::Failed(ParticipantFailure::NotNeeded));
