@@ -156,11 +156,13 @@ impl Leases {
         if let Some(lease) = self.shared.wanted.lock().lasting {
             return Ok(lease);
         }
-        // If two threads arrive here at the same time, only the later lease is renewed.
         let lease = self.client.grant(LASTING, key)?;
         let mut wanted = self.shared.wanted.lock();
-        wanted.lasting_renewed = Some(Instant::now());
-        Ok(*wanted.lasting.insert(lease))
+        // If another thread was faster, its lease is renewed; this one expires unused.
+        if wanted.lasting.is_none() {
+            wanted.lasting_renewed = Some(Instant::now());
+        }
+        Ok(*wanted.lasting.get_or_insert(lease))
     }
 }
 
