@@ -46,14 +46,14 @@ impl ProcessGroup {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
         all[parts.range(self.rank())].copy_from_slice(own);
-        self.all_gather_in_buffer(all)
+        self.all_gather_inplace(all)
     }
 
     /// Performs [`all_gather`](Self::all_gather) in place.
     ///
     /// `all` has one part of equal length for each rank. The caller has already put its own values
     /// into its part.
-    pub fn all_gather_in_buffer<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
+    pub fn all_gather_inplace<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;
         let parts = Parts::even(self.world_size(), all.len());

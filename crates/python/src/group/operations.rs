@@ -258,7 +258,7 @@ impl NativeGroup {
         }
         self.start(mode, NAME, move |group| {
             typed!(input.kind().element, T => match &mut output.arrays[..] {
-                [all] if in_place => group.all_gather_in_buffer(all.values_mut::<T>()),
+                [all] if in_place => group.all_gather_inplace(all.values_mut::<T>()),
                 [all] if !output.is_list => group.all_gather(input.values::<T>(), all.values_mut::<T>()),
                 _ => {
                     let own = input.values::<T>();

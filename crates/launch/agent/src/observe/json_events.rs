@@ -184,7 +184,8 @@ fn fields(event: &AgentEvent) -> Value {
         } => json!({
             "signal": signal,
             "by": by.map(|by| by.0),
-            "shutdown_timeout": shutdown_timeout.as_secs_f64(),
+            // style: allow grace, the published key
+            "grace": shutdown_timeout.as_secs_f64(),
         }),
         AgentEvent::OutputDropped { bytes, .. } => json!({ "bytes": bytes }),
         AgentEvent::WorkerFinal {
