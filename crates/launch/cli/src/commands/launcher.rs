@@ -151,6 +151,7 @@ fn launch(
         // The logger of the events has level INFO unless the user set a level.
         let events_shown = level_text.is_none() || level >= LevelFilter::INFO;
         let (terminal, is_ours) = (&arguments.terminal, face == Face::Rdzv);
+        launch.plan.logs.whole_lines = is_ours;
         let view = terminal.view(is_ours, &mut launch.plan, environment, relay)?;
         let ended = run(launch, face, view, events_shown)?;
         Ok(conclude(&ended, &report, environment))
