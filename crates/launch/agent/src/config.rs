@@ -362,6 +362,17 @@ impl LogPlan {
     }
 }
 
+impl LogPlan {
+    /// `true` if a setting needs files for the workers' output.
+    pub(crate) fn asks_for_files(&self) -> bool {
+        let nothing = RankSelection::All(StreamSelection::default());
+        matches!(self.base, LogBase::Directory(_))
+            || self.redirects != nothing
+            || self.tee != nothing
+            || self.console_ranks.is_some()
+    }
+}
+
 impl Default for LogPlan {
     fn default() -> Self {
         Self::new(LogBase::Discard)

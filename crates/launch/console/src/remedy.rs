@@ -75,6 +75,10 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
     (&["no space left on device"], MORE_ROOM),
     (
+        &["read-only file system"],
+        "a directory that this user can write: --log-dir for output, TMPDIR for temporary files",
+    ),
+    (
         &["can't open file", "no such file or directory"],
         "the path: relative paths start at the directory in which rdzv was started",
     ),
