@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::AsRawFd as _;
 
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::StoreError;
@@ -24,10 +25,14 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, 
         return everywhere(port)
             .map_err(|error| refused(format!("port {port} of all addresses"), error));
     };
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses = (bare, port)
+    let host = bare_host(host);
+    let endpoint = Endpoint {
+        host: host.to_owned(),
+        port,
+    };
+    let addresses = (host, port)
         .to_socket_addrs()
-        .map_err(|error| refused(format!("{host}:{port}"), error))?;
+        .map_err(|error| refused(endpoint.to_string(), error))?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
         match bind(address) {
@@ -35,7 +40,7 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, 
             Err(error) => last = error,
         }
     }
-    Err(refused(format!("{host}:{port}"), last))
+    Err(refused(endpoint.to_string(), last))
 }
 
 /// Binds a separate socket for IPv4, instead of one that accepts both families.
