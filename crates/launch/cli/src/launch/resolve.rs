@@ -59,7 +59,7 @@ pub(crate) fn resolve(
         fixed: &args.fixed,
         nodes: &nodes,
     };
-    choice.check(&mut context)?;
+    choice.check(is_strict, &mut context)?;
     for warning in &scheduled.warnings {
         context.warn(warning);
     }
