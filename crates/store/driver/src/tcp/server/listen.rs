@@ -8,6 +8,7 @@ use rdzv_core::endpoint::{Endpoint, bare_host};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::StoreError;
+use crate::port_user::explained;
 
 /// Requests the longest queue of pending connections (`somaxconn`).
 const BACKLOG: i32 = i32::MAX;
@@ -22,8 +23,12 @@ const PORT_ATTEMPTS: usize = 16;
 /// is looked up once, here.
 pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
     let Some(host) = host else {
-        return everywhere(port)
-            .map_err(|error| refused(format!("port {port} of all addresses"), error));
+        return everywhere(port).map_err(|error| {
+            refused(
+                format!("port {port} of all addresses"),
+                explained(port, error),
+            )
+        });
     };
     let host = bare_host(host);
     let endpoint = Endpoint {
@@ -40,7 +45,7 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, 
             Err(error) => last = error,
         }
     }
-    Err(refused(endpoint.to_string(), last))
+    Err(refused(endpoint.to_string(), explained(port, last)))
 }
 
 /// Binds a separate socket for IPv4, instead of one that accepts both families.
