@@ -365,11 +365,15 @@ impl LogPlan {
 impl LogPlan {
     /// `true` if a setting needs files for the workers' output.
     pub(crate) fn asks_for_files(&self) -> bool {
-        let nothing = RankSelection::All(StreamSelection::default());
         matches!(self.base, LogBase::Directory(_))
-            || self.redirects != nothing
-            || self.tee != nothing
+            || self.writes_files()
             || self.console_ranks.is_some()
+    }
+
+    /// `true` if output of some worker goes to files (`-r`, `-t`).
+    pub fn writes_files(&self) -> bool {
+        let nothing = RankSelection::All(StreamSelection::default());
+        self.base != LogBase::Discard && (self.redirects != nothing || self.tee != nothing)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::args::{
     unknown_variables,
 };
 use crate::exit::{Exit, Refusal};
+use crate::explanation::Given;
 use crate::face::Face;
 use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::story::Story;
@@ -122,6 +123,10 @@ fn launch(
     if let (Face::Rdzv, Some(place)) = (face, place) {
         name_node(&place.node);
     }
+    let nodes = settings.iter().find(|setting| setting.id == "nnodes");
+    if let Some(Given::ByVariable(variable)) = nodes.map(|nodes| &nodes.given) {
+        log::nodes_are_from(variable);
+    }
     let is_one_of_many = place.is_some_and(|place| place.task > 0);
     let report = Report::open(&arguments, face, &ThisHost)?;
     let launch = || {
@@ -166,11 +171,15 @@ fn run(
     view: Option<LiveView>,
     events_shown: bool,
 ) -> Result<Ended, Refusal> {
+    let active = launch.active();
     let Launch {
         mut plan,
         observers,
+        interpreter,
         ..
     } = launch;
+    let interpreter =
+        interpreter.map(|(path, origin)| (path.to_string_lossy().into_owned(), origin));
     let (title, logs) = (plan.entrypoint.name.clone(), plan.logs.clone());
     let (signals, mut signalled) = (plan.stop.signals.clone(), false);
     plan.placement.open_files = rdzv_agent::host::raise_open_files_limit();
@@ -199,6 +208,8 @@ fn run(
         signals,
         signalled,
         outcome,
+        active,
+        interpreter,
     })
 }
 

@@ -1,8 +1,10 @@
 //! Tests of what new users do on their first day, and of the texts that they get.
 
+use std::net::TcpListener;
+
 use rdzv_testing::Words;
 
-use crate::harness::{Ended, Job, rdzv, run_shell, shell, torchrun};
+use crate::harness::{Ended, Job, free_port, rdzv, run_shell, shell, torchrun};
 
 /// Worker that prints its ranks, the address of its store and its arguments.
 const SHOW: [&str; 5] = [
@@ -191,4 +193,63 @@ fn port_0_for_several_nodes_is_refused() {
     }
     let alone = "--nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-conf last_call_timeout=0";
     own(alone).expect(0);
+}
+
+#[test]
+fn an_address_in_use_names_the_process_that_holds_it() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = holder.local_addr().unwrap().port();
+    let process = format!("process {} (", std::process::id());
+    let flags = ["--master-port".to_owned(), port.to_string()];
+    let ended = rdzv(["run"]).args(flags).args(SHOW).own_face().expect(1);
+    ended.assert_stderr("Address already in use");
+    // Lines wrap only on a terminal.
+    ended.assert_stderr(&process);
+    ended.assert_stderr(&format!("listens at port {port}"));
+    let store = rdzv(["store", "--host", "127.0.0.1", "--port"]);
+    let ended = store.args([port.to_string()]).run();
+    ended.assert_stderr(&process);
+}
+
+#[test]
+fn a_module_in_the_current_folder_is_not_to_be_installed() {
+    let job = rdzv(["run", "tools/train.py"]).own_face();
+    std::fs::create_dir(job.path("tools")).unwrap();
+    let job = job
+        .file("tools/train.py", "import helpers")
+        .file("helpers.py", "");
+    let ended = job.expect(1);
+    ended.assert_stderr("PYTHONPATH=. in the environment, or -m ");
+    let job = rdzv(["run", "train.py"]).own_face();
+    let job = job.file("train.py", "import no_such_module");
+    let ended = job.env("VIRTUAL_ENV", "/gone").expect(1);
+    ended.assert_stderr("VIRTUAL_ENV=/gone has no Python, so workers run with /");
+    ended.assert_stderr("install 'no_such_module' into /");
+    ended.assert_stderr(" (the first python3 in PATH; VIRTUAL_ENV=/gone has no Python)");
+}
+
+#[test]
+fn advice_never_names_a_setting_that_is_active() {
+    let advice = |flags: &str| {
+        let ended = run_shell(flags, "exit 3").own_face().expect(1);
+        ended.stderr.matches("-r 3").count()
+    };
+    assert_eq!(advice(""), 1);
+    for flags in ["-t 3", "-r 3", "--log-dir logs -t 0:3"] {
+        assert_eq!(advice(flags), 0, "{flags}");
+    }
+}
+
+#[test]
+fn a_variable_that_asks_for_nodes_is_the_reason_of_the_wait() {
+    let endpoint = format!("127.0.0.1:{}", free_port());
+    let flags = "--rdzv-backend c10d --rdzv-conf join_timeout=4 --rdzv-endpoint";
+    let job = own((flags, &*endpoint)).env("PET_NNODES", "2");
+    let ended = job.expect(1);
+    ended.assert_stderr("start the same command on the others; PET_NNODES asks for these nodes");
+    let ended = own((flags, &*endpoint))
+        .args([""; 0])
+        .env("PET_NNODES", "1")
+        .expect(0);
+    assert!(!ended.stderr.contains("PET_NNODES"), "{}", ended.stderr);
 }
