@@ -285,6 +285,14 @@ def _signals_that_python_ignores() -> list[int]:
     return [signal.SIGPIPE, signal.SIGXFSZ]
 
 
+def _temporary_folder() -> str:
+    """Returns the folder for temporary files, in the order in which ``rdzv run`` and Python look for one."""
+    named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    folders = [os.path.abspath(folder) for folder in [*named, "/tmp", "/var/tmp", "/usr/tmp"] if folder]
+    usable = (folder for folder in folders if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK))
+    return next(usable, folders[0])
+
+
 def _private_folder() -> tuple[str, int]:
     """Creates a folder and locks it.
 
@@ -292,7 +300,7 @@ def _private_folder() -> tuple[str, int]:
     """
     import fcntl
 
-    parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
+    parent = _temporary_folder()
     _remove_abandoned(parent)
     while True:
         folder = os.path.join(parent, f"{_FOLDER}{os.getpid()}-{os.urandom(8).hex()}")

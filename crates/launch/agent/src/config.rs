@@ -336,6 +336,10 @@ pub struct LogPlan {
     /// Workers then get a pseudo-terminal as their stderr, and the agent copies its bytes to the
     /// terminal unchanged. The default is `false`.
     pub capture_terminal: bool,
+    /// `true` if lines of workers that share the agent's output stay whole.
+    /// Workers then write to stdout through a pipe too, if it is a file, a pipe or a socket. The
+    /// default is `false`: they inherit stdout.
+    pub whole_lines: bool,
 }
 
 impl LogPlan {
@@ -353,7 +357,23 @@ impl LogPlan {
             collapse: false,
             capture_stderr: true,
             capture_terminal: false,
+            whole_lines: false,
         }
+    }
+}
+
+impl LogPlan {
+    /// `true` if a setting needs files for the workers' output.
+    pub(crate) fn asks_for_files(&self) -> bool {
+        matches!(self.base, LogBase::Directory(_))
+            || self.writes_files()
+            || self.console_ranks.is_some()
+    }
+
+    /// `true` if output of some worker goes to files (`-r`, `-t`).
+    pub fn writes_files(&self) -> bool {
+        let nothing = RankSelection::All(StreamSelection::default());
+        self.base != LogBase::Discard && (self.redirects != nothing || self.tee != nothing)
     }
 }
 

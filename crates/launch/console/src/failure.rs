@@ -21,7 +21,8 @@ use rdzv_core::signal;
 
 use crate::event::{cause, subject};
 use crate::line::{Line, LineRole, cut, quoted, said};
-use crate::{remedy, stop, traceback};
+use crate::remedy::{self, Surroundings};
+use crate::{stop, traceback};
 
 /// Maximum number of lines of stderr that are shown: in a log, on a terminal.
 const STDERR_LINES: (usize, usize) = (10, 4);
@@ -56,6 +57,8 @@ pub struct Failed<'a> {
     pub logs: Option<String>,
     /// Path of the report, if the user requested one.
     pub report: Option<String>,
+    /// Facts on which the advice depends.
+    pub surroundings: Surroundings,
 }
 
 /// An attempt that failed and was followed by a restart.
@@ -103,7 +106,10 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     lines.extend(no_restart(run, width));
     lines.extend(attempts(run, width));
     lines.extend(files(run, width));
-    lines.extend(advice(remedy::of(first).as_deref(), width));
+    lines.extend(advice(
+        remedy::of(first, &run.surroundings).as_deref(),
+        width,
+    ));
     lines
 }
 

@@ -18,6 +18,7 @@ mod file;
 mod hash;
 pub mod interrupt;
 mod local_address;
+mod port_user;
 mod prefix;
 mod reminding;
 mod resolve;
@@ -31,6 +32,7 @@ pub use interrupt::interruptible;
 pub use local_address::{
     address_for_others, address_towards, address_towards_others, local_address,
 };
+pub use port_user::port_user;
 pub use prefix::PrefixStore;
 pub use reminding::wait_reminding;
 pub use resolve::resolve;

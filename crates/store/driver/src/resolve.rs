@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdzv_core::endpoint::bare_host;
 use rdzv_core::reminder::{self, Reminder};
 
 /// Resolves a host name or address and returns its socket addresses.
@@ -20,6 +21,7 @@ use rdzv_core::reminder::{self, Reminder};
 /// Returns the system's error, or [`io::ErrorKind::TimedOut`] if the lookup takes longer than
 /// `within`.
 pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
+    let host = bare_host(host);
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }

@@ -10,11 +10,11 @@ use super::line_assembler::LineAssembler;
 use super::output::{LogStream, Output};
 
 /// Time for which an incomplete line is buffered.
-const HOLD: Duration = Duration::from_millis(150);
+pub(super) const HOLD: Duration = Duration::from_millis(150);
 
 /// Maximum time that other streams wait for the end of a long line.
 /// A long line is one that does not fit in the buffer.
-const LONG_LINE: Duration = Duration::from_millis(500);
+pub(super) const LONG_LINE: Duration = Duration::from_millis(500);
 
 /// Log file that is being copied to the console.
 #[derive(Debug)]

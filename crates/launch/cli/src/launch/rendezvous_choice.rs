@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rdzv_agent::RendezvousPlan;
-use rdzv_core::endpoint::Endpoint;
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
@@ -134,9 +134,8 @@ impl RendezvousArgs {
 impl StaticArgs {
     /// Returns the address of this node; `None` if it is empty.
     pub(super) fn local_addr(&self) -> Option<String> {
-        self.local_addr
-            .clone()
-            .filter(|address| !address.is_empty())
+        let address = bare_host(self.local_addr.as_deref()?);
+        (!address.is_empty()).then(|| address.to_owned())
     }
 }
 
@@ -164,7 +163,18 @@ impl RendezvousChoice<'_> {
     /// Refuses spare nodes without a dynamic rendezvous.
     ///
     /// Warns about flags whose effect with this backend may surprise the user.
-    pub(super) fn check(&self, context: &mut Context<'_>) -> Result<(), Refusal> {
+    pub(super) fn check(&self, is_strict: bool, context: &mut Context<'_>) -> Result<(), Refusal> {
+        if is_strict && self.arguments.standalone && self.nodes.least > 1 {
+            let problem = format!(
+                "is a job of one node, and --nnodes {} asks for more: leave one of them out",
+                self.nodes.text
+            );
+            return Err(Refusal::parser(
+                "--standalone",
+                &problem,
+                &format!(" {problem}"),
+            ));
+        }
         if self.nodes.spares > 0 && self.has_fixed_nodes() {
             let problem = "nodes with fixed ranks have no reserve: a dynamic rendezvous is needed, such as --rdzv-backend c10d";
             return Err(Refusal::argument("--spares", problem));
@@ -214,6 +224,14 @@ impl RendezvousChoice<'_> {
         let Some(known) = backends.options(backend) else {
             return Ok(());
         };
+        // LaunchConfig and Accelerate always set `timeout`; they start the launcher for a program.
+        let is_typed = is_strict && context.environment.filled(env::RDZV_CALLER).is_none();
+        if is_typed && self.arguments.rdzv_backend != "static" && settings.get("timeout").is_some()
+        {
+            context.warn(format!(
+                "--rdzv-conf: timeout has no effect with {backend}: join_timeout limits the wait for nodes"
+            ));
+        }
         for option in settings.unknown(&known) {
             let meant = did_you_mean(option, known.iter().copied());
             let sentence = format!(
@@ -233,12 +251,19 @@ impl RendezvousChoice<'_> {
     /// PyTorch checks these values only at the join.
     pub(super) fn check_values(&self, plan: &RendezvousPlan) -> Result<(), Raised> {
         match plan {
+            RendezvousPlan::Static {
+                endpoint, nodes, ..
+            } if endpoint.port == 0 && *nodes > 1 => Err(random_port(&endpoint.host)),
             RendezvousPlan::Dynamic { parameters }
                 if parameters.backend == C10dRendezvous::NAME =>
             {
-                C10dRendezvous::from_parameters(parameters)
-                    .map(drop)
-                    .map_err(misplaced)
+                let backend = C10dRendezvous::from_parameters(parameters);
+                backend.map_err(misplaced)?;
+                let endpoints = C10dRendezvous::endpoints(parameters).unwrap_or_default();
+                match endpoints.iter().find(|endpoint| endpoint.port == 0) {
+                    Some(endpoint) if self.nodes.least > 1 => Err(random_port(&endpoint.host)),
+                    _ => Ok(()),
+                }
             }
             _ => Ok(()),
         }
@@ -418,7 +443,10 @@ impl RendezvousChoice<'_> {
     fn fixed(&self, settings: &RendezvousConfig) -> Result<RendezvousPlan, Raised> {
         let (flag, text) = if self.arguments.rdzv_endpoint.is_empty() {
             let port = self.fixed.master_port.unwrap_or(MASTER_PORT);
-            let text = format!("{}:{port}", self.fixed.master_addr);
+            let text = match bare_host(&self.fixed.master_addr) {
+                six if six.contains(':') => format!("[{six}]:{port}"),
+                host => format!("{host}:{port}"),
+            };
             ("--master-addr and --master-port", text)
         } else {
             let endpoint = self.arguments.rdzv_endpoint.trim();
@@ -533,6 +561,14 @@ fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {
     let meant = did_you_mean(name, names.iter().copied());
     let names = names.join(", ");
     format!("--rdzv-backend is '{name}' and has to be one of {names}{meant}")
+}
+
+/// Returns the error for port 0 and several nodes.
+fn random_port(host: &str) -> Raised {
+    let port = if host.is_empty() { "HOST" } else { host };
+    Raised::value_error("the port of the rendezvous endpoint is 0").plainly(format!(
+        "port 0 of the endpoint is a random port, which the other nodes cannot know: give a port, such as {port}:{C10D_PORT}"
+    ))
 }
 
 /// `true` for a c10d endpoint that only this agent can use.

@@ -7,6 +7,7 @@
 //! ```
 
 use std::fmt::{self, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Zoned;
@@ -25,7 +26,7 @@ use tracing_subscriber::registry::LookupSpan;
 use rdzv_core::env::LOGLEVEL;
 use rdzv_core::reminder;
 
-use super::status_row;
+use super::{status_row, without_name};
 use crate::exit::Raised;
 use crate::face::Face;
 use crate::terminal::{Form, LineWriter};
@@ -82,6 +83,14 @@ pub(crate) fn install(level: LevelFilter, face: Face) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
+/// Variable from which the number of nodes comes, if it does.
+static NODES_FROM: OnceLock<String> = OnceLock::new();
+
+/// Names this variable as the reason of each wait for nodes.
+pub(crate) fn nodes_are_from(variable: &str) {
+    let _ = NODES_FROM.set(variable.to_owned());
+}
+
 /// Form of log lines.
 enum LogForm {
     /// `rdzv: waiting for nodes: 2 of 4 ...`
@@ -126,7 +135,15 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
         }
     }
     let form = Form::of_stderr();
-    for line in plain_lines(role, &text.0, form.width) {
+    let mut text = text.0.clone();
+    if let Some(variable) = NODES_FROM.get()
+        && without_name(&text).starts_with("waiting for nodes: ")
+    {
+        text += &format!(
+            "; {variable} asks for these nodes: unset it, or say --standalone, if it is left over from another job"
+        );
+    }
+    for line in plain_lines(role, &text, form.width) {
         writeln!(writer, "{}", line.painted(form.is_coloured))?;
     }
     Ok(())
@@ -136,7 +153,7 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
 ///
 /// Every message of a run begins with the name of the role or run.
 fn plain_lines(role: LineRole, text: &str, width: Option<usize>) -> Vec<Line> {
-    let lines = super::without_name(text).lines();
+    let lines = without_name(text).lines();
     let lines = lines.filter(|line| !line.trim_matches('*').is_empty());
     let mut shown = Vec::new();
     for line in lines {

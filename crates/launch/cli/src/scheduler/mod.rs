@@ -149,8 +149,61 @@ fn outside_of_a_step(
             "this starts workers on one of the {nodes} nodes of Slurm job {job}: put srun before the line \
              to use all of them, or say --standalone"
         ));
+    } else if !MEETS.iter().any(|id| given(id).is_some()) {
+        scheduled.warnings.extend(several_nodes(variables));
     }
     scheduled
+}
+
+/// Variables that other launchers and schedulers set to the number of nodes or tasks.
+const SIZES: [&str; 6] = [
+    "WORLD_SIZE",
+    "NNODES",
+    "LWS_GROUP_SIZE",
+    "AWS_BATCH_JOB_NUM_NODES",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+];
+
+/// Variables that they set to the index of this node or task.
+const INDICES: [&str; 5] = [
+    "RANK",
+    "NODE_RANK",
+    "JOB_COMPLETION_INDEX",
+    "LWS_WORKER_INDEX",
+    "VC_TASK_INDEX",
+];
+
+/// Returns a warning if variables name several nodes, although no flag does.
+fn several_nodes(variables: &Variables<'_>) -> Option<String> {
+    let number = |name: &&str| {
+        variables
+            .text(name)
+            .and_then(|text| text.parse::<u32>().ok())
+    };
+    let nodes = SIZES
+        .iter()
+        .filter_map(number)
+        .max()
+        .filter(|nodes| *nodes > 1);
+    let index = INDICES
+        .iter()
+        .filter_map(number)
+        .max()
+        .filter(|index| *index > 0);
+    let nodes = match (nodes, index) {
+        (Some(nodes), _) => nodes.to_string(),
+        (None, Some(index)) => format!("at least {}", index + 1),
+        (None, None) => return None,
+    };
+    let names = SIZES.iter().chain(&INDICES).chain(&["MASTER_ADDR"]);
+    let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
+    let set: Vec<String> = set.collect();
+    Some(format!(
+        "the environment names {nodes} nodes ({}), and no flag does: this starts a job of one node; say --standalone \
+         if that is meant, or --nnodes and --rdzv-endpoint",
+        set.join(", ")
+    ))
 }
 
 struct Variables<'v>(&'v BTreeMap<OsString, OsString>);

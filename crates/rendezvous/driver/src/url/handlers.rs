@@ -4,7 +4,7 @@
 //! `file:///path?rank=R&world_size=N`. `env://` reads all values from environment variables that a
 //! launcher sets.
 
-use rdzv_core::endpoint::Endpoint;
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
 use rdzv_core::rank::Rank;
 use rdzv_store::{FileStore, Store, TcpStore, TcpStoreOptions};
@@ -156,7 +156,7 @@ fn query_or_variable(
 
 /// Returns the endpoint of the store.
 fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
-    let host = expected(MASTER_ADDR, options)?;
+    let host = bare_host(&expected(MASTER_ADDR, options)?).to_owned();
     let port = integer(&expected(MASTER_PORT, options)?)?;
     let port = u16::try_from(port).map_err(|_| {
         RendezvousError::Argument(format!(

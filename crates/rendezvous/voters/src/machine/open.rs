@@ -28,6 +28,7 @@ use std::time::Duration;
 use rdzv_consensus::membership::target;
 use rdzv_consensus::wire::ControlFrame;
 use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
+use rdzv_core::endpoint::bare_host;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
@@ -113,7 +114,7 @@ impl OpenGroup {
     /// Candidates on a machine or network that is already used are less preferred.
     pub(super) fn whereabouts(address: &str) -> Whereabouts {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let network = match host.trim_matches(['[', ']']).parse() {
+        let network = match bare_host(host).parse() {
             Ok(std::net::IpAddr::V4(ip)) => host_hash(&ip.octets()[..3]),
             Ok(std::net::IpAddr::V6(ip)) => host_hash(&ip.octets()[..8]),
             Err(_) => host_hash(host.as_bytes()),

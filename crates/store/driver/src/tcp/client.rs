@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rdzv_core::endpoint::Endpoint;
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_lock::{LimitedGuard, LimitedMutex};
 use rdzv_store_proto::client::{Expects, StoreOperation, Then};
@@ -93,7 +93,7 @@ impl TcpStore {
         };
         let endpoint = Endpoint {
             port: server.as_ref().map_or(options.port, |server| server.port()),
-            host: options.host,
+            host: bare_host(&options.host).to_owned(),
         };
         let origin = Origin {
             endpoint: endpoint.clone(),

@@ -6,7 +6,7 @@ use rdzv_store::{TcpStore, TcpStoreOptions};
 use rustix::process::Signal;
 
 use super::{PRINT_ROUND, RendezvousPoint, first_agent, printed, store, terminated};
-use crate::harness::{Job, Running, ends_within, free_port, kill, run_shell, shell};
+use crate::harness::{Job, Running, ends_within, free_port, kill, run_shell, shell, torchrun};
 
 #[test]
 fn as_many_nodes_as_were_asked_for_start_together() {
@@ -96,7 +96,8 @@ fn without_a_last_call_one_of_two_starts_at_once() {
 #[test]
 fn several_nodes_without_an_endpoint_wait_in_vain() {
     let flags = ["--standalone", "--nnodes=2", "--rdzv-conf=join_timeout=1"];
-    let ended = run_shell(&flags, "echo started").expect(1);
+    let worker = ["--no-python", "sh", "-c", "echo started"];
+    let ended = torchrun(flags).args(worker).expect(1);
     assert_eq!(ended.stdout, "");
     ended.assert_last_error(
         "RendezvousTimeoutError: run '",
