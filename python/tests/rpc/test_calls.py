@@ -344,3 +344,42 @@ def test_a_dynamic_group():
         until(lambda: len(rpc._agent.current().get_worker_infos()) == 1, "the other does not leave")
 
     group([caller, other], world_size=0)
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "remote"])
+def test_calls_nested_deeper_than_there_are_threads_progress(how):
+    def caller():
+        assert rpc.rpc_sync("w1", served.nested, args=(50, how), timeout=60) == 50
+        # As many functions as before run at a time afterwards.
+        assert rpc.rpc_sync("w1", served.add, args=(1, 2)) == 3
+
+    group([caller, idle], options={"num_worker_threads": 1})
+
+
+def test_calls_that_are_nested_without_end_are_refused():
+    def caller():
+        begun = time.monotonic()
+        with pytest.raises(rpc.RpcError, match="nested too deeply.*\n.*num_worker_threads") as raised:
+            rpc.rpc_sync("w1", served.nested, args=(10_000, "sync"), timeout=200)
+        assert "served.nested" in str(raised.value)
+        assert time.monotonic() - begun < 100
+
+    group([caller, idle], options={"num_worker_threads": 1})
+
+
+def test_a_thousand_newcomers_are_known_to_all_when_init_rpc_returns():
+    from rdzv.rpc import _agent
+
+    with rdzv.StoreServer() as server:
+        def joined(name, rank):
+            store = rdzv.TCPStore(server.host, server.port)
+            return _agent.RdzvAgent(name, rank, None, store, rpc.RpcOptions())
+
+        elders = [joined("w0", 0), joined("w1", 1)]
+        for _ in range(1000):
+            newcomer = joined("w2", 2)
+            for elder in elders:
+                assert elder.get_worker_info("w2").id == 2
+            newcomer.join()
+        for elder in elders:
+            elder.shutdown()

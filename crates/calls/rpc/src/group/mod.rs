@@ -89,6 +89,9 @@ impl Group {
 
     /// Joins a dynamic group, or starts it.
     ///
+    /// The other members know this worker when [`wait_until_known`](Self::wait_until_known) has
+    /// returned.
+    ///
     /// The lease must be the same on all workers.
     ///
     /// The worker must already accept connections at its contact address. This opens two
@@ -112,6 +115,21 @@ impl Group {
     ) -> Result<Self, RpcError> {
         let joined = DynamicGroup::join(store, me, lease, deadline)?;
         Ok(Self(Kind::Dynamic(joined)))
+    }
+
+    /// Waits until all members know this worker, its devices and its device maps.
+    ///
+    /// In a static group, [`form`](Self::form) has already waited for that.
+    ///
+    /// # Errors
+    ///
+    /// `Deadline` with the members that did not confirm, `PeerLost` if the group has removed this
+    /// worker, and `Store` if the store fails.
+    pub fn wait_until_known(&self, deadline: Duration) -> Result<(), RpcError> {
+        match &self.0 {
+            Kind::Static(_) => Ok(()),
+            Kind::Dynamic(group) => group.wait_until_known(deadline),
+        }
     }
 
     /// Returns the current group.
