@@ -46,10 +46,7 @@ impl Endpoint {
             Some((host, port)) if !bare_brackets => (host, parse_port(port, text)?),
             _ => (trimmed, default_port),
         };
-        let host = host
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-            .unwrap_or(host);
+        let host = bare_host(host);
         let valid = |letter: char| letter.is_alphanumeric() || "_.:-".contains(letter);
         if host.is_empty() || !host.chars().all(valid) {
             return Err(EndpointError::Host(text.to_owned()));
@@ -59,6 +56,14 @@ impl Endpoint {
             port,
         })
     }
+}
+
+/// Returns a host without the brackets that an IPv6 address may have.
+pub fn bare_host(host: &str) -> &str {
+    let inner = host.strip_prefix('[');
+    inner
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(host)
 }
 
 fn parse_port(digits: &str, whole: &str) -> Result<u16, EndpointError> {

@@ -24,7 +24,7 @@ mod resolve;
 mod store;
 mod tcp;
 
-pub use error::StoreError;
+pub use error::{StoreError, shown, shown_all};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use interrupt::interruptible;
@@ -37,7 +37,7 @@ pub use resolve::resolve;
 pub use store::{Breaker, Store};
 pub use tcp::{
     Admission, KeepAlive, PendingWait, Pinger, ServerOptions, StorePolicy, TcpStore,
-    TcpStoreOptions, TcpStoreServer, TorchClients, Traffic,
+    TcpStoreOptions, TcpStoreServer, TorchClients, Traffic, port_holder,
 };
 
 pub use rdzv_store_proto::limits::{Limits, parse_size};

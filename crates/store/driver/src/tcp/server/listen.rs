@@ -6,6 +6,9 @@ use std::os::fd::AsRawFd as _;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use rdzv_core::endpoint::{Endpoint, bare_host};
+
+use super::holder::port_holder;
 use crate::StoreError;
 
 /// Requests the longest queue of pending connections (`somaxconn`).
@@ -21,13 +24,17 @@ const PORT_ATTEMPTS: usize = 16;
 /// is looked up once, here.
 pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
     let Some(host) = host else {
-        return everywhere(port)
-            .map_err(|error| refused(format!("port {port} of all addresses"), error));
+        return everywhere(port).map_err(|error| {
+            refused(format!("port {port} of all addresses"), in_use(port, error))
+        });
     };
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses = (bare, port)
+    let shown = || {
+        let host = bare_host(host).to_owned();
+        Endpoint { host, port }.to_string()
+    };
+    let addresses = (bare_host(host), port)
         .to_socket_addrs()
-        .map_err(|error| refused(format!("{host}:{port}"), error))?;
+        .map_err(|error| refused(shown(), error))?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
         match bind(address) {
@@ -35,7 +42,7 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, 
             Err(error) => last = error,
         }
     }
-    Err(refused(format!("{host}:{port}"), last))
+    Err(refused(shown(), in_use(port, last)))
 }
 
 /// Binds a separate socket for IPv4, instead of one that accepts both families.
@@ -100,6 +107,16 @@ fn prepare(listener: &TcpListener) -> io::Result<()> {
     // Accepted sockets inherit this, which saves one system call per connection.
     rustix::net::sockopt::set_tcp_nodelay(listener, true)?;
     Ok(())
+}
+
+/// Adds the process that uses the port to the error of a port in use.
+fn in_use(port: u16, error: io::Error) -> io::Error {
+    match port_holder(port) {
+        Some(holder) if error.kind() == io::ErrorKind::AddrInUse => {
+            io::Error::new(error.kind(), format!("{error}: {holder}"))
+        }
+        _ => error,
+    }
 }
 
 fn refused(address: String, source: io::Error) -> StoreError {

@@ -17,6 +17,7 @@
 //! | `listen.rs` | binding: dual-stack, to a specified host, or to a specified socket |
 
 mod admission;
+mod holder;
 mod keep_alive;
 mod listen;
 mod service;
@@ -37,6 +38,7 @@ use rdzv_store_proto::server::{Extension, ServerMachine, ServerStats};
 use crate::StoreError;
 use admission::Gate;
 pub use admission::{Admission, TorchClients};
+pub use holder::port_holder;
 pub use keep_alive::KeepAlive;
 use service::Service;
 
