@@ -130,6 +130,14 @@ def nested(depth, how):
 
 
 @rpc.function
+def fail_nested(depth):
+    """Fails on the last worker of a chain."""
+    if depth == 0:
+        raise ValueError("at the end")
+    rpc.rpc_sync("w1" if rpc.get_worker_info().name == "w0" else "w0", fail_nested, args=(depth - 1,))
+
+
+@rpc.function
 async def later(value):
     await asyncio.sleep(0.01)
     return value

@@ -294,9 +294,13 @@ impl AgentObject {
     ) -> PyResult<Option<(RpcRequest, bool, bool)>> {
         let jobs = Arc::clone(&self.0.get()?.jobs);
         let next = jobs.next(py, was_plain)?;
-        Ok(next.map(|Taken { arrived, is_plain, is_last }| {
-            (RpcRequest::new(arrived), is_plain, is_last)
-        }))
+        Ok(next.map(
+            |Taken {
+                 arrived,
+                 is_plain,
+                 is_last,
+             }| { (RpcRequest::new(arrived), is_plain, is_last) },
+        ))
     }
 
     /// Begins a wait inside a call.
@@ -314,8 +318,8 @@ impl AgentObject {
             let text = format!(
                 "{} cannot wait for another call: all its threads wait for calls, {waits} of them \
                  inside the chain of calls in which {} has called {}; the calls are nested too \
-                 deeply, or call each other in a cycle\nhelp: raise num_worker_threads: up to 16 \
-                 times as many calls can be nested (at least 256)",
+                 deeply, or call each other in a cycle\nhelp: raise num_worker_threads: 16 \
+                 times as many calls, and at least 256, can be nested on a worker",
                 inner.agent.me().name,
                 context.caller().name,
                 request.name(),

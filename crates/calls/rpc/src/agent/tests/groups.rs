@@ -116,12 +116,19 @@ fn members_of_a_dynamic_group_come_and_go() {
 #[test]
 fn a_thousand_newcomers_are_known_to_all_when_their_join_returns() {
     let store: Arc<dyn Store> = Arc::new(HashStore::new());
-    let elders = [init(&store, 0, None).unwrap(), init(&store, 1, None).unwrap()];
+    let elders = [
+        init(&store, 0, None).unwrap(),
+        init(&store, 1, None).unwrap(),
+    ];
     for round in 0..1000 {
         let newcomer = init(&store, 7, None).unwrap();
         for elder in &elders {
             let found = elder.worker(7);
-            assert!(found.is_ok(), "round {round}: {} does not know it", elder.me());
+            assert!(
+                found.is_ok(),
+                "round {round}: {} does not know it",
+                elder.me()
+            );
         }
         newcomer.shutdown(Duration::from_secs(10)).unwrap();
     }
@@ -155,7 +162,10 @@ fn a_member_that_does_not_confirm_a_newcomer_is_named() {
     drop(release);
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     let text = &error.message;
-    assert!(text.contains("w0 (rank 0)") && text.contains("init_deadline"), "{text}");
+    assert!(
+        text.contains("w0 (rank 0)") && text.contains("init_deadline"),
+        "{text}"
+    );
     let workers = elder.wait_for_group(|all| all.len() == 1, Duration::from_secs(10));
     assert_eq!(workers.unwrap().len(), 1);
 }

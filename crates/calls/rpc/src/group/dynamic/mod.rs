@@ -205,7 +205,10 @@ impl DynamicGroup {
                     Ok(()) => break,
                     Err(StoreError::WaitTimeout { .. }) => {}
                     Err(error) => {
-                        return Err(store_failed("wait for the members of the RPC group", &error));
+                        return Err(store_failed(
+                            "wait for the members of the RPC group",
+                            &error,
+                        ));
                     }
                 }
                 if let Some(error) = shared.state.lock().detached.clone() {
