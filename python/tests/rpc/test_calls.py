@@ -394,3 +394,24 @@ def test_a_thousand_newcomers_are_known_to_all_when_init_rpc_returns():
             newcomer.join()
         for elder in elders:
             elder.shutdown()
+
+
+@pytest.mark.parametrize("to", ["w0", "w1"])
+def test_a_reference_reports_a_function_that_exceeds_its_timeout(to):
+    def caller():
+        begun = time.monotonic()
+        late = rpc.remote(to, served.slow, args=(60,), timeout=0.3)
+        with pytest.raises(rpc.Deadline, match="300 ms"):
+            late.to_here()
+        assert time.monotonic() - begun < 30
+        assert rpc.remote(to, served.slow, args=(0.01,), timeout=30).to_here() == "slept"
+
+    group([caller, idle])
+
+
+def test_the_store_of_a_url_may_have_brackets():
+    with rdzv.StoreServer("::1") as server:
+        rpc.init_rpc(
+            "w0", rank=0, rpc_backend_options=rpc.RpcOptions(init_method=f"tcp://[::1]:{server.port}?rank=0", address="::1")
+        )
+        rpc.shutdown()

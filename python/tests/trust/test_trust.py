@@ -43,7 +43,8 @@ def test_a_store_with_a_token_admits_those_who_have_it():
         store.set("key", "value")
         assert store.clone().get("key") == b"value"
         assert "token" in refused(server)
-        assert "token" in refused(server, token=OTHER)
+        assert "token=" in refused(server, token=OTHER)
+        assert "--" not in refused(server, token=OTHER)
     with rdzv.StoreServer() as server:
         assert "token" in refused(server, token=SECRET)
 
