@@ -23,7 +23,7 @@ pub(crate) fn credentials(
     let token = token.map(|token| {
         let secret = value("token", token)?;
         Token::of(secret, "token".to_owned())
-            .map_err(|error| PyValueError::new_err(error.to_string()))
+            .map_err(|error| PyValueError::new_err(format!("token=: {error}")))
     });
     let identity = tls.map(identity);
     Ok(Credentials {

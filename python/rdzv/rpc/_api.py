@@ -439,7 +439,7 @@ def _construct(rpc_timeout: float, init_method: str, **kwargs: Any) -> RpcOption
 
 
 def _construct_like_torch(rpc_timeout: float, init_method: str, **kwargs: Any) -> RpcOptions:
-    """Creates options without the keywords that are unknown, as PyTorch does for TENSORPIPE."""
+    """Creates options without unknown keywords, as PyTorch for TENSORPIPE."""
     known = RpcOptions.__init__.__kwdefaults__
     dropped = [name for name, value in kwargs.items() if name not in known and value is not None]
     if dropped:

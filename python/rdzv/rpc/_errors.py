@@ -125,7 +125,7 @@ def _text(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """Returns the exception without its traceback, which the message has beside it.
+    """Returns the exception without its traceback.
 
     The result is empty if the exception cannot be pickled or read again.
     """

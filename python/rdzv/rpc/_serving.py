@@ -26,7 +26,7 @@ thread = threading.local()
 
 
 def blocked(wait: Callable[..., T], *args: Any) -> T:
-    """Waits inside a call, so that calls which come back to this worker get further threads."""
+    """Waits inside a call. Calls that come back here get further threads."""
     inside, native = request.get(), agent.get()
     if inside is None or native is None:
         return wait(*args)
@@ -39,7 +39,7 @@ def blocked(wait: Callable[..., T], *args: Any) -> T:
 
 
 def pending() -> Callable[[], None]:
-    """Marks a call as in progress whose wait cannot be observed; returns the function that ends it."""
+    """Begins a wait of unknown length, and returns the function that ends it."""
     inside, native = request.get(), agent.get()
     if inside is None or native is None:
         return _nothing

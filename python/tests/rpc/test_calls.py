@@ -8,6 +8,7 @@ import time
 import numpy
 import pytest
 import torch
+from ports import free_port
 from rpc import served
 from rpc.peers import group, until
 
@@ -410,8 +411,6 @@ def test_a_reference_reports_a_function_that_exceeds_its_timeout(to):
 
 
 def test_the_store_of_a_url_may_have_brackets():
-    with rdzv.StoreServer("::1") as server:
-        rpc.init_rpc(
-            "w0", rank=0, rpc_backend_options=rpc.RpcOptions(init_method=f"tcp://[::1]:{server.port}?rank=0", address="::1")
-        )
-        rpc.shutdown()
+    options = rpc.RpcOptions(init_method=f"tcp://[::1]:{free_port()}", address="[::1]")
+    rpc.init_rpc("w0", rank=0, world_size=1, rpc_backend_options=options)
+    rpc.shutdown()

@@ -72,7 +72,7 @@ struct Shared {
     /// A fork never drops it, because the drop would notify the peers that this rank leaves.
     queue: Mutex<Option<ManuallyDrop<GroupQueue>>>,
     messages: Mutex<Option<PointToPoint>>,
-    /// Function that ends operations in progress; `None` once the group is closed.
+    /// Function that ends operations in progress; `None` after the end.
     breaker: Mutex<Option<Breaker>>,
     /// Number of collective operations that were called.
     calls: AtomicU64,

@@ -468,7 +468,8 @@ impl StoreObject {
 
     /// Waits until ``world_size`` callers have arrived.
     ///
-    /// A key can be used for one barrier. A caller that timed out is not counted, and can call again.
+    /// A key can be used for one barrier. A caller that timed out is not counted, and can call
+    /// again.
     ///
     /// Args:
     ///     key (str): name of the barrier.

@@ -248,7 +248,7 @@ pub enum StoreError {
     },
 }
 
-/// Returns a key for an error: the whole key, or the beginning of a long one and its length.
+/// Returns a key for an error: all of it, or its beginning and its length.
 pub fn shown(key: &str) -> Cow<'_, str> {
     const SHOWN: usize = 128;
     if key.len() <= SHOWN {
@@ -258,7 +258,7 @@ pub fn shown(key: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{beginning}... ({} bytes)", key.len()))
 }
 
-/// Returns keys for an error: all, or the first ones and the number of the others.
+/// Returns keys for an error: all, or the first ones and a number.
 pub fn shown_all(keys: &[String]) -> String {
     const SHOWN: usize = 32;
     let first: Vec<_> = keys.iter().take(SHOWN).map(|key| shown(key)).collect();

@@ -131,8 +131,8 @@ impl RpcAgentBuilder {
     /// Starts the agent and joins the group.
     ///
     /// In a static group, this returns once all members have joined. In a dynamic group, it returns
-    /// once all live members know this worker. Invalid arguments are rejected before any message is sent. If
-    /// the settings of the members conflict, all members get the error.
+    /// once all live members know this worker. Invalid arguments are rejected before any message is
+    /// sent. If the settings of the members conflict, all members get the error.
     ///
     /// A process can run several agents.
     ///
@@ -223,7 +223,7 @@ impl RpcAgentBuilder {
                 }
             });
         })?;
-        if let Err(error) = group.wait_until_known(within) {
+        if let Err(error) = group.await_confirmation(within) {
             // A failed departure is noticed by the others when the lease is over.
             let _ = group.leave();
             return Err(error);

@@ -89,7 +89,7 @@ impl Group {
 
     /// Joins a dynamic group, or starts it.
     ///
-    /// The other members know this worker when [`wait_until_known`](Self::wait_until_known) has
+    /// The other members know this worker when [`await_confirmation`](Self::await_confirmation) has
     /// returned.
     ///
     /// The lease must be the same on all workers.
@@ -117,7 +117,7 @@ impl Group {
         Ok(Self(Kind::Dynamic(joined)))
     }
 
-    /// Waits until all members know this worker, its devices and its device maps.
+    /// Waits until all members know this worker and its devices.
     ///
     /// In a static group, [`form`](Self::form) has already waited for that.
     ///
@@ -125,10 +125,10 @@ impl Group {
     ///
     /// `Deadline` with the members that did not confirm, `PeerLost` if the group has removed this
     /// worker, and `Store` if the store fails.
-    pub fn wait_until_known(&self, deadline: Duration) -> Result<(), RpcError> {
+    pub fn await_confirmation(&self, deadline: Duration) -> Result<(), RpcError> {
         match &self.0 {
             Kind::Static(_) => Ok(()),
-            Kind::Dynamic(group) => group.wait_until_known(deadline),
+            Kind::Dynamic(group) => group.await_confirmation(deadline),
         }
     }
 

@@ -119,13 +119,14 @@ impl RpcAgent {
             }
         };
         if owner == Register::of(core).me() {
+            let deadline = deadline_of(within);
             let reference = RRef::held(core, Handle::Owner(rref), member.info.clone());
             let context = CallContext {
                 agent: RpcAgent::borrowed(Arc::clone(core)),
                 caller: member.info,
                 caller_incarnation: owner.incarnation,
-                deadline: None,
-                cancellation: until(within),
+                deadline,
+                cancellation: Cancellation::until(deadline),
                 trace: trace(),
                 connection: None,
             };
@@ -234,10 +235,11 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         machine.creation_arrived(context.holder(), head.rref, head.fork)
     });
     arrived?;
+    // Without a limit, the caller waits only for the confirmation.
+    let deadline = deadline_of(head.within);
     let context = CallContext {
-        // The caller waits only for the confirmation.
-        deadline: None,
-        cancellation: until(head.within),
+        deadline,
+        cancellation: Cancellation::until(deadline),
         ..context.clone()
     };
     // The value reports errors to the workers that request it. A request may already be waiting.
@@ -251,9 +253,9 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
     Ok(Payload::default())
 }
 
-/// Returns the flag for a function that has this time.
-fn until(within: Option<Duration>) -> Cancellation {
-    Cancellation::until(within.and_then(|within| Instant::now().checked_add(within)))
+/// Returns the deadline of a function that has this time from now on.
+fn deadline_of(within: Option<Duration>) -> Option<Instant> {
+    within.and_then(|within| Instant::now().checked_add(within))
 }
 
 fn unknown(core: &Core, method: &str) -> RpcError {
@@ -275,20 +277,21 @@ fn make(
         Register::of(core).made(core, rref, Err(error.clone()));
         return Err(error);
     };
+    let deadline = context.deadline;
     let making = keep(context.clone(), argument);
     let kept_by = Arc::clone(core);
     core.executor.spawn(async move {
-        let made = match within {
-            Some(limit) => {
-                let late = |_| {
-                    Err(time_is_over(
+        let made = match within.zip(deadline) {
+            Some((limit, deadline)) => {
+                let made = tokio::time::timeout_at(deadline.into(), making).await;
+                // A function that notices its cancellation may return a value.
+                match made {
+                    Ok(made) if Instant::now() < deadline => made,
+                    _ => Err(time_is_over(
                         limit,
                         "the function of the reference was not done",
-                    ))
-                };
-                tokio::time::timeout(limit, making)
-                    .await
-                    .unwrap_or_else(late)
+                    )),
+                }
             }
             None => making.await,
         };

@@ -42,7 +42,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time that closing a store may spend waiting for the lock.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Describes a file that no store can use; `None` for a regular file, a new one, and a directory.
+/// Describes a file that no store can use; `None` for other files.
 ///
 /// The system's own error names a directory.
 fn special(path: &Path) -> Option<&'static str> {

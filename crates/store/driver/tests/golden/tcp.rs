@@ -113,7 +113,7 @@ fn call(name: &str, clients: &[Arc<TcpStore>], recorded: &Value) {
     }
 }
 
-/// Returns the requests by which our client finds missing keys after a timeout, or leaves a barrier.
+/// Returns the requests of our client after a timeout: for missing keys, or to leave a barrier.
 /// The recorded server does not know them.
 fn examination(exchange: &str) -> Vec<Value> {
     let check = |key: &str, answer: &str| {

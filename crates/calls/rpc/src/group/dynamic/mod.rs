@@ -184,11 +184,11 @@ impl DynamicGroup {
         Ok(group)
     }
 
-    /// Waits until each live member that joined before this one knows it.
+    /// Waits until each live member that joined earlier knows this one.
     ///
     /// Members that joined later know it from the list. A member that dies is no longer awaited
     /// when its lease is over.
-    pub(super) fn wait_until_known(&self, deadline: Duration) -> Result<(), RpcError> {
+    pub(super) fn await_confirmation(&self, deadline: Duration) -> Result<(), RpcError> {
         let (limit, shared) = (Limit::of(deadline), &self.shared);
         let elders = self.joined.members();
         let mut elders = elders.filter(|elder| elder.incarnation != shared.incarnation);

@@ -49,7 +49,7 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     Err(RpcError::new(RpcErrorKind::PeerLost, message))
 }
 
-/// Confirms the members that are new since `before` to them, after all listeners know them.
+/// Confirms the new members since `before`, once all listeners know them.
 fn confirm(shared: &Shared, store: &dyn Store, before: &GroupView) -> Result<(), RpcError> {
     for change in shared.view().changes_since(before) {
         match change {

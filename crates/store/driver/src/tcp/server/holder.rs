@@ -12,8 +12,9 @@ struct Row<'a> {
     inode: &'a str,
 }
 
-/// Describes the process that listens on a TCP port of this host, or has a connection from it.
+/// Describes the process that uses a TCP port of this host.
 ///
+/// The process listens on the port, or has a connection from it.
 /// `None` if the system names none. A process of another user is described without its name.
 pub fn port_holder(port: u16) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
@@ -31,7 +32,9 @@ pub fn port_holder(port: u16) -> Option<String> {
     })
 }
 
-/// Returns the sockets of a port in a table, without those in TIME-WAIT, which have no inode.
+/// Returns the sockets of a port in a table.
+///
+/// Sockets in TIME-WAIT are missing, because they have no inode.
 fn rows(table: &str, port: u16) -> impl Iterator<Item = Row<'_>> {
     table.lines().skip(1).filter_map(move |line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
