@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextvars
 import json
 import logging
 import math
@@ -13,7 +12,7 @@ import threading
 
 from rdzv import _rdzv
 from rdzv._errors import RpcError
-from rdzv.rpc import _errors, _functions, _values
+from rdzv.rpc import _errors, _functions, _serving, _values
 from rdzv.rpc._future import Future
 
 TYPE_CHECKING = False
@@ -29,8 +28,7 @@ _logger = logging.getLogger("rdzv.rpc")
 # Value for the agent's own timeout, as in torch.
 UNSET = -1.0
 
-# Call that this thread, task or callback executes.
-_request: contextvars.ContextVar[RpcRequest | None] = contextvars.ContextVar("rdzv.rpc.request", default=None)
+_request = _serving.request
 
 NO_AGENT = "RPC has not been initialized. Call rdzv.rpc.init_rpc first."
 
@@ -80,7 +78,9 @@ class RpcOptions:
     """Options of the agent of a worker. Times are in seconds.
 
     Args:
-        num_worker_threads (int): maximum number of functions that run at the same time. Default 16.
+        num_worker_threads (int): maximum number of functions that run at the same time. Default 16. Calls
+            that come back to a worker while its function waits for them do not count: 16 times as
+            many of them, and at least 256, can be nested.
         rpc_timeout (float): default timeout for calls; ``math.inf``: no timeout. Default 60.
         init_method (str): URL of the store through which the workers find each other. Default
             ``env://``.
@@ -265,6 +265,7 @@ class RdzvAgent(Agent):
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._threads = 0
+        self._most_threads = _rdzv.RpcAgent.most_threads(options.num_worker_threads)
         self._done_threads = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words())
@@ -276,7 +277,8 @@ class RdzvAgent(Agent):
     def _spawn(self) -> None:
         """Starts another thread for calls, unless the limit is reached."""
         with self._lock:
-            if self._threads >= self.options.num_worker_threads:
+            # One thread waits for calls that come back while all others are inside a call.
+            if self._threads >= self._most_threads:
                 return
             self._threads += 1
             number = self._threads
@@ -287,9 +289,12 @@ class RdzvAgent(Agent):
         # No frame of the extension is below this one, so the end of the interpreter may stop it
         # anywhere.
         native, serve = self._native, self._serve
+        _serving.thread.on = True
+        _serving.agent.set(native)
+        is_plain = False
         try:
-            while (taken := native.next_request()) is not None:
-                request, is_last = taken
+            while (taken := native.next_request(is_plain)) is not None:
+                request, is_plain, is_last = taken
                 if is_last:
                     self._spawn()
                 serve(request)
@@ -482,7 +487,10 @@ class RdzvAgent(Agent):
         timeout: float | None,
     ) -> tuple[Any, list[Any], list[RpcReference]]:
         """Sends a message to a function by name, and returns its result message."""
-        return self._native.call_sync(self._to(to), name, body, parts, references, timeout, _request.get())
+        request = _request.get()
+        if request is None:
+            return self._native.call_sync(self._to(to), name, body, parts, references, timeout, None)
+        return _serving.blocked(self._native.call_sync, self._to(to), name, body, parts, references, timeout, request)
 
     def call_async(
         self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None

@@ -311,8 +311,9 @@ def remote(
         func (callable): the function, or a class.
         args (tuple): arguments of the function.
         kwargs (dict | None): keyword arguments of the function.
-        timeout (float): time limit in seconds for the worker to accept the call. Default: the
-            agent's timeout.
+        timeout (float): seconds for the function, as in PyTorch; then the reference raises
+            ``Deadline``. Default: the agent's, until the worker has accepted the call; the function
+            has no limit.
 
     Returns:
         RRef: a reference to the result. The function returns it immediately; its methods raise all
@@ -440,6 +441,16 @@ def _construct(rpc_timeout: float, init_method: str, **kwargs: Any) -> RpcOption
     return RpcOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
 
 
+def _construct_like_torch(rpc_timeout: float, init_method: str, **kwargs: Any) -> RpcOptions:
+    """Creates options without unknown keywords, as PyTorch for TENSORPIPE."""
+    known = RpcOptions.__init__.__kwdefaults__
+    dropped = [name for name, value in kwargs.items() if name not in known and value is not None]
+    if dropped:
+        text = f"rdzv.rpc does not use these options of TENSORPIPE: {', '.join(dropped)}"
+        warnings.warn(text, UserWarning, stacklevel=3)
+    return _construct(rpc_timeout, init_method, **{name: value for name, value in kwargs.items() if name in known})
+
+
 def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_options: Any) -> Agent:
     if not isinstance(rpc_backend_options, RpcOptions):
         raise TypeError(f"`rpc_backend_options` must be an RpcOptions, not {type(rpc_backend_options).__name__}")
@@ -448,5 +459,5 @@ def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_
     )
 
 
-backend_registry.register_backend("TENSORPIPE", _construct, _init)
+backend_registry.register_backend("TENSORPIPE", _construct_like_torch, _init)
 backend_registry.register_backend("RDZV", _construct, _init)

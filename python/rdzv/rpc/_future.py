@@ -8,7 +8,7 @@ import threading
 from typing import Generic, TypeVar
 
 from rdzv._errors import Deadline, RpcError
-from rdzv.rpc import _values
+from rdzv.rpc import _serving, _values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ class Future(Generic[T]):
         if not self._is_done:
             call = self._call
             if call is not None:
-                if not call.wait(timeout):
+                if not _serving.blocked(call.wait, timeout):
                     raise self._late(timeout)
                 self._settle()
             else:
-                self._block(timeout)
+                _serving.blocked(self._block, timeout)
         try:
             return self.value()
         finally:

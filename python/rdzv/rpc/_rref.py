@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from rdzv.rpc import _agent, _functions, _values
+from rdzv.rpc import _agent, _functions, _serving, _values
 from rdzv.rpc._agent import UNSET, WorkerInfo
 from rdzv.rpc._future import Future
 
@@ -100,7 +100,7 @@ class RRef(Generic[T]):
         """
         limit = _agent._timeout(timeout)
         if self._rdzv_reference.is_owner:
-            return self._rdzv_reference.local_value(self._limit(limit))  # type: ignore[no-any-return]
+            return _serving.blocked(self._rdzv_reference.local_value, self._limit(limit))  # type: ignore[no-any-return]
         return self._fetch(timeout).wait()
 
     def _fetch(self, timeout: float = UNSET) -> Future[T]:
@@ -120,7 +120,7 @@ class RRef(Generic[T]):
         Raises:
             RpcError: this worker is not the owner.
         """
-        return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
+        return _serving.blocked(self._rdzv_reference.local_value, self._limit(None))  # type: ignore[no-any-return]
 
     def rpc_sync(self, timeout: float = UNSET) -> Any:
         """Returns a proxy whose methods run on the owner, and return results.

@@ -194,7 +194,7 @@ def construct_rpc_backend_options(
         object: the options.
 
     Raises:
-        TypeError: the backend does not support a keyword.
+        TypeError: the backend does not support a keyword. ``TENSORPIPE`` drops it with a warning.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType, construct_rpc_backend_options

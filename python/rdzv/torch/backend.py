@@ -4,6 +4,7 @@ torch finds the backend through the entry point ``torch.distributed.backends``. 
 ``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` therefore need no import.
 """
 
+import collections
 import threading
 import time
 from datetime import timedelta
@@ -31,8 +32,9 @@ _OPERATORS = {
 }
 _NO_TIME = timedelta(0)
 # torch keeps only the C++ half of a backend, and calls into a dropped Python half fail. So backends
-# are never dropped.
-_kept = []
+# stay until they are destroyed, and the last destroyed ones report their end.
+_kept = set()
+_destroyed = collections.deque(maxlen=64)
 
 
 def _operator(op):
@@ -239,7 +241,7 @@ class RdzvBackend(_Backend):
         epoch = (store.add("rdzv/arrivals", 1) - 1) // size
         store = _QuietStore(store)
         self._native = _rdzv.Group(store, rank, size, "torch", options._timeout, epoch, None)
-        _kept.append(self)
+        _kept.add(self)
 
     def getBackendName(self):
         return "rdzv"
@@ -490,6 +492,9 @@ class RdzvBackend(_Backend):
 
     def shutdown(self):
         self._native.close("destroy_process_group()")
+        if self in _kept:
+            _kept.remove(self)
+            _destroyed.append(self)
 
     def abort(self):
         self._native.abort()

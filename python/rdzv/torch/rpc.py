@@ -25,7 +25,7 @@ from torch.distributed.rpc import api, backend_registry, internal
 from torch.nn.parallel import DistributedDataParallel
 
 import rdzv
-from rdzv.rpc import _agent, _functions, _values
+from rdzv.rpc import _agent, _functions, _serving, _values
 from rdzv.rpc._agent import RdzvAgent, RpcOptions
 from rdzv.rpc._errors import Refused
 from rdzv.rpc._future import Future
@@ -217,7 +217,7 @@ class PyRRef(metaclass=_Kind):
         inner, limit = _ours().inner, _limit(timeout)
         try:
             if native.is_owner:
-                return native.local_value(inner._native.timeout if limit == UNSET else limit)
+                return _serving.blocked(native.local_value, inner._native.timeout if limit == UNSET else limit)
             context = _autograd.current()
             if context is not None:
                 owner = native.owner[1]
@@ -238,7 +238,7 @@ class PyRRef(metaclass=_Kind):
             me = _ours().get_worker_info()
             raise RuntimeError(f"For {name}, can't call localValue() on user {me}. Call it on owner {self.owner()}")
         try:
-            return self._reference.local_value(_ours().inner._native.timeout)
+            return _serving.blocked(self._reference.local_value, _ours().inner._native.timeout)
         except rdzv.RpcError as error:
             raise RuntimeError(str(error)) from None
 
@@ -507,7 +507,7 @@ _fetch._rdzv_async_execution = True  # type: ignore[attr-defined]
 
 
 def _backward_from(native: Any, context_id: int, retain_graph: bool) -> None:
-    root = native.local_value(_ours().inner._native.timeout)
+    root = _serving.blocked(native.local_value, _ours().inner._native.timeout)
     if not isinstance(root, torch.Tensor):
         raise RuntimeError("RRef should contain a tensor for .backward()")
     if context_id == -1:
@@ -537,8 +537,11 @@ def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any
     """Converts the future of a call to one of torch."""
     other: Any = torch.futures.Future()
     context = _autograd.current()
+    # Futures of torch wait outside Python.
+    ended = _serving.pending()
 
     def end(done: Future[Any]) -> None:
+        ended()
         try:
             result = read(done.value())
         except BaseException as error:  # noqa: BLE001, it is the result

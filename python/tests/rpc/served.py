@@ -116,6 +116,28 @@ def chain(names):
 
 
 @rpc.function
+def nested(depth, how):
+    """Calls back and forth between w0 and w1."""
+    if depth == 0:
+        return 0
+    to = "w1" if rpc.get_worker_info().name == "w0" else "w0"
+    args = (depth - 1, how)
+    if how == "sync":
+        return 1 + rpc.rpc_sync(to, nested, args=args)
+    if how == "async":
+        return 1 + rpc.rpc_async(to, nested, args=args).wait()
+    return 1 + rpc.remote(to, nested, args=args).to_here()
+
+
+@rpc.function
+def fail_nested(depth):
+    """Fails on the last worker of a chain."""
+    if depth == 0:
+        raise ValueError("at the end")
+    rpc.rpc_sync("w1" if rpc.get_worker_info().name == "w0" else "w0", fail_nested, args=(depth - 1,))
+
+
+@rpc.function
 async def later(value):
     await asyncio.sleep(0.01)
     return value

@@ -8,6 +8,7 @@ import time
 import numpy
 import pytest
 import torch
+from ports import free_port
 from rpc import served
 from rpc.peers import group, wait_for
 
@@ -344,3 +345,72 @@ def test_a_dynamic_group():
         wait_for(lambda: len(rpc._agent.current().get_worker_infos()) == 1, "the other does not leave")
 
     group([caller, other], world_size=0)
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "remote"])
+def test_calls_nested_deeper_than_there_are_threads_progress(how):
+    def caller():
+        assert rpc.rpc_sync("w1", served.nested, args=(50, how), timeout=60) == 50
+        # As many functions as before run at a time afterwards.
+        assert rpc.rpc_sync("w1", served.add, args=(1, 2)) == 3
+
+    group([caller, idle], options={"num_worker_threads": 1})
+
+
+def test_calls_that_are_nested_without_end_are_refused():
+    def caller():
+        begun = time.monotonic()
+        with pytest.raises(rpc.RpcError, match="nested too deeply.*\n.*num_worker_threads") as raised:
+            rpc.rpc_sync("w1", served.nested, args=(10_000, "sync"), timeout=200)
+        assert ":nested;" in str(raised.value)
+        assert time.monotonic() - begun < 100
+
+    group([caller, idle], options={"num_worker_threads": 1})
+
+
+def test_an_error_of_a_deep_call_stays_short():
+    def caller():
+        with pytest.raises(ValueError, match="at the end") as raised:
+            rpc.rpc_sync("w1", served.fail_nested, args=(40,))
+        (note,) = raised.value.__notes__
+        assert note.count("raised on worker w1") == 21 and len(note) < 100_000
+        return len(note)
+
+    group([caller, idle])
+
+
+def test_a_thousand_newcomers_are_known_to_all_when_init_rpc_returns():
+    from rdzv.rpc import _agent
+
+    with rdzv.StoreServer() as server:
+        def joined(name, rank):
+            store = rdzv.TCPStore(server.host, server.port)
+            return _agent.RdzvAgent(name, rank, None, store, rpc.RpcOptions())
+
+        elders = [joined("w0", 0), joined("w1", 1)]
+        for _ in range(1000):
+            newcomer = joined("w2", 2)
+            for elder in elders:
+                assert elder.get_worker_info("w2").id == 2
+            newcomer.join()
+        for elder in elders:
+            elder.shutdown()
+
+
+@pytest.mark.parametrize("to", ["w0", "w1"])
+def test_a_reference_reports_a_function_that_exceeds_its_timeout(to):
+    def caller():
+        begun = time.monotonic()
+        late = rpc.remote(to, served.slow, args=(60,), timeout=0.3)
+        with pytest.raises(rpc.Deadline, match="300 ms"):
+            late.to_here()
+        assert time.monotonic() - begun < 30
+        assert rpc.remote(to, served.slow, args=(0.01,), timeout=30).to_here() == "slept"
+
+    group([caller, idle])
+
+
+def test_the_store_of_a_url_may_have_brackets():
+    options = rpc.RpcOptions(init_method=f"tcp://[::1]:{free_port()}", address="[::1]")
+    rpc.init_rpc("w0", rank=0, world_size=1, rpc_backend_options=options)
+    rpc.shutdown()

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rdzv_core::endpoint::bare_host;
 use rdzv_rpc_proto::device::{Device, DeviceMap, DeviceType};
 use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::heartbeat;
@@ -85,6 +86,7 @@ pub struct RpcOptions {
     /// supplies a store. Otherwise it is the local address from which this host reaches the host in
     /// the init method, or other networks if the init method has no host. The address is 127.0.0.1
     /// for `env://` without `MASTER_ADDR`, without a route, and for a store without a connection.
+    #[serde(deserialize_with = "address")]
     pub address: Option<IpAddr>,
     /// Token with which all workers of the job authenticate each other.
     ///
@@ -309,6 +311,13 @@ impl DeviceWord {
             Self::Text(text) => text.parse().map_err(E::custom),
         }
     }
+}
+
+/// Parses an address, which may have the brackets of IPv6.
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<IpAddr>, D::Error> {
+    let word = Option::<String>::deserialize(from)?;
+    let address = word.map(|word| bare_host(&word).parse().map_err(D::Error::custom));
+    address.transpose()
 }
 
 fn devices<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Device>, D::Error> {

@@ -172,7 +172,7 @@ impl NativeGroup {
     /// Ends operations in progress on all ranks, and breaks the group.
     fn abort(&self, py: Python<'_>) {
         if !self.0.origin.is_foreign() {
-            detach(py, || (self.0.breaker)());
+            detach(py, || self.0.interrupt());
         }
     }
 
@@ -550,7 +550,9 @@ impl NativeGroup {
             return Ok(Err(NativeWork::new(work, operation, &self.0)));
         }
         callbacks::refuse(self.0.number, operation)?;
-        finish(py, &work, &self.0.breaker)?.map(Ok).map_err(failed)
+        finish(py, &work, || self.0.interrupt())?
+            .map(Ok)
+            .map_err(failed)
     }
 }
 

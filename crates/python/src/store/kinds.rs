@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use rdzv_store::{FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
 
 use super::{Kind, StoreObject, store_call};
@@ -48,7 +49,7 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///     ...     store.set("model", b"ready")
 #[pyclass(extends = StoreObject, frozen, name = "TCPStore", module = "rdzv")]
 pub(crate) struct TcpStoreObject {
-    /// Host of the server, as it was given: a ``str``.
+    /// Host of the server, without the brackets of an IPv6 address: a ``str``.
     #[pyo3(get)]
     host: String,
     /// Port of the server: an ``int``.
@@ -59,16 +60,29 @@ pub(crate) struct TcpStoreObject {
 #[pymethods]
 impl TcpStoreObject {
     #[new]
-    #[pyo3(signature = (host, port, *, timeout=None, wait=true, token=None, tls=None))]
+    #[pyo3(signature = (host, port, *more, timeout=None, wait=true, token=None, tls=None, **unknown))]
+    #[pyo3(text_signature = "(host, port, *, timeout=None, wait=True, token=None, tls=None)")]
+    #[expect(clippy::too_many_arguments, reason = "they are those of Python")]
     fn new(
         py: Python<'_>,
         host: String,
         port: Object<'_>,
+        more: &Bound<'_, PyTuple>,
         timeout: Option<Object<'_>>,
         wait: bool,
         token: Option<Object<'_>>,
         tls: Option<Object<'_>>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
+        if !more.is_empty() || unknown.is_some() {
+            let unknown = unknown.map(|unknown| unknown.keys().to_string());
+            return Err(PyTypeError::new_err(format!(
+                "rdzv.TCPStore takes host and port, and the keywords timeout, wait, token and tls, \
+                 not {}\nhelp: it is only a client; the process that hosts the store makes an \
+                 rdzv.StoreServer(host, port)",
+                unknown.unwrap_or_else(|| more.to_string())
+            )));
+        }
         let port = integer("port", port, 1, i64::from(u16::MAX))? as u16;
         let timeout = self::timeout("timeout", timeout)?.unwrap_or(DEFAULT_TIMEOUT);
         let options = TcpStoreOptions {

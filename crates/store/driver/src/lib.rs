@@ -25,7 +25,7 @@ mod resolve;
 mod store;
 mod tcp;
 
-pub use error::StoreError;
+pub use error::{StoreError, shown, shown_all};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use interrupt::interruptible;

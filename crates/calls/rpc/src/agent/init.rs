@@ -131,8 +131,8 @@ impl RpcAgentBuilder {
     /// Starts the agent and joins the group.
     ///
     /// In a static group, this returns once all members have joined. In a dynamic group, it returns
-    /// once this worker has joined. Invalid arguments are rejected before any message is sent. If
-    /// the settings of the members conflict, all members get the error.
+    /// once all live members know this worker. Invalid arguments are rejected before any message is
+    /// sent. If the settings of the members conflict, all members get the error.
     ///
     /// A process can run several agents.
     ///
@@ -210,20 +210,24 @@ impl RpcAgentBuilder {
         };
         // Other workers may call as soon as the agent listens, and functions may make calls.
         let agent = RpcAgent::start(setup, self.methods, listener, |core| {
-            core.see(&group.view());
-        })?;
-        let core = Arc::downgrade(agent.core());
-        group.on_change(move |change| {
-            let Some(core) = core.upgrade() else {
-                return;
-            };
-            match change {
-                GroupChange::View(view) => core.see(view),
-                GroupChange::Detached(error) => {
-                    tracing::error!(worker = %core.me, %error, "lost the group: it sees no changes any more");
+            let core = Arc::downgrade(core);
+            group.on_change(move |change| {
+                let Some(core) = core.upgrade() else {
+                    return;
+                };
+                match change {
+                    GroupChange::View(view) => core.see(view),
+                    GroupChange::Detached(error) => {
+                        tracing::error!(worker = %core.me, %error, "lost the group: it sees no changes any more");
+                    }
                 }
-            }
-        });
+            });
+        })?;
+        if let Err(error) = group.await_confirmation(within) {
+            // A failed departure is noticed by the others when the lease is over.
+            let _ = group.leave();
+            return Err(error);
+        }
         agent.set_group(group);
         Ok(agent)
     }

@@ -90,6 +90,9 @@ impl Group {
 
     /// Joins a dynamic group, or starts it.
     ///
+    /// The other members know this worker when [`await_confirmation`](Self::await_confirmation) has
+    /// returned.
+    ///
     /// The lease must be the same on all workers.
     ///
     /// The worker must already accept connections at its contact address. This opens two
@@ -113,6 +116,21 @@ impl Group {
     ) -> Result<Self, RpcError> {
         let joined = DynamicGroup::join(store, me, lease, deadline)?;
         Ok(Self(Kind::Dynamic(joined)))
+    }
+
+    /// Waits until all members know this worker and its devices.
+    ///
+    /// In a static group, [`form`](Self::form) has already waited for that.
+    ///
+    /// # Errors
+    ///
+    /// `Deadline` with the members that did not confirm, `PeerLost` if the group has removed this
+    /// worker, and `Store` if the store fails.
+    pub fn await_confirmation(&self, deadline: Duration) -> Result<(), RpcError> {
+        match &self.0 {
+            Kind::Static(_) => Ok(()),
+            Kind::Dynamic(group) => group.await_confirmation(deadline),
+        }
     }
 
     /// Returns the current group.

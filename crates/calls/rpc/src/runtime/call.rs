@@ -102,7 +102,7 @@ impl From<Duration> for Timeout {
 /// Options of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallOptions {
-    timeout: Timeout,
+    pub(crate) timeout: Timeout,
     line: Option<u64>,
     refuse: bool,
 }

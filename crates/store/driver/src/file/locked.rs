@@ -183,15 +183,19 @@ fn failed(path: &Path, operation: &'static str, source: io::Error) -> StoreError
 /// lock. So a thread queues for it. If the wait times out, that thread stays until the holder
 /// releases the lock. Then it gets the lock, finds that no call waits for it, and closes the file.
 fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
-    let tried = if shared {
-        file.try_lock_shared()
-    } else {
-        file.try_lock()
-    };
-    match tried {
-        Ok(()) => return Ok(file),
-        Err(TryLockError::Error(error)) => return Err(error),
-        Err(TryLockError::WouldBlock) => {}
+    loop {
+        let tried = if shared {
+            file.try_lock_shared()
+        } else {
+            file.try_lock()
+        };
+        match tried {
+            Ok(()) => return Ok(file),
+            // A file system of another host may let a signal interrupt it.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) => break,
+        }
     }
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rdzv_store_proto::client::{Expects, StoreOperation};
 use rdzv_store_proto::wire::request;
 
-use super::client::{TcpStore, wire_key};
+use super::client::{TcpStore, wire_keys};
 use super::connected::{Ended, written};
 use crate::{Store, StoreError};
 
@@ -46,7 +46,7 @@ impl PendingWait {
         keys: &[&str],
         timeout: Option<Duration>,
     ) -> Result<Self, StoreError> {
-        let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
+        let keys = wire_keys(keys)?;
         let limit = timeout.unwrap_or_else(|| store.timeout());
         let sent = StoreOperation {
             request: written(|out| request::wait(out, &keys)),

@@ -253,3 +253,22 @@ fn a_change_of_a_value_is_noticed() {
     let gone = store.wait_for_change("k", Some(b"new"), LONG).unwrap();
     assert_eq!(gone, None);
 }
+
+#[test]
+fn a_path_that_is_no_regular_file_is_named_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (path, kind) in [
+        (
+            std::path::Path::new("/dev/null"),
+            "not a regular file, but a device",
+        ),
+        (&socket, "not a regular file, but a socket"),
+        (directory.path(), "Is a directory"),
+    ] {
+        let error = FileStore::open(path, None).unwrap_err().to_string();
+        assert!(error.contains(kind), "{error}");
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+    }
+}

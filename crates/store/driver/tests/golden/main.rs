@@ -71,7 +71,8 @@ impl Outcome {
                         },
                     };
                     let text = error.to_string();
-                    text.contains(kind) && text.contains(named)
+                    // Our errors show keys as the caller wrote them, without the slash of the wire.
+                    text.contains(kind) && text.contains(&named.replace(" /", " "))
                 }
             }
         }

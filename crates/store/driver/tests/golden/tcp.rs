@@ -127,8 +127,14 @@ fn examination(exchange: &str) -> Vec<Value> {
         "barrier_timeout" => {
             let mut request = Vec::new();
             request::get(&mut request, b"/b2");
-            let answer = "010000000000000031";
-            vec![frame("c2s", &hex(&request)), frame("s2c", answer)]
+            let mut withdrawn = Vec::new();
+            request::add(&mut withdrawn, b"/b2", -1);
+            vec![
+                frame("c2s", &hex(&request)),
+                frame("s2c", "010000000000000031"),
+                frame("c2s", &hex(&withdrawn)),
+                frame("s2c", "0000000000000000"),
+            ]
         }
         _ => vec![],
     }

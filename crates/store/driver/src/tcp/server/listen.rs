@@ -24,10 +24,8 @@ const PORT_ATTEMPTS: usize = 16;
 pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
     let Some(host) = host else {
         return everywhere(port).map_err(|error| {
-            refused(
-                format!("port {port} of all addresses"),
-                explained(port, error),
-            )
+            let error = explained(port, error);
+            refused(format!("port {port} of all addresses"), error)
         });
     };
     let host = bare_host(host);
