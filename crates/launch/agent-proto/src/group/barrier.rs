@@ -11,7 +11,7 @@ use rdzv_core::rank::GroupRank;
 /// The store's barrier uses it.
 pub const TERMINAL_STATE: &str = "torchelastic/agent/terminal_state";
 
-/// Time that an agent whose workers succeeded waits for the others.
+/// Time that an agent of torchrun whose workers succeeded waits for the others.
 pub const EXIT_BARRIER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Key of an agent's role: a [`rdzv_core::rank::RoleInfo`] as JSON.

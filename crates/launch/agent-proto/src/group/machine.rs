@@ -295,12 +295,10 @@ impl WorkerGroup {
                     .map_or(1, |round| round.group_world_size);
                 if agents == 1 {
                     self.succeed();
-                } else if let Some(reason) = self.round_is_over() {
-                    self.succeed_alone(reason);
+                } else if let Some((cause, reason)) = self.round_is_over() {
+                    self.after_success(now, cause, reason);
                 } else {
-                    self.phase = Phase::Barrier;
-                    self.others.at_barrier(now);
-                    self.outbox.push(GroupOutput::ExitBarrier { agents });
+                    self.enter_barrier(now, agents);
                 }
             }
             Some(StopReason::MembershipChanged { .. }) => self.join_after_delay(now),
@@ -373,8 +371,7 @@ impl WorkerGroup {
         self.finish(Ending::Succeeded { exits });
     }
 
-    /// Ends the run with success before the exit barrier.
-    /// The other nodes no longer reach the barrier of this round.
+    /// Ends the run with success, although the other nodes have not all passed the exit barrier.
     fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
         self.finish(Ending::SucceededAlone { exits, reason });
@@ -450,7 +447,7 @@ impl WorkerGroup {
         self.others.enter(round.number);
         self.phase = Phase::Assigning;
         match self.others.superseded(round.number) {
-            Some(reason) => self.regroup(reason),
+            Some((_, reason)) => self.regroup(reason),
             None => self.outbox.push(GroupOutput::Assign(round)),
         }
     }
@@ -567,6 +564,7 @@ impl Machine for WorkerGroup {
             (GroupInput::NotNeeded, Phase::Joining) => self.finish(Ending::NotNeeded),
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
+            (GroupInput::BarrierTimeout(reason), Phase::Barrier) => self.succeed_alone(reason),
             (GroupInput::TimePassed, _) => self.expire(now),
             // An answer or a report on workers that a stop has made pointless.
             (
@@ -576,7 +574,8 @@ impl Machine for WorkerGroup {
                 | GroupInput::NotNeeded
                 | GroupInput::Unhealthy { .. }
                 | GroupInput::Cleared
-                | GroupInput::BarrierPassed,
+                | GroupInput::BarrierPassed
+                | GroupInput::BarrierTimeout(_),
                 _,
             ) => {}
         }

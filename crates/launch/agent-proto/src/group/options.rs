@@ -29,6 +29,9 @@ pub struct GroupSpec {
     pub purge_store: bool,
     /// `true` if nodes can join and leave while the workers run.
     pub dynamic: bool,
+    /// `true` if a node whose workers succeeded joins again when other nodes restart theirs.
+    /// Agents of torchrun do not.
+    pub joins_again: bool,
     /// Value of the workers' `TORCH_NCCL_ASYNC_ERROR_HANDLING`.
     /// `None` if the environment has none.
     pub nccl_error_handling: Option<String>,

@@ -95,6 +95,7 @@ impl JoinedRound {
                 hosted_by_agent: share_store,
             },
             losses_known_within,
+            answers_barrier: self.exit_barrier.is_some(),
         }
     }
 }

@@ -340,11 +340,15 @@ impl RendezvousBackend for Native {
         Some(Arc::new(move |timeout| {
             let (answer, passed) = mpsc::sync_channel(1);
             let _ = commands.send(Command::Succeeded { round, answer });
-            passed.recv_timeout(timeout).map_err(|error| {
+            let passed = match timeout {
+                Some(timeout) => passed.recv_timeout(timeout),
+                None => passed.recv().map_err(Into::into),
+            };
+            passed.map_err(|error| {
                 let (what, elapsed) = match error {
                     mpsc::RecvTimeoutError::Timeout => (
                         format!("the workers of other nodes have not ended round {round}"),
-                        Some(timeout),
+                        timeout,
                     ),
                     mpsc::RecvTimeoutError::Disconnected => {
                         (format!("round {round} is over"), None)
