@@ -419,6 +419,12 @@ impl RendezvousBackend for StaticRendezvous {
         Ok(())
     }
 
+    fn report_success(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.succeeded();
+        }
+    }
+
     fn leave(&mut self) -> Result<(), RendezvousError> {
         self.end(Ending::Left, Duration::ZERO);
         Ok(())

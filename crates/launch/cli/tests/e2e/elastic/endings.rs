@@ -389,8 +389,9 @@ fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
 
 #[test]
 fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
-    // With a restartable store, and if another node follows the host as the coordinator.
-    for place in [store(), first_agent()] {
+    // With a restartable store and with another one, and if another node follows the host as the
+    // coordinator.
+    for place in [store(), store_with(&["--restarts", "0"]), first_agent()] {
         let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
         let flags = ["--nnodes=2", "--max-restarts=1", "--events-file=events"];
         let first = place.node(&flags, script).pipe("go").start();
@@ -413,4 +414,16 @@ fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
         assert_eq!(ended.stdout, "runs\n");
         place.end();
     }
+}
+
+#[test]
+fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
+    let runs = "echo runs; until test -e go; do sleep 0.05; done";
+    let [first, second] = two_static([runs, "exit 0"]);
+    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    second.stderr.await_text(line, 1);
+    terminated(second);
+    first.write("go", "");
+    let ended = first.wait().expect(0);
+    assert_eq!(ended.stdout, "runs\n");
 }

@@ -339,6 +339,12 @@ impl RendezvousBackend for C10dRendezvous {
         connection.map_or(Ok(()), |it| it.backend.report_failure(reason))
     }
 
+    fn report_success(&mut self) {
+        if let Some(connection) = self.connected.get_mut() {
+            connection.backend.report_success();
+        }
+    }
+
     fn leave(&mut self) -> Result<(), RendezvousError> {
         let connection = self.connected.get_mut().as_mut();
         connection.map_or(Ok(()), |it| it.backend.leave())

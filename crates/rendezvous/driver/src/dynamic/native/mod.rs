@@ -117,6 +117,8 @@ pub struct Native {
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
     policy: StorePolicy,
+    /// Round of the last join.
+    round: Option<u64>,
     /// Round of the last join, if the round survives the coordinator.
     recoverable: Option<u64>,
 }
@@ -191,6 +193,7 @@ impl Native {
             interrupted: Arc::default(),
             store,
             policy,
+            round: None,
             recoverable: None,
         })))
     }
@@ -303,6 +306,7 @@ impl RendezvousBackend for Native {
         match answer {
             Ok((joined, offered, coordinator)) => {
                 self.follow(coordinator);
+                self.round = Some(joined.round);
                 self.recoverable = joined.is_recoverable.then_some(joined.round);
                 if shared {
                     announce(&self.policy, &joined.master_addr, joined.master_port)?;
@@ -375,6 +379,13 @@ impl RendezvousBackend for Native {
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         self.send(Command::Failed(reason.to_owned()));
         Ok(())
+    }
+
+    fn report_success(&mut self) {
+        if let Some(round) = self.round {
+            let (answer, _no_barrier_waits) = mpsc::sync_channel(1);
+            self.send(Command::Succeeded { round, answer });
+        }
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
