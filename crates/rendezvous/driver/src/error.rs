@@ -32,7 +32,8 @@ pub enum RendezvousError {
     #[error(
         "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined. Node 0 \
          waits at {address} for {} more: check that they run with the same --nnodes and \
-         --master-addr/--master-port (or --rdzv-endpoint), and that they can reach this host",
+         --master-addr/--master-port (or --rdzv-endpoint), and that they can reach this host, or wait longer with --rdzv-conf \
+         timeout=SECONDS",
         .elapsed.as_secs(),
         .expected - .joined
     )]
@@ -49,7 +50,8 @@ pub enum RendezvousError {
     /// The connection to node 0 failed.
     #[error(
         "node {rank} of {nodes} could not join node 0: failed to {source}. Start the agent with \
-         --node-rank 0 on {host}, and give all nodes the same address and port"
+         --node-rank 0 on {host}, and give all nodes the same address and port, or wait longer with \
+         --rdzv-conf timeout=SECONDS"
     )]
     NoNodeZero {
         /// Rank of this node.
@@ -115,7 +117,7 @@ pub enum RendezvousError {
     #[error(
         "round {round} of run '{run_id}' at {place} is complete, but the agent with rank 0 \
          ({leader}) did not say within {:.1} s where the workers meet: see what happened to that \
-         agent",
+         agent, or wait longer with --rdzv-conf read_timeout=SECONDS",
         .elapsed.as_secs_f64()
     )]
     SilentLeader {
@@ -210,7 +212,8 @@ impl RendezvousError {
                 place: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "start an agent on that host, or a store with `rdzv store`, and check that \
-                         --rdzv-endpoint names it and that no firewall is in between",
+                         --rdzv-endpoint names it and that no firewall is in between, or wait longer \
+                         with --rdzv-conf read_timeout=SECONDS",
             },
             StoreError::NotAStore { peer, found } => Self::Unreachable {
                 what: format!("something that is no store was found ({found})"),
@@ -228,7 +231,7 @@ impl RendezvousError {
                 place: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "check the address and port of --rdzv-endpoint, and whether the host of \
-                         the store is overloaded",
+                         the store is overloaded; --rdzv-conf read_timeout=SECONDS waits longer",
             },
             StoreError::ReplyTooLong {
                 peer,
@@ -289,6 +292,73 @@ impl RendezvousError {
                 remedy: "check that --rdzv-endpoint names the store of this job",
             },
             other => Self::Store(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_that_ends_a_wait_names_its_setting() {
+        let elapsed = Duration::from_secs(1);
+        let connect = || StoreError::Connect {
+            peer: "h:1".to_owned(),
+            attempts: 1,
+            reason: "refused".to_owned(),
+            elapsed,
+        };
+        let silent = StoreError::Silent {
+            peer: "h:1".to_owned(),
+            found: "nothing".to_owned(),
+            elapsed,
+        };
+        let of_store = |error| RendezvousError::of_c10d_store(error, "the store");
+        for (error, setting) in [
+            (of_store(connect()), "read_timeout"),
+            (of_store(silent), "read_timeout"),
+            (
+                RendezvousError::SilentLeader {
+                    run_id: "run".to_owned(),
+                    place: "h:1".to_owned(),
+                    round: 0,
+                    leader: "n".to_owned(),
+                    elapsed,
+                },
+                "read_timeout",
+            ),
+            (
+                RendezvousError::JoinTimeout {
+                    run_id: "run".to_owned(),
+                    place: "h:1".to_owned(),
+                    joined: Vec::new(),
+                    min_nodes: 2,
+                    elapsed,
+                },
+                "join_timeout",
+            ),
+            (
+                RendezvousError::NodesMissing {
+                    address: "h:1".to_owned(),
+                    joined: 1,
+                    expected: 2,
+                    elapsed,
+                },
+                "timeout",
+            ),
+            (
+                RendezvousError::NoNodeZero {
+                    rank: 1,
+                    nodes: 2,
+                    host: "h".to_owned(),
+                    source: Box::new(connect()),
+                },
+                "timeout",
+            ),
+        ] {
+            let (text, setting) = (error.to_string(), format!("--rdzv-conf {setting}=SECONDS"));
+            assert!(text.contains(&setting), "{text}");
         }
     }
 }

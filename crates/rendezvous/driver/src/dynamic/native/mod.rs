@@ -417,7 +417,15 @@ fn unreachable(place: String, what: String, elapsed: Option<Duration>) -> Rendez
         what,
         place,
         elapsed,
-        remedy: "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
-                 reached from here",
+        remedy: match elapsed {
+            None => {
+                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
+                 reached from here"
+            }
+            Some(_) => {
+                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
+                 reached from here; --rdzv-conf coordinator_timeout=SECONDS waits longer"
+            }
+        },
     }
 }
