@@ -265,6 +265,11 @@ impl RendezvousHandle {
         self.us.rank
     }
 
+    /// Returns the number of agents in the current round; 0 without a round of several nodes.
+    pub(crate) fn group_world_size(&self) -> u32 {
+        self.round().map_or(0, |round| round.info.world_size)
+    }
+
     /// Returns the store of the current round, for code outside this agent.
     pub(crate) fn round_store(&self) -> RoundStore {
         self.store.clone()

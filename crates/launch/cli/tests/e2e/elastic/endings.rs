@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::{
     PRINT_ROUND, Place, await_each, first_agent, kill_node, printed, store, store_with, terminated,
 };
-use crate::harness::{Job, Running, ends_within, free_port, kill, poll_until, run_shell};
+use crate::harness::{Job, Running, ends_within, free_port, kill, poll_until, rdzv, run_shell};
 
 // SCN-A45
 #[test]
@@ -426,4 +426,28 @@ fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
     first.write("go", "");
     let ended = first.wait().expect(0);
     assert_eq!(ended.stdout, "runs\n");
+}
+
+#[test]
+fn a_newcomer_that_cannot_start_its_workers_leaves_and_the_others_go_on() {
+    let place = store();
+    let gate = super::Gate::new();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
+    let first = place.node(&flags, &gate.script()).start();
+    first.stdout.await_text("/1 at ", 1);
+    let endpoint = [
+        "--rdzv-backend=c10d",
+        "--rdzv-id=job",
+        "--rdzv-endpoint",
+        &place.endpoint,
+    ];
+    let newcomer = rdzv(["run"]).args(endpoint).args(flags);
+    let newcomer = newcomer.args(["--no-python", "no-such-program"]);
+    let ended = newcomer.env("PET_LOCAL_ADDR", "127.0.0.1").expect(1);
+    ended.assert_stderr("no-such-program");
+    first.stdout.await_text("/1 at ", 2);
+    // No restart was left.
+    let ended = gate.finish_without_failures([first]);
+    assert_eq!(printed(&ended[0].stdout, "rank"), "0/1");
+    place.end();
 }
