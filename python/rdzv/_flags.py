@@ -22,6 +22,7 @@ FLAGS = SWITCHES | {
     "duplicate_stdout_filters",
     "event_log_handler",
     "events_file",
+    "exit_barrier_timeout",
     "final_exit_codes",
     "hang_action",
     "hang_timeout",
@@ -91,6 +92,8 @@ if TYPE_CHECKING:
         """Destination of events: null, console or dynamic_rendezvous. Default ``null``."""
         events_file: _Path
         """Append every event of the run to this file, one JSON object per line."""
+        exit_barrier_timeout: _Seconds
+        """Longest wait of a node whose workers succeeded for the other nodes."""
         final_exit_codes: _Text
         """Exit codes of workers that prevent a restart, such as 3,42,-6 (SIGABRT)."""
         hang_action: _Text

@@ -381,7 +381,7 @@ fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     let builder = config.builder(WorkerEntrypoint::command(name));
     let mut builder = builder.map_err(refused)?;
     if let Some(timeout) = seconds("exit_barrier_timeout")? {
-        builder = builder.exit_barrier_timeout(timeout);
+        builder = builder.exit_barrier_timeout(Some(timeout));
     }
     if let Some(address) = text("master_addr")? {
         builder = builder.master_addr(address);

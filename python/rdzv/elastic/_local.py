@@ -24,8 +24,7 @@ class LocalElasticAgent(ElasticAgent):
         spec (WorkerSpec): specification of the workers. Its handler must come from :mod:`rdzv.rendezvous`.
         logs_specs (LogsSpecs): destinations of the workers' output.
         start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
-        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the other nodes. The
-            launcher supports only 300.
+        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the other nodes.
         log_line_prefix_template (str | None): prefix of teed lines.
         shutdown_timeout (int): seconds between the closing signal and SIGKILL.
         health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native server.
@@ -34,8 +33,7 @@ class LocalElasticAgent(ElasticAgent):
 
     Raises:
         TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is an object from another library.
-        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None;
-            or ``exit_barrier_timeout`` is not 300.
+        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None.
 
     Example:
         >>> import math
@@ -73,14 +71,13 @@ class LocalElasticAgent(ElasticAgent):
                     f"{name} of the specification is {value!r}: the native launcher chooses the endpoint of the workers'"
                     " store, so leave it None"
                 )
-        if exit_barrier_timeout != 300:
-            raise ValueError(f"exit_barrier_timeout is {exit_barrier_timeout} s: the native launcher waits 300 s")
         self._settings: "dict[str, object]" = {
             "nnodes": f"{params.min_nodes}:{params.max_nodes}",
             "nproc_per_node": spec.local_world_size,
             "rdzv_id": params.run_id or None,
             "log_line_prefix_template": log_line_prefix_template,
             "shutdown_timeout": shutdown_timeout,
+            "exit_barrier_timeout": exit_barrier_timeout,
             "local_addr": spec.local_addr or params.local_addr,
             **worker_flags(spec),
             **rendezvous_flags(params.backend, params.endpoint, params.config, params.max_nodes),

@@ -87,8 +87,6 @@ def test_what_the_native_launcher_does_not_know_is_refused():
         LocalElasticAgent(own, DefaultLogsSpecs())
     with pytest.raises(TypeError, match="DefaultLogsSpecs"):
         LocalElasticAgent(spec(), object())
-    with pytest.raises(ValueError, match="300"):
-        LocalElasticAgent(spec(), DefaultLogsSpecs(), exit_barrier_timeout=1)
     for name, value in {"master_addr": "127.0.0.1", "master_port": 29500}.items():
         with pytest.raises(ValueError, match=f"{name} of the specification is {value!r}"):
             LocalElasticAgent(spec(**{name: value}), DefaultLogsSpecs())

@@ -32,7 +32,8 @@ pub enum RendezvousError {
         "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined. Node 0 \
          waited at {address} for {} more\n\
          help: check that the other nodes run with the same --nnodes and --master-addr/--master-port \
-         (or --rdzv-endpoint), and that they can reach this host",
+         (or --rdzv-endpoint), and that they can reach this host, or wait longer with --rdzv-conf \
+         timeout=SECONDS",
         .elapsed.as_secs(),
         .expected - .joined
     )]
@@ -50,7 +51,8 @@ pub enum RendezvousError {
     #[error(
         "node {rank} of {nodes} cannot join node 0: {}\n\
          help: start the agent with --node-rank 0 on {host}, and give all nodes the same address and \
-         port",
+         port, or wait longer with \
+         --rdzv-conf timeout=SECONDS",
         without_help(.source)
     )]
     NoNodeZero {
@@ -118,7 +120,7 @@ pub enum RendezvousError {
     #[error(
         "round {round} of run '{run_id}' at {endpoint} is complete, but the agent with rank 0 \
          ({leader}) did not send the endpoint of the workers within {:.1} s\n\
-         help: check the log of that agent",
+         help: check the log of that agent, or wait longer with --rdzv-conf read_timeout=SECONDS",
         .elapsed.as_secs_f64()
     )]
     SilentLeader {
@@ -219,7 +221,8 @@ impl RendezvousError {
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "start an agent on that host, or a store with `rdzv store`, and check that \
-                         --rdzv-endpoint names it and that no firewall is in between",
+                         --rdzv-endpoint names it and that no firewall is in between, or wait longer \
+                         with --rdzv-conf read_timeout=SECONDS",
             },
             StoreError::NotAStore { peer, found } => Self::Unreachable {
                 what: format!("something that is no store was found ({found})"),
@@ -237,7 +240,7 @@ impl RendezvousError {
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "check the address and port of --rdzv-endpoint, and whether the host of \
-                         the store is overloaded",
+                         the store is overloaded; --rdzv-conf read_timeout=SECONDS waits longer",
             },
             StoreError::ReplyTooLong {
                 peer,
@@ -298,6 +301,73 @@ impl RendezvousError {
                 remedy: "check that --rdzv-endpoint names the store of this job",
             },
             other => Self::Store(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_that_ends_a_wait_names_its_setting() {
+        let elapsed = Duration::from_secs(1);
+        let connect = || StoreError::Connect {
+            peer: "h:1".to_owned(),
+            attempts: 1,
+            reason: "refused".to_owned(),
+            elapsed,
+        };
+        let silent = StoreError::Silent {
+            peer: "h:1".to_owned(),
+            found: "nothing".to_owned(),
+            elapsed,
+        };
+        let of_store = |error| RendezvousError::of_c10d_store(error, "the store");
+        for (error, setting) in [
+            (of_store(connect()), "read_timeout"),
+            (of_store(silent), "read_timeout"),
+            (
+                RendezvousError::SilentLeader {
+                    run_id: "run".to_owned(),
+                    place: "h:1".to_owned(),
+                    round: 0,
+                    leader: "n".to_owned(),
+                    elapsed,
+                },
+                "read_timeout",
+            ),
+            (
+                RendezvousError::JoinTimeout {
+                    run_id: "run".to_owned(),
+                    place: "h:1".to_owned(),
+                    joined: Vec::new(),
+                    min_nodes: 2,
+                    elapsed,
+                },
+                "join_timeout",
+            ),
+            (
+                RendezvousError::NodesMissing {
+                    address: "h:1".to_owned(),
+                    joined: 1,
+                    expected: 2,
+                    elapsed,
+                },
+                "timeout",
+            ),
+            (
+                RendezvousError::NoNodeZero {
+                    rank: 1,
+                    nodes: 2,
+                    host: "h".to_owned(),
+                    source: Box::new(connect()),
+                },
+                "timeout",
+            ),
+        ] {
+            let (text, setting) = (error.to_string(), format!("--rdzv-conf {setting}=SECONDS"));
+            assert!(text.contains(&setting), "{text}");
         }
     }
 }

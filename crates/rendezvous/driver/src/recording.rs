@@ -138,6 +138,10 @@ impl RendezvousBackend for Recorded {
         self.backend.threads()
     }
 
+    fn report_success(&mut self) {
+        self.backend.report_success();
+    }
+
     fn exit_barrier(&self) -> Option<ExitBarrier> {
         self.backend.exit_barrier()
     }

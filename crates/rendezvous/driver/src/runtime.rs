@@ -244,18 +244,24 @@ mod tests {
     #[test]
     fn calls_on_a_value_keep_their_order_though_a_wait_for_one_is_abandoned() {
         let task = spawn(async {
+            let (go, held) = mpsc::channel::<()>();
+            let mut held = Some(held);
             let mut calls = Calls::new(Vec::new());
             for number in 0..3 {
+                let held = held.take();
                 calls.push(move |numbers: &mut Vec<u32>| {
+                    // The first call lasts until its wait has been abandoned.
+                    let _ = held.map(|held| held.recv());
                     numbers.push(number);
                     numbers.clone()
                 });
             }
             tokio::select! {
                 biased;
-                _ = calls.next() => panic!("a call takes a thread first"),
+                _ = calls.next() => panic!("the call is held"),
                 () = async {} => {}
             }
+            drop(go);
             assert_eq!(calls.next().await, [0]);
             assert_eq!(calls.next().await, [0, 1]);
             assert_eq!(calls.next().await, [0, 1, 2]);

@@ -99,7 +99,11 @@ impl World {
             Output::Changed(RoundChange::Membership { round, reason }) => {
                 self.write(agent, record::Event::IsOver(round));
                 if self.agents[agent].has_succeeded(round) {
-                    self.finish(agent, false);
+                    match after_success(&reason) {
+                        AfterSuccess::Joins => self.stop_workers(agent),
+                        AfterSuccess::Ends => self.finish(agent, false),
+                        AfterSuccess::Waits => {}
+                    }
                     return Ok(());
                 }
                 self.stop_workers(agent);
@@ -278,5 +282,23 @@ impl World {
             let value = value.into_bytes();
             self.time.at(arrives + index, Event::Set(key, value));
         }
+    }
+}
+
+/// Reaction of an agent whose workers have succeeded to the end of its round.
+enum AfterSuccess {
+    Joins,
+    Ends,
+    /// The coordinator will send another reason.
+    Waits,
+}
+
+fn after_success(reason: &str) -> AfterSuccess {
+    if reason.ends_with(" joins again") || reason.ends_with(" to join") {
+        AfterSuccess::Joins
+    } else if reason.ends_with(" have succeeded") || reason.starts_with("the other") {
+        AfterSuccess::Ends
+    } else {
+        AfterSuccess::Waits
     }
 }

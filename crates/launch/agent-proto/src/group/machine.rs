@@ -311,12 +311,10 @@ impl WorkerGroupMachine {
                     .map_or(1, |round| round.group_world_size);
                 if agents == 1 {
                     self.succeed();
-                } else if let Some(reason) = self.round_is_over() {
-                    self.succeed_alone(reason);
+                } else if let Some((cause, reason)) = self.round_is_over() {
+                    self.after_success(now, cause, reason);
                 } else {
-                    self.phase = Phase::Barrier;
-                    self.others.at_barrier(now);
-                    self.outbox.push(GroupOutput::ExitBarrier { agents });
+                    self.enter_barrier(now, agents);
                 }
             }
             Some(StopReason::MembershipChanged { .. }) => self.join_after_delay(now),
@@ -468,7 +466,7 @@ impl WorkerGroupMachine {
         self.others.enter(round.number);
         self.phase = Phase::Assigning;
         match self.others.superseded(round.number) {
-            Some(reason) => self.regroup(reason),
+            Some((_, reason)) => self.regroup(reason),
             None => self.outbox.push(GroupOutput::Assign(round)),
         }
     }
@@ -591,6 +589,7 @@ impl Machine for WorkerGroupMachine {
             (GroupInput::NotNeeded, Phase::Joining) => self.finish(GroupEnding::NotNeeded),
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
+            (GroupInput::BarrierTimeout(reason), Phase::Barrier) => self.succeed_alone(reason),
             (GroupInput::TimePassed, _) => self.expire(now),
             // The phase has changed, so this answer or report no longer matters.
             (
@@ -600,7 +599,8 @@ impl Machine for WorkerGroupMachine {
                 | GroupInput::NotNeeded
                 | GroupInput::Unhealthy { .. }
                 | GroupInput::Cleared
-                | GroupInput::BarrierPassed,
+                | GroupInput::BarrierPassed
+                | GroupInput::BarrierTimeout(_),
                 _,
             ) => {}
         }

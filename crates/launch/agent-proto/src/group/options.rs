@@ -29,6 +29,9 @@ pub struct GroupSpec {
     pub purge_store: bool,
     /// `true` if nodes can join and leave while the workers run.
     pub dynamic: bool,
+    /// `true` if a node whose workers succeeded joins again when other nodes restart theirs.
+    /// Agents of torchrun do not.
+    pub joins_again: bool,
     /// Value of `TORCH_NCCL_ASYNC_ERROR_HANDLING` for the workers.
     /// `None` means `1`.
     pub nccl_error_handling: Option<String>,

@@ -92,7 +92,7 @@ pub(crate) fn started_then(max_restarts: u32, script: &str) -> WorkerGroupMachin
 /// Runs a script for two agents of a dynamic rendezvous; the round is number 3.
 pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroupMachine {
     let mut spec = spec(max_restarts);
-    (spec.purge_store, spec.dynamic) = (false, true);
+    (spec.purge_store, spec.dynamic, spec.joins_again) = (false, true, true);
     let started = STARTED.replace("joined  ", "joined 3");
     run(spec, 2, &format!("{started}{script}"))
 }
@@ -107,7 +107,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
     match name {
         "begin" => GroupInput::Begin,
         "joined" => GroupInput::Joined(Round {
-            number: value.parse().unwrap_or(0),
+            number: value.trim_end_matches('!').parse().unwrap_or(0),
             group_rank: GroupRank(0),
             group_world_size: agents,
             master: Master {
@@ -116,6 +116,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
                 hosted_by_agent: true,
             },
             losses_known_within: EXPLAINED_WITHIN,
+            answers_barrier: value.ends_with('!'),
         }),
         "assigned" => GroupInput::Assigned(Assignment::from((0, 2, 0, 2))),
         "started" => GroupInput::Started(LocalRank(value.parse().unwrap())),
@@ -130,14 +131,17 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
         "broken" => GroupInput::Broken,
         "cleared" => GroupInput::Cleared,
         "not-needed" => GroupInput::NotNeeded,
-        "changed" | "restarted" | "waiting" => GroupInput::MembershipChanged {
+        "changed" | "restarted" | "waiting" | "alone" => GroupInput::MembershipChanged {
             round: value.parse().unwrap(),
             cause: match name {
                 "restarted" => MembershipCause::Restarted,
                 "waiting" => MembershipCause::Waiting,
                 _ => MembershipCause::Lost,
             },
-            reason: "b came".into(),
+            reason: match name {
+                "alone" => "b came, and the workers of all other nodes have succeeded".into(),
+                _ => "b came".into(),
+            },
         },
         "peer-failed" => GroupInput::PeerFailed {
             node: value.into(),
@@ -146,6 +150,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
         "closed" => GroupInput::RunClosed,
         "lost" => GroupInput::RendezvousLost,
         "barrier-passed" => GroupInput::BarrierPassed,
+        "barrier-timeout" => GroupInput::BarrierTimeout("too long".into()),
         "time" => GroupInput::TimePassed,
         _ => panic!("no such input: {input}"),
     }

@@ -13,7 +13,7 @@ use crate::failure::{FailureAnalysis, hang_sentence};
 use crate::rendezvous::{Answer, LeaveReason};
 use crate::requests::Request;
 use crate::supervisor::Supervisor;
-use crate::{AgentError, AgentEvent, Failure, Outcome, Verdict};
+use crate::{AgentError, AgentEvent, Failure, Outcome, RendezvousPlan, Verdict};
 
 /// Signal for ending workers that are no longer needed: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
@@ -197,6 +197,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 GroupEnding::Broken,
                 Outcome::Error(AgentError::Rendezvous(_) | AgentError::NodeCheck { .. }),
             ) => LeaveReason::Left,
+            (
+                GroupEnding::Broken,
+                Outcome::Error(AgentError::ProgramNotFound { .. } | AgentError::Spawn { .. }),
+            ) if self.others_suffice() => LeaveReason::Left,
             (GroupEnding::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
             (
                 GroupEnding::Broken
@@ -207,6 +211,16 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                 _,
             ) => LeaveReason::Left,
             (GroupEnding::KeeperLost, _) => LeaveReason::Killed,
+        }
+    }
+
+    /// `true` if the other nodes of the round are enough for the next one.
+    fn others_suffice(&self) -> bool {
+        match &self.config.rendezvous.plan {
+            RendezvousPlan::Dynamic { parameters } => {
+                self.rendezvous.group_world_size() > parameters.min_nodes
+            }
+            _ => false,
         }
     }
 

@@ -523,13 +523,22 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.emit_recorded(event);
                 return None;
             }
-            Answer::BarrierPassed(passed) => {
-                if let Err(error) = passed {
+            Answer::BarrierPassed { join, .. } if !self.rendezvous.is_current(join) => return None,
+            Answer::BarrierPassed { result, .. } => match result {
+                Ok(()) => GroupInput::BarrierPassed,
+                Err((_, Some(limit))) if self.config.rendezvous.joins_again => {
+                    GroupInput::BarrierTimeout(format!(
+                        "the workers of other nodes have not ended within {} s \
+                         (--exit-barrier-timeout)",
+                        limit.as_secs_f64()
+                    ))
+                }
+                Err((error, _)) => {
                     // The workers have succeeded, whatever happened to the other nodes.
                     error!("Error waiting on exit barrier. {error}");
+                    GroupInput::BarrierPassed
                 }
-                GroupInput::BarrierPassed
-            }
+            },
         })
     }
 

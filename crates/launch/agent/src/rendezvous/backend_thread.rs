@@ -3,9 +3,9 @@
 //! The thread takes commands and answers through the agent's channel.
 //!
 //! ```text
-//!   agent's loop ── Join · Announce · Leave ──► thread, owns the backend
-//!                ◄── Joined · NotNeeded ────────┘
-//!                ◄── Changed ─────────────────── some thread of the backend's
+//!   agent's loop ── Join, Leave, … ──► thread, owns the backend
+//!                ◄── Joined, NotNeeded ─┘
+//!                ◄── Changed ──────────── some thread of the backend's
 //! ```
 //!
 //! Other threads use only the interrupter of the backend: an agent that must end cannot wait for
@@ -41,6 +41,8 @@ pub(super) type NewBackend =
 enum Command {
     Join,
     Announce(String),
+    /// Report that all workers of this node have succeeded.
+    Succeeded,
     /// Confirm that the thread is alive.
     Ping(Sender<()>),
     /// Leave the rendezvous; this is the last command.
@@ -96,6 +98,7 @@ impl JoinedRound {
                 hosted_by_agent: share_store,
             },
             losses_known_within,
+            answers_barrier: self.exit_barrier.is_some(),
         }
     }
 }
@@ -193,6 +196,11 @@ impl BackendHandle {
         self.send(Command::Announce(reason));
     }
 
+    /// Reports to the rendezvous that all workers of this node have succeeded.
+    pub(super) fn succeeded(&self) {
+        self.send(Command::Succeeded);
+    }
+
     /// Leaves the other nodes.
     /// `None` if there is no round to leave, or if no peer can be notified soon.
     pub(super) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
@@ -266,6 +274,11 @@ impl Rendezvous {
                     let _ = alive.send(());
                 }
                 Command::Announce(reason) => self.announce(&reason),
+                Command::Succeeded => {
+                    if let Some(backend) = &mut self.backend {
+                        backend.report_success();
+                    }
+                }
                 Command::Leave(reason_to_leave, done) => {
                     self.leave_rendezvous(reason_to_leave);
                     drop(self);

@@ -75,6 +75,7 @@ impl LocalRendezvous {
                 hosted_by_agent: self.share_store,
             },
             losses_known_within: EXPLAINED_WITHIN,
+            answers_barrier: false,
         })
     }
 

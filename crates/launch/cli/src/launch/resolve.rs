@@ -115,6 +115,7 @@ pub(crate) fn resolve(
     let (placement, bindings) = placement::resolve(args, local_world_size, &context)?;
     let hang = args.hang.resolve(&entrypoint, &mut context)?;
     rendezvous.node_check = args.node_check.resolve()?;
+    args.restart.exit_barrier(is_strict, &mut rendezvous)?;
     // The scheduler's limit applies after SIGTERM, not after a notice.
     let after_notice = args.stop.shutdown_timeout(None, environment)?;
     let preemption = args.preemption.resolve(after_notice, &context)?;

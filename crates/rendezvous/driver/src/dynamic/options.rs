@@ -1,6 +1,7 @@
 //! Parameters and options of `c10d`, checked with torchelastic's texts.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
@@ -47,6 +48,8 @@ pub(super) struct Options {
     pub(super) local_addr: Option<String>,
     pub(super) program: Option<Program>,
     pub(super) read_timeout: Duration,
+    /// Limit of a search for the coordinator, if it is shorter than the other limits.
+    pub(super) search_within: Duration,
     /// Policy of the stores that this node hosts or connects to.
     pub(super) policy: StorePolicy,
     /// Time for which agents wait for the next coordinator if this node's is lost.
@@ -79,6 +82,22 @@ pub(super) enum Medium {
 }
 
 impl Options {
+    /// Returns the options for a new connection in a join that has taken `elapsed` until now.
+    ///
+    /// The search for a coordinator has the rest of the join's time limit.
+    pub(super) fn after(self: &Arc<Self>, elapsed: Duration) -> Arc<Self> {
+        if elapsed.is_zero() {
+            return Arc::clone(self);
+        }
+        let left = self.settings.join_timeout.saturating_sub(elapsed);
+        let left = left.max(Duration::from_secs(1));
+        Arc::new(Self {
+            read_timeout: self.read_timeout.min(left),
+            search_within: left,
+            ..Self::clone(self)
+        })
+    }
+
     pub(super) fn from_parameters(
         parameters: &RendezvousParameters,
     ) -> Result<Self, RendezvousError> {
@@ -146,6 +165,7 @@ impl Options {
             local_addr: parameters.local_addr.clone(),
             program: parameters.program.clone(),
             read_timeout: Duration::from_secs(read_timeout.unsigned_abs()),
+            search_within: Duration::MAX,
             policy: parameters.store_policy()?,
             coordinator_timeout: Duration::from_secs(coordinator_timeout.unsigned_abs()),
             recover: config.get_as_bool("recover")?.unwrap_or(false),

@@ -151,6 +151,11 @@ impl StaticRendezvous {
                  --master-addr to the cmd request",
             ));
         }
+        if parameters.run_id.is_empty() {
+            return Err(RendezvousError::argument(
+                "The run id must be a non-empty string.",
+            ));
+        }
         let seconds = parameters.config.get_as_int("timeout")?;
         let timeout = match seconds.map(u64::try_from) {
             None => DEFAULT_TIMEOUT,
@@ -422,6 +427,12 @@ impl RendezvousBackend for StaticRendezvous {
             channel.announce(&name, reason)?;
         }
         Ok(())
+    }
+
+    fn report_success(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.succeeded();
+        }
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rdzv_core::rank::Rank;
 use rdzv_store::{Store as _, TcpStore, TcpStoreOptions, interrupt};
 
+use super::handlers::check_rank;
 use super::parse::whole_number;
 use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
 use crate::dynamic::C10dRendezvous;
@@ -110,23 +111,12 @@ impl Wanted {
     fn of(url: &Url) -> Result<Self, RendezvousError> {
         let world_size = url.number("world_size")?;
         let world_size = world_size.ok_or_else(|| wrong("rdzv", "world size parameter missing"))?;
-        if world_size == 0 {
-            return Err(wrong("rdzv", "world_size is 0: a job has a worker"));
-        }
         let rank = match url.query.get("rank").map(String::as_str) {
             None | Some(AUTO) => None,
             Some(rank) => Some(whole_number("rank", rank)?),
         };
-        match rank {
-            Some(rank) if rank >= world_size => Err(wrong(
-                "rdzv",
-                &format!(
-                    "rank {rank} of {world_size}: ranks are 0 to {}",
-                    world_size - 1
-                ),
-            )),
-            _ => Ok(Self { rank, world_size }),
-        }
+        check_rank("rdzv", Rank(rank.unwrap_or(0)), Some(world_size))?;
+        Ok(Self { rank, world_size })
     }
 
     fn parameters(

@@ -739,6 +739,7 @@ impl Coordinator {
             return;
         };
         call(hosted, &mut self.outbox);
+        hosted.apply(&mut self.outbox, |run, out| run.answer_succeeded(now, out));
         if let Some(connection) = hosted.begun.take() {
             self.joined.insert(connection, id.to_owned());
         }

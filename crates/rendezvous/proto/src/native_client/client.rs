@@ -29,6 +29,9 @@ const CUT_FACTOR: u32 = 4;
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// Maximum number of nodes that a failed join names.
+const MOST_NAMED: usize = 256;
+
 /// Time in which rank 0 must send the address of the workers' store.
 ///
 /// A native agent sends it immediately. An agent of torchrun needs a second to notice that the
@@ -86,6 +89,10 @@ pub struct NativeClient {
 struct Wait {
     since: Mono,
     reminder: Reminder,
+    /// The nodes that had joined at the last report of the coordinator.
+    arrived: Option<Arrived>,
+    /// Time of the last report that this node is a spare, which waits without a limit.
+    spare_at: Mono,
     /// `true` if the agent has asked for the nodes that have joined.
     asked: bool,
 }
@@ -229,6 +236,7 @@ impl Machine for NativeClient {
                 let reminder = *since + self.wait.reminder.next();
                 Some(reminder.min(*since + MASTER_TIMEOUT))
             }
+            Phase::Joining { .. } if self.link != Link::Up => Some(self.join_ends()),
             Phase::Joining { .. } => self.asks_at(),
             _ => None,
         };
@@ -375,6 +383,32 @@ impl NativeClient {
         let attempt = self.join.attempt.unwrap_or(0);
         self.join.attempt = Some(attempt.saturating_add(1));
         self.say_join(now);
+    }
+
+    /// Returns the time at which a join without a connection fails.
+    ///
+    /// With a connection, the coordinator ends the join.
+    fn join_ends(&self) -> Mono {
+        self.wait.since.max(self.wait.spare_at) + self.join.settings.join_timeout
+    }
+
+    /// Ends a join whose time is over while the coordinator cannot be reached.
+    fn end_late_join(&mut self, now: Mono) {
+        if !matches!(self.phase, Phase::Joining { .. })
+            || self.link == Link::Up
+            || now < self.join_ends()
+        {
+            return;
+        }
+        let arrived = self.wait.arrived.take();
+        let mut joined = arrived
+            .as_ref()
+            .map_or_else(Vec::new, |it| it.named.clone());
+        let nodes = arrived.map_or(0, |it| it.nodes as usize).min(MOST_NAMED);
+        joined.resize(nodes.max(joined.len()), "another".to_owned());
+        let elapsed = now.since(self.wait.since);
+        self.leave();
+        self.refused(Refusal::JoinTimeout { elapsed, joined });
     }
 
     fn say_join(&mut self, now: Mono) {
@@ -683,6 +717,12 @@ impl NativeClient {
         if !matches!(self.phase, Phase::Joining { .. }) || !was_asked && arrived.is_none() {
             return;
         }
+        if arrived.as_ref().is_some_and(|arrived| arrived.is_spare) {
+            self.wait.spare_at = now;
+        }
+        if arrived.is_some() {
+            self.wait.arrived.clone_from(&arrived);
+        }
         let elapsed = now.since(self.wait.since);
         let waiting = Waiting::new(arrived, &self.join.settings, elapsed);
         let is_reminder = was_asked && !waiting.is_last_call();
@@ -859,6 +899,7 @@ impl NativeClient {
     }
 
     fn tick(&mut self, now: Mono) {
+        self.end_late_join(now);
         if let Link::Pausing { outage, deadline } = &self.link
             && *deadline <= now
         {

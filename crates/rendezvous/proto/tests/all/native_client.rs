@@ -699,3 +699,27 @@ fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
     }
     said
 }
+
+#[test]
+fn a_join_without_a_connection_ends_after_the_join_timeout() {
+    let mut settings = Settings::new(3, 3);
+    settings.join_timeout = Duration::from_secs(8);
+    let mut client = new_client(settings).running(Some(Program::new("train.py", b"", true)));
+    tell(&mut client, JOIN);
+    let arrived = Arrived {
+        nodes: 2,
+        named: vec!["a".to_owned(), "b".to_owned()],
+        is_spare: false,
+    };
+    hear(&mut client, &Event::Alive(Some(arrived)));
+    at(&mut client, 7.5, Input::Disconnected("reset".to_owned()));
+    let refused = at(&mut client, 8.0, Input::Tick);
+    let [
+        Output::NotJoined(Failure::Refused(Refusal::JoinTimeout { joined, .. })),
+        ..,
+    ] = &refused[..]
+    else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(joined, &["a", "b"]);
+}

@@ -2,7 +2,7 @@
 //!
 //! | event | workers run | stopping, restarts left | last failure, unannounced | exit barrier |
 //! |---|---|---|---|---|
-//! | membership changed | stop, join again | no effect | after a loss: join again | success |
+//! | membership changed | stop, join again | no effect | after a loss: join again | see below |
 //! | a peer failed | stop, end | end with the peer's failure | end with own failure | end |
 //! | run closed | stop, end | end with own failure | end with own failure | end within 5 s |
 //! | rendezvous lost | stop, end | end with the loss | end with own failure | ignored |
@@ -11,11 +11,17 @@
 //! ended, because that record makes every failure final. A peer's reason that arrives after the run
 //! was closed counts as if it had arrived first.
 //!
+//! A node at the exit barrier joins again if another node restarts its workers or waits to join: the
+//! workers of all nodes restart together, as those of one node do. After a loss, the coordinator
+//! answers each node that waits at its barrier: another node joins, or none is left to wait for.
+//! Without a coordinator, the last of two nodes ends with success, and a node of more joins again.
+//!
 //! All nodes share one restart budget. A restart that another node has used for its failure is no
 //! longer available here. No other change of membership costs a restart.
 
 use super::phase::{Phase, StopReason};
 use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};
+use crate::group::membership;
 use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use crate::group::types::MembershipCause;
 use rdzv_core::time::{Mono, Now};
@@ -23,9 +29,9 @@ use rdzv_core::time::{Mono, Now};
 /// State of the other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The last superseded round, and the reason.
+    /// The last superseded round, the change and the reason.
     /// The notice may arrive before this node knows the round.
-    superseded: Option<(u64, String)>,
+    superseded: Option<(u64, MembershipCause, String)>,
     /// The last round that this node has entered.
     entered: Option<u64>,
     /// Last failure, and the time at which it becomes final.
@@ -39,11 +45,11 @@ pub(super) struct Others {
 
 impl Others {
     /// Returns the reason why a round is superseded; `None` if it is not.
-    pub(super) fn superseded(&self, round: u64) -> Option<String> {
+    pub(super) fn superseded(&self, round: u64) -> Option<(MembershipCause, String)> {
         self.superseded
             .as_ref()
-            .filter(|(superseded, _)| *superseded >= round)
-            .map(|(_, reason)| reason.clone())
+            .filter(|(superseded, ..)| *superseded >= round)
+            .map(|(_, cause, reason)| (*cause, reason.clone()))
     }
 
     /// Records that this node has entered a round.
@@ -54,7 +60,7 @@ impl Others {
     /// `true` if this node knows nothing about a round.
     /// It has not entered that round, and has no notice that the round is over.
     fn is_unknown(&self, round: u64) -> bool {
-        let superseded = self.superseded.as_ref().map(|(round, _)| *round);
+        let superseded = self.superseded.as_ref().map(|(round, ..)| *round);
         self.entered
             .max(superseded)
             .is_none_or(|known| known < round)
@@ -149,13 +155,16 @@ impl WorkerGroupMachine {
             && match &self.phase {
                 Phase::New | Phase::Joining => self.others.is_unknown(round),
                 Phase::Assigning | Phase::Starting { .. } | Phase::Healthy => true,
+                Phase::Barrier | Phase::Clearing { then: None, .. } => self.spec.joins_again,
                 _ => false,
             };
         if costs {
             self.budget.taken_elsewhere();
         }
         match &mut self.phase {
-            Phase::New | Phase::Joining => self.others.superseded = Some((round, reason)),
+            Phase::New | Phase::Joining | Phase::Clearing { then: None, .. } => {
+                self.others.superseded = Some((round, cause, reason));
+            }
             Phase::AwaitingExplanation if !explained => {}
             Phase::Assigning | Phase::AwaitingExplanation => self.regroup(reason),
             Phase::Starting { .. } | Phase::Healthy => {
@@ -174,9 +183,7 @@ impl WorkerGroupMachine {
                 };
                 self.outbox.push(GroupOutput::Regrouping { reason });
             }
-            // The other nodes leave this round, and wait until this node has left it too.
-            Phase::Barrier => self.succeed_alone(reason),
-            Phase::Clearing { then: None, .. } => self.others.superseded = Some((round, reason)),
+            Phase::Barrier => self.after_success(now, cause, reason),
             Phase::Stopping { .. }
             | Phase::Clearing { .. }
             | Phase::Delayed { .. }
@@ -184,8 +191,34 @@ impl WorkerGroupMachine {
         }
     }
 
+    /// Handles a round that is over for other nodes, after the success of all workers of this node.
+    pub(super) fn after_success(&mut self, now: Now, cause: MembershipCause, reason: String) {
+        let round = self.round.as_ref();
+        let (agents, answers) = round.map_or((1, false), |round| {
+            (round.group_world_size, round.answers_barrier)
+        });
+        match cause {
+            _ if !self.spec.joins_again => self.succeed_alone(reason),
+            MembershipCause::Restarted | MembershipCause::Waiting => self.regroup(reason),
+            MembershipCause::Lost if answers && !membership::is_final(&reason) => {
+                if !matches!(self.phase, Phase::Barrier) {
+                    self.enter_barrier(now, agents);
+                }
+            }
+            MembershipCause::Lost if !answers && agents > 2 => self.regroup(reason),
+            MembershipCause::Lost => self.succeed_alone(reason),
+        }
+    }
+
+    /// Waits for the other nodes of the round.
+    pub(super) fn enter_barrier(&mut self, now: Now, agents: u32) {
+        self.phase = Phase::Barrier;
+        self.others.at_barrier(now);
+        self.outbox.push(GroupOutput::ExitBarrier { agents });
+    }
+
     /// Returns the reason why the current round is over, if this node knows one.
-    pub(super) fn round_is_over(&self) -> Option<String> {
+    pub(super) fn round_is_over(&self) -> Option<(MembershipCause, String)> {
         let round = self.round.as_ref()?;
         self.others.superseded(round.number)
     }

@@ -24,7 +24,7 @@ use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
 const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
 
 /// Script of a worker that waits for a line in the pipe `go`.
-const WAITS: &str = "echo up; read go < go";
+const WAITS: &str = "echo up; until read go < go; do :; done";
 
 /// Creates a folder with a token file.
 pub(super) fn token_file(text: &str) -> (TempDir, PathBuf) {

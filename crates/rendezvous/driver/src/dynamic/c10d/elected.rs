@@ -32,10 +32,10 @@ const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 
 /// Advice if voters cannot be reached.
-const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them";
+const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them, or wait longer with --rdzv-conf join_timeout=SECONDS";
 
 /// Advice if voters of an open group cannot be reached.
-const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS";
+const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS; --rdzv-conf join_timeout=SECONDS waits longer";
 
 /// Joins the elected coordinator, as a voter if an endpoint is on this machine.
 pub(super) fn at_one_of(
@@ -134,6 +134,7 @@ pub(super) fn await_coordinator(
     let started = Instant::now();
     // The other voters are nodes of the job, so the time limit for nodes applies.
     let timeout = options.settings.join_timeout.max(options.read_timeout);
+    let timeout = timeout.min(options.search_within);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
     let remedy = if search.is_open() {
         REMEDY_OPEN

@@ -45,7 +45,7 @@ use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
@@ -157,10 +157,13 @@ impl C10dRendezvous {
     }
 
     /// Connects unless a connection exists.
-    fn connect(&self) -> Result<RefMut<'_, Connection>, RendezvousError> {
+    ///
+    /// A join that has taken `elapsed` until now has the rest of its time limit.
+    fn connect(&self, elapsed: Duration) -> Result<RefMut<'_, Connection>, RendezvousError> {
         let mut connected = self.connected.borrow_mut();
         if connected.is_none() {
-            *connected = Some(connect(&self.options, self.onlookers(), &self.calls)?);
+            let options = self.options.after(elapsed);
+            *connected = Some(connect(&options, self.onlookers(), &self.calls)?);
         }
         let mut connection = RefMut::map(connected, |connected| {
             connected.as_mut().expect("it has just been made")
@@ -261,9 +264,14 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
-        let mut again = 0;
+        let (started, mut again) = (Instant::now(), 0);
         loop {
-            let mut connection = self.connect()?;
+            let elapsed = if again == 0 {
+                Duration::ZERO
+            } else {
+                started.elapsed()
+            };
+            let mut connection = self.connect(elapsed)?;
             let is_host = connection.server.is_some();
             let joined = connection.backend.join(member);
             drop(connection);
@@ -275,7 +283,10 @@ impl RendezvousBackend for C10dRendezvous {
                 // The host of the store has ended before the first round. Another agent on
                 // that machine replaces it.
                 Err(error @ RendezvousError::Unreachable { .. })
-                    if !is_host && again < MOST_AGAIN && !self.formed.load(Ordering::Acquire) =>
+                    if !is_host
+                        && again < MOST_AGAIN
+                        && started.elapsed() < self.options.settings.join_timeout
+                        && !self.formed.load(Ordering::Acquire) =>
                 {
                     again += 1;
                     tracing::info!(%error, "lost the c10d store before the first round; looking for it again");
@@ -322,20 +333,26 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {
-        self.connect()?.backend.is_closed()
+        self.connect(Duration::ZERO)?.backend.is_closed()
     }
 
     fn set_closed(&mut self) -> Result<(), RendezvousError> {
-        self.connect()?.backend.set_closed()
+        self.connect(Duration::ZERO)?.backend.set_closed()
     }
 
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
-        self.connect()?.backend.num_nodes_waiting()
+        self.connect(Duration::ZERO)?.backend.num_nodes_waiting()
     }
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         let connection = self.connected.get_mut().as_mut();
         connection.map_or(Ok(()), |it| it.backend.report_failure(reason))
+    }
+
+    fn report_success(&mut self) {
+        if let Some(connection) = self.connected.get_mut() {
+            connection.backend.report_success();
+        }
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {

@@ -117,6 +117,8 @@ pub struct Native {
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
     policy: StorePolicy,
+    /// Round of the last join.
+    round: Option<u64>,
     /// Round of the last join, if the round survives the coordinator.
     recoverable: Option<u64>,
 }
@@ -195,6 +197,7 @@ impl Native {
             interrupted: Arc::default(),
             store,
             policy,
+            round: None,
             recoverable: None,
         })))
     }
@@ -318,6 +321,7 @@ impl RendezvousBackend for Native {
         match answer {
             Ok((joined, offered, coordinator)) => {
                 self.follow(coordinator);
+                self.round = Some(joined.round);
                 self.recoverable = joined.is_recoverable.then_some(joined.round);
                 if shared {
                     announce(&self.policy, &joined.master_addr, joined.master_port)?;
@@ -355,11 +359,15 @@ impl RendezvousBackend for Native {
         Some(Arc::new(move |timeout| {
             let (answer, passed) = mpsc::sync_channel(1);
             let _ = commands.send(Command::Succeeded { round, answer });
-            passed.recv_timeout(timeout).map_err(|error| {
+            let passed = match timeout {
+                Some(timeout) => passed.recv_timeout(timeout),
+                None => passed.recv().map_err(Into::into),
+            };
+            passed.map_err(|error| {
                 let (what, elapsed) = match error {
                     mpsc::RecvTimeoutError::Timeout => (
                         format!("the workers of other nodes have not ended round {round}"),
-                        Some(timeout),
+                        timeout,
                     ),
                     mpsc::RecvTimeoutError::Disconnected => {
                         (format!("round {round} is over"), None)
@@ -386,6 +394,13 @@ impl RendezvousBackend for Native {
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         self.send(Command::Failed(reason.to_owned()));
         Ok(())
+    }
+
+    fn report_success(&mut self) {
+        if let Some(round) = self.round {
+            let (answer, _no_barrier_waits) = mpsc::sync_channel(1);
+            self.send(Command::Succeeded { round, answer });
+        }
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
@@ -417,7 +432,15 @@ fn unreachable(endpoint: String, what: String, elapsed: Option<Duration>) -> Ren
         what,
         endpoint,
         elapsed,
-        remedy: "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
-                 reached from here",
+        remedy: match elapsed {
+            None => {
+                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
+                 reached from here"
+            }
+            Some(_) => {
+                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
+                 reached from here; --rdzv-conf coordinator_timeout=SECONDS waits longer"
+            }
+        },
     }
 }

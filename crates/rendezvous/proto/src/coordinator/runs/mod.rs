@@ -432,7 +432,11 @@ impl Run {
     /// Handles an agent that leaves the run.
     pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
+        let is_done = self.leaves_after_success(node, out);
         self.remove_agent(node, out);
+        if is_done {
+            return self.advance(now, out);
+        }
         self.depart(now, node, "has left", out);
     }
 
@@ -508,6 +512,7 @@ impl Run {
             self.forming_deadline(),
             self.master_deadline(),
             self.search_deadline(),
+            self.answer_deadline(),
         ]
         .into_iter()
         .flatten()

@@ -316,8 +316,9 @@ impl Run {
             out.push(Effect::Recovering(ended));
         }
         let size = self.record.members.len();
+        let is_whole = self.record.is_whole(self.nodes.participants.len());
         let reason = match (over.into_iter().next(), lost.len()) {
-            _ if !is_silent && self.nodes.participants.len() == size => None,
+            _ if !is_silent && is_whole => None,
             (Some(reason), _) => Some(reason),
             (None, _) if is_silent => Some("all its nodes were silent".to_owned()),
             (None, 0) => Some("a node has left".to_owned()),
