@@ -153,6 +153,9 @@ class NativeRendezvousHandler:
     Args:
         params (RendezvousParameters): backend, endpoint and numbers of nodes.
 
+    Raises:
+        ValueError: the run id is empty. A static rendezvous needs none.
+
     Example:
         >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
         >>> NativeRendezvousHandler(RendezvousParameters("static", "head:29500", "job", 2, 2, rank=0)).get_backend()
@@ -160,6 +163,8 @@ class NativeRendezvousHandler:
     """
 
     def __init__(self, params: RendezvousParameters):
+        if not params.run_id and params.backend != "static":
+            raise ValueError("the run id is empty: all nodes of a job need the same name for it")
         self.params = params
 
     def get_backend(self) -> str:

@@ -37,7 +37,7 @@ class RendezvousHandlerRegistry:
         """
         if not backend:
             raise ValueError("the name of the rendezvous backend is empty")
-        if self._creators.setdefault(backend, creator) is not creator:
+        if self._creators.setdefault(backend, creator) != creator:
             raise ValueError(f"the rendezvous backend {backend!r} has another creator already")
 
     def create_handler(self, params: RendezvousParameters) -> Handler:
