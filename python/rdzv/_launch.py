@@ -445,6 +445,8 @@ def _concluded(status: int | None, folder: str, report_path: str, title: str, ra
         failures: dict[int, ProcessFailure] = {}
         for failure in report["failures"]:
             made = ProcessFailure._of_report(failure)
+            kind, found = left.get(made.rank, (None, None))
+            made.exception = found if kind == "error" else None
             failures.setdefault(made.rank, made)
         result = RunResult(WorkerState.FAILED, {}, failures)
     else:
@@ -456,8 +458,7 @@ def _concluded(status: int | None, folder: str, report_path: str, title: str, ra
     failed = WorkerGroupFailed(title, result.failures)
     failed.first = next(iter(result.failures.values()))
     failed.result = result
-    kind, found = left.get(failed.first.rank, (None, None))
-    raise failed from (found if kind == "error" else None)
+    raise failed from failed.first.exception
 
 
 def _ranks(events: str) -> list[int]:
