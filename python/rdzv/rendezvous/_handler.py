@@ -4,6 +4,10 @@ from abc import ABC, abstractmethod
 
 from rdzv.rendezvous._parameters import RendezvousParameters
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rdzv._rdzv import Rendezvous
+
 
 class RendezvousStoreInfo:
     """Endpoint of the store through which the workers of a round meet.
@@ -145,10 +149,10 @@ class RendezvousHandler(ABC):
         """
 
 
-class NativeRendezvousHandler:
+class NativeRendezvousHandler(RendezvousHandler):
     """Handler of a backend of rdzv.
 
-    It contains only the parameters. The native agent does the rendezvous.
+    A native agent uses only its parameters. Without an agent, its methods do the rendezvous.
 
     Args:
         params (RendezvousParameters): backend, endpoint and numbers of nodes.
@@ -166,6 +170,27 @@ class NativeRendezvousHandler:
         if not params.run_id and params.backend != "static":
             raise ValueError("the run id is empty: all nodes of a job need the same name for it")
         self.params = params
+        self._native: "Rendezvous | None" = None
+
+    def _joined(self) -> "Rendezvous":
+        """The native rendezvous, which the first call makes."""
+        if self._native is None:
+            from rdzv import _secret
+            from rdzv._rdzv import Rendezvous
+
+            params = self.params
+            self._native = Rendezvous(
+                params.backend,
+                params.endpoint,
+                params.run_id,
+                params.min_nodes,
+                params.max_nodes,
+                params.local_addr,
+                {key: str(value) for key, value in params.config.items() if value is not None},
+                token=_secret.token(),
+                tls=_secret.tls(),
+            )
+        return self._native
 
     def get_backend(self) -> str:
         """Returns the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
@@ -197,6 +222,48 @@ class NativeRendezvousHandler:
     def use_agent_store(self) -> bool:
         """bool: True, because workers use the store that an agent hosts."""
         return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Joins the next round.
+
+        Returns:
+            RendezvousInfo: the round.
+
+        Raises:
+            RendezvousError: the round did not form; its subclass tells why.
+        """
+        native = self._joined()
+        _, rank, world_size, host, port = native.join()
+        return RendezvousInfo(native.store(), rank, world_size, RendezvousStoreInfo(host, port))
+
+    def is_closed(self) -> bool:
+        """Returns True if no node can join any more.
+
+        Returns:
+            bool: True after :meth:`set_closed` of any node.
+        """
+        return self._joined().is_closed()
+
+    def set_closed(self) -> None:
+        """Closes the rendezvous for all nodes."""
+        self._joined().set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        """Returns 1 if the round of this node has ended, because nodes wait or have left.
+
+        Returns:
+            int: 0 or 1.
+        """
+        return 0 if self._native is None else self._native.num_nodes_waiting()
+
+    def shutdown(self) -> bool:
+        """Closes the rendezvous for all nodes, and frees its resources.
+
+        Returns:
+            bool: True if that succeeded.
+        """
+        native, self._native = self._native, None
+        return True if native is None else native.shutdown()
 
 
 for _public in (RendezvousStoreInfo, RendezvousInfo, RendezvousHandler, NativeRendezvousHandler):
