@@ -63,7 +63,7 @@ type Answer = Box<dyn FnOnce(Result<&Bound<'_, PyAny>, String>) -> PyResult<()> 
 
 /// Answer of a method that continues after it.
 #[pyclass(frozen, module = "rdzv._rdzv")]
-struct Reply(Mutex<Option<Answer>>);
+pub(crate) struct Reply(Mutex<Option<Answer>>);
 
 #[pymethods]
 impl Reply {
@@ -413,12 +413,16 @@ impl Agent {
             rank: GroupRank(rank),
             local_world_size,
         };
-        let exchange = || interruptible(is_to_end, || exchange_ranks(&*store, &us, agents));
-        match detached(py, exchange)? {
-            Ok(assignment) => Ok(assignment.into()),
-            Err(AgentError::Store(error)) => Err(of_store(py, &error)),
-            Err(error) => Err(exception(py, "Error", error.to_string(), None)),
-        }
+        let exchanged = detached(py, || {
+            let exchanged = || exchange_ranks(&*store, &us, agents).map_err(Box::new);
+            interruptible(is_to_end, exchanged)
+        })?;
+        exchanged
+            .map(Assignment::into)
+            .map_err(|error| match *error {
+                AgentError::Store(error) => of_store(py, &error),
+                error => exception(py, "Error", error.to_string(), None),
+            })
     }
 
     /// Returns the current state of the worker group.

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from rdzv._rdzv import Agent
 from rdzv._result import ProcessFailure, RunResult, WorkerState
 from rdzv.elastic._spec import Worker, WorkerGroup, WorkerSpec, rendezvous_settings
-from rdzv.rendezvous import NativeRendezvousHandler, RendezvousHandler
+from rdzv.rendezvous import NativeRendezvousHandler, RendezvousInfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,8 +130,10 @@ class SimpleElasticAgent(ElasticAgent):
         {0: 3, 1: 3}
     """
 
+    _group_class = WorkerGroup
+
     def __init__(self, spec: WorkerSpec, exit_barrier_timeout: float = 300, shutdown_timeout: int = 30):
-        self._worker_group = WorkerGroup(spec)
+        self._worker_group = self._group_class(spec)
         self._exit_barrier_timeout, self._shutdown_timeout = exit_barrier_timeout, shutdown_timeout
         self._found: "RunResult | None" = None
         self._failed: "dict[int, ProcessFailure]" = {}
@@ -202,7 +204,7 @@ class SimpleElasticAgent(ElasticAgent):
             ValueError: the agent has workers of another role.
         """
         self._check_role(role)
-        if self._ran and self._worker_group.state is not WorkerState.UNKNOWN:
+        if self._ran and self._worker_group.state.name != "UNKNOWN":
             self._worker_group._update(self._native.snapshot())
         return self._worker_group
 
@@ -288,9 +290,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         spec, methods = worker_group.spec, self._methods
         if methods is None or methods.places is None:
-            handler = spec.rdzv_handler
-            assert isinstance(handler, RendezvousHandler) or hasattr(handler, "next_rendezvous")
-            info = handler.next_rendezvous()
+            info = self._next_round()
             worker_group.store, worker_group.group_rank, worker_group.group_world_size = info.store, info.rank, info.world_size
             worker_group.master_addr = spec.master_addr or info.bootstrap_store_info.master_addr
             worker_group.master_port = spec.master_port or info.bootstrap_store_info.master_port
@@ -304,6 +304,15 @@ class SimpleElasticAgent(ElasticAgent):
         worker_group.workers = self._assign_worker_ranks(store, rank, world_size, spec)
         if methods is not None:
             methods.join_with_ranks()
+
+    def _next_round(self) -> RendezvousInfo:
+        return self._worker_group.spec.rdzv_handler.next_rendezvous()  # type: ignore[attr-defined, no-any-return]
+
+    def _read(self, found: object) -> RunResult:
+        """Checks the result of ``_monitor_workers``."""
+        if not isinstance(getattr(found, "state", None), str):
+            raise TypeError(f"_monitor_workers returned {found!r}: it must be a RunResult")
+        return found  # type: ignore[return-value]
 
     def _assign_worker_ranks(
         self, store: "Any", group_rank: int, group_world_size: int, spec: WorkerSpec
@@ -416,9 +425,7 @@ class _Methods:
     def monitor(self, snapshot: "tuple[Any, ...]") -> "tuple[str, list[tuple[int, int, int, float, str]], int]":
         group = self.group
         group._update(snapshot)
-        found = self.agent._monitor_workers(group)
-        if not isinstance(getattr(found, "state", None), str):
-            raise TypeError(f"_monitor_workers returned {found!r}: it must be a RunResult")
+        found = self.agent._read(self.agent._monitor_workers(group))
         state = WorkerState(found.state)
         self.agent._found = found
         failures = []

@@ -6,6 +6,9 @@ from rdzv.rendezvous._parameters import RendezvousParameters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
     from rdzv._rdzv import Rendezvous
 
 
@@ -58,8 +61,12 @@ class RendezvousInfo:
         self._store, self._rank, self._world_size = store, rank, world_size
         self._bootstrap_store_info = bootstrap_store_info
 
+    def __iter__(self) -> "Iterator[Any]":
+        """Yields the store, the rank and the number of agents, as the first version of torchelastic returned them."""
+        return iter((self._store, self._rank, self._world_size))
+
     @property
-    def store(self) -> object:
+    def store(self) -> "Any":
         """Store: store that the agents of the round share."""
         return self._store
 

@@ -66,7 +66,10 @@ rpc.backend_registry.check_agent rpc.backend_registry.is_member
 rpc.functions.async_execution
 worker.group_rank worker.is_worker worker.local_rank worker.local_world_size worker.rank worker.report_error
 worker.restart_count worker.role_rank worker.run_id worker.world_size
-torch.store torch.elastic.handler
+torch.store torch.elastic.create torch.elastic.handler
+torchelastic.agent.server.api.WorkerGroupFailureException.get_worker_exceptions
+torchelastic.agent.server.api.WorkerState.is_running
+torchelastic.rendezvous.RendezvousHandler.next_rendezvous torchelastic.rendezvous.RendezvousHandler.shutdown
 torch.PyStore.deleteKey torch.PyStore.getNumKeys torch.PyStore.has_extended_api
 torch.elastic.RdzvRendezvousHandler.get_backend torch.elastic.RdzvRendezvousHandler.get_run_id
 torch.elastic.RdzvRendezvousHandler.num_nodes_waiting
@@ -343,7 +346,9 @@ DERIVED = {f"torch.PyStore.{name}": f"Store.{name}" for name in (
     "add", "append", "check", "clone", "compare_set", "delete_key", "list_keys", "multi_set", "num_keys", "queue_len", "queue_push", "set"
 )} | {f"torch.elastic.RdzvRendezvousHandler.{name}": "torch.elastic.RdzvRendezvousHandler.next_rendezvous" for name in (
     "is_closed", "set_closed", "shutdown"
-)} | {"rendezvous.rendezvous": "rendezvous.rendezvous tcp 1", "rpc.init_rpc": "rpc.init_rpc 1"} | {
+)} | {f"rendezvous.NativeRendezvousHandler.{name}": "torch.elastic.RdzvRendezvousHandler.next_rendezvous" for name in (
+    "is_closed", "next_rendezvous", "num_nodes_waiting", "set_closed", "shutdown"
+)} | {"torchelastic.agent.server.api.SimpleElasticAgent.run": "elastic.SimpleElasticAgent.run"} | {"rendezvous.rendezvous": "rendezvous.rendezvous tcp 1", "rpc.init_rpc": "rpc.init_rpc 1"} | {
     f"rendezvous.C10dRendezvousBackend.{name}": "Store.get" for name in ("get_state", "set_state")
 }
 
