@@ -177,9 +177,13 @@ impl Rendezvous {
             return Ok(true);
         };
         asked(py, move || {
-            let good = inner.backend.lock().shutdown();
-            drop(inner.info.lock().take());
-            Ok(good)
+            // A host waits for the connections of its clients, and this is one of them.
+            let info = inner.info.lock().take();
+            if let Some(end) = info.as_ref().and_then(|info| info.store.breaker()) {
+                end();
+            }
+            drop(info);
+            Ok(inner.backend.lock().shutdown())
         })
     }
 }
