@@ -84,7 +84,7 @@ class WorkerGroupFailed(Error):
         return rank, self.first
 
     def get_worker_exceptions(self) -> "dict[int, BaseException]":
-        """Exceptions of the workers, as the first version of torchelastic had them.
+        """Exceptions of the workers by global rank.
 
         Returns:
             dict[int, BaseException]: exception by global rank. It is the exception that the worker raised, if it could

@@ -140,11 +140,11 @@ def run(
 
 
 class _Launcher:
-    """Process of ``rdzv run``, with the descriptors and the folder that belong to it.
+    """Process of ``rdzv run``, with its descriptors and its folder.
 
-    A signal handler may raise an exception between any two steps of the interpreter. So each step that makes or frees
-    something is one call of C code, which also records it: ``extend`` of a list with ``map``. :meth:`close` can be
-    repeated after an exception in the middle of it.
+    A signal handler may raise an exception between any two instructions of the interpreter. So one call of C code makes
+    or frees a resource and records it: ``extend`` of a list with ``map``. :meth:`close` can be repeated after an
+    exception in the middle of it.
     """
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class _Launcher:
         return _concluded(status, folder, report, title, events)
 
     def private_folder(self) -> str:
-        """Creates a folder and locks it until :meth:`close`, or the end of this process."""
+        """Creates a folder and locks it until :meth:`close`."""
         import fcntl
 
         parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
@@ -292,7 +292,7 @@ class _Launcher:
         return status
 
     def close(self) -> None:
-        """Kills the launcher if it still runs, closes the descriptors and removes the folder."""
+        """Ends the launcher, and frees what belongs to it."""
         _close_all(self.held)
         if self.pids:
             if not self.ended:
@@ -315,7 +315,10 @@ class _Launcher:
         _close_all(self.cleared)
 
     def _collect(self) -> int | None:
-        """Waits for the end of the process and, if it was killed, for the end of the run."""
+        """Waits for the end of the process.
+
+        If the process was killed, waits for the end of the run too.
+        """
         try:
             if not self.ended:
                 self.ended.extend(map(os.waitpid, self.pids, (0,)))
@@ -330,15 +333,19 @@ class _Launcher:
 
 
 def _close_all(descriptors: list[int]) -> None:
-    """Closes descriptors, and forgets each of them in the step that closes it."""
+    """Closes descriptors.
+
+    One C call removes a descriptor from the list and closes it.
+    """
     while descriptors:
         any(map(os.close, map(descriptors.pop, (0,))))
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:
-    """Waits until a descriptor is readable or at its end; False after the timeout.
+    """Waits until a descriptor is readable or at its end.
 
-    A signal that arrives just before the system call does not end it, so no system call is longer than a slice.
+    Returns False after the timeout. A signal that arrives just before the system call does not end it, so no system call
+    is longer than a slice.
     """
     import select
     from time import monotonic

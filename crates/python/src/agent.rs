@@ -10,8 +10,8 @@
 //! The agent runs on a separate thread. So the calling thread polls for signals at least every 100
 //! ms, even during a rendezvous. The agent's threads never attach to the interpreter.
 //!
-//! A method in Python may answer before it returns ([`Reply`]), and run further calls meanwhile
-//! ([`Agent::pump`]). So one call of `_initialize_workers` answers a join, and then a start.
+//! A method in Python may answer before it returns ([`Reply`]), and run further calls after
+//! that ([`Agent::pump`]). So one call of `_initialize_workers` answers a join, and then a start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,14 +143,16 @@ impl ProxyRendezvous {
         };
         ask(&self.calls, call, read).map_err(|what| RendezvousError::Unreachable {
             what,
-            place: format!("the handler of the rendezvous backend {:?}", self.name),
+            place: format!("handler of the rendezvous backend {:?}", self.name),
             elapsed: None,
             remedy: "the exception of the handler has the details",
         })
     }
 }
 
-/// Round of a handler: store, rank, number of nodes, endpoint of the workers' store, and ranks.
+/// Round of a handler.
+///
+/// The fields are store, rank, number of nodes, endpoint of the workers' store, and ranks.
 type Met = (Arc<dyn Store>, u32, u32, String, u16, (u32, u32, u32, u32));
 
 fn met(result: &Bound<'_, PyAny>) -> PyResult<Met> {
@@ -205,7 +207,7 @@ impl RendezvousBackend for ProxyRendezvous {
         self.ask("num_nodes_waiting", |number| number.extract())
     }
 
-    /// Leaves the handler as it is: it belongs to the caller.
+    /// Does nothing, because the handler belongs to the caller.
     fn shutdown(&mut self) -> bool {
         true
     }
@@ -239,13 +241,13 @@ impl WorkerSupervisor for ProxySupervisor {
         let (group, workers) = (group.clone(), workers.to_vec());
         let call = move |methods: &Bound<'_, PyAny>, reply: Bound<'_, Reply>| {
             let described = workers.into_iter().map(|worker| {
-                let place = worker.ranks;
+                let ranks = worker.ranks;
                 (
-                    place.local_rank.0,
-                    place.rank.0,
-                    place.role_rank.0,
-                    place.world_size,
-                    place.role_world_size,
+                    ranks.local_rank.0,
+                    ranks.rank.0,
+                    ranks.role_rank.0,
+                    ranks.world_size,
+                    ranks.role_world_size,
                     BTreeMap::from_iter(worker.environment),
                 )
             });
@@ -380,10 +382,10 @@ impl Agent {
         }
     }
 
-    /// Waits for one call of the agent, and runs it; False at the end of the run.
+    /// Waits for one call of the agent, and runs it.
     ///
-    /// Also returns after a short time without a call. An exception of a signal handler stops the
-    /// agent.
+    /// Returns False at the end of the run. Also returns after a short time without a call. An
+    /// exception of a signal handler stops the agent.
     fn pump(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<bool> {
         match detach(py, || self.calls.lock().recv_timeout(SLICE)) {
             Ok(Some(call)) => call(py, methods).map_or(Ok(true), Err),
@@ -465,9 +467,10 @@ impl Drop for End {
 /// Failure from Python: rank, local rank, exit code, seconds since 1970, cause.
 type Described = (u32, u32, i32, f64, String);
 
-/// Reads the result of a poll of the workers: a state by name, failures, and waiting nodes.
+/// Reads the result of a poll of the workers.
 ///
-/// Return values of workers stay in Python.
+/// It has a state by name, failures, and the number of waiting nodes. Return values of workers stay
+/// in Python.
 fn found_result(found: &Bound<'_, PyAny>) -> PyResult<(MonitorResult, u32)> {
     let (state, failures, waiting): (String, Vec<Described>, u32) = found.extract()?;
     let state = [

@@ -318,7 +318,7 @@ class SimpleElasticAgent(ElasticAgent):
         self, store: "Any", group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> "list[Worker]":
         if self._methods is not None and self._methods.places is not None:
-            return [Worker(*place[:5]) for place in self._methods.places]
+            return [Worker(*given[:5]) for given in self._methods.places]
         base, world_size, base_role, role_world_size = Agent.exchange_ranks(
             store, spec.role, group_rank, spec.local_world_size, group_world_size
         )
@@ -345,7 +345,7 @@ class _Ended(Exception):
 
 
 class _Methods:
-    """Adapter through which the native agent calls the methods of an agent and of its handler."""
+    """Adapter through which the native agent calls methods in Python."""
 
     def __init__(self, agent: SimpleElasticAgent):
         self.agent, self.group = agent, agent._worker_group
@@ -369,7 +369,7 @@ class _Methods:
             self.begin()
 
     def begin(self) -> None:
-        """Calls the methods that begin an attempt, and replies with the workers' ids."""
+        """Begins an attempt, and replies with the workers' ids."""
         agent, group = self.agent, self.group
         hook = agent._restart_workers if self.has_begun else agent._initialize_workers
         self.is_beginning = self.has_begun = True
@@ -396,7 +396,7 @@ class _Methods:
         workers = group.workers
         ranks = [(worker.global_rank, worker.role_rank, worker.world_size, worker.role_world_size) for worker in workers]
         first = ranks[0] if ranks else (0, 0, 0, 0)
-        wanted = [(first[0] + place, first[1] + place, *first[2:]) for place in range(group.spec.local_world_size)]
+        wanted = [(first[0] + rank, first[1] + rank, *first[2:]) for rank in range(group.spec.local_world_size)]
         if ranks != wanted:
             raise ValueError(f"_assign_worker_ranks returned {workers!r}: a node has consecutive ranks, one for each worker")
         if self.joining is not None:
@@ -407,10 +407,10 @@ class _Methods:
                 if not agent._native.pump(self):
                     raise _Ended
         assert self.places is not None
-        for worker, place in zip(workers, self.places):
-            if worker.global_rank != place[1]:
-                raise ValueError(f"_assign_worker_ranks returned {worker!r}: the native agent has assigned rank {place[1]}")
-            worker.environment = place[5]
+        for worker, given in zip(workers, self.places):
+            if worker.global_rank != given[1]:
+                raise ValueError(f"_assign_worker_ranks returned {worker!r}: the native agent has assigned rank {given[1]}")
+            worker.environment = given[5]
 
     def is_closed(self, reply: "Reply") -> None:
         reply(self.handler.is_closed())

@@ -1,4 +1,4 @@
-"""Backend that keeps the state of a rendezvous in a store, as PyTorch's class of the same name does."""
+"""Backend that keeps the state of a rendezvous in a store."""
 
 import binascii
 import os
@@ -29,7 +29,7 @@ _FAILURES = (Error, OSError, RuntimeError, ValueError)
 
 
 class RendezvousBackend(ABC):
-    """Base class of backends: one value, the state of the rendezvous, and its token.
+    """Base class of backends, which keep the state of a rendezvous.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousBackend

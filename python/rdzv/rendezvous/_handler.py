@@ -62,7 +62,7 @@ class RendezvousInfo:
         self._bootstrap_store_info = bootstrap_store_info
 
     def __iter__(self) -> "Iterator[Any]":
-        """Yields the store, the rank and the number of agents, as the first version of torchelastic returned them."""
+        """Yields the store, the rank and the number of agents."""
         return iter((self._store, self._rank, self._world_size))
 
     @property
@@ -256,7 +256,9 @@ class NativeRendezvousHandler(RendezvousHandler):
         self._joined().set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """Returns 1 if the round of this node has ended, because nodes wait or have left.
+        """Returns 1 if the round of this node has ended.
+
+        A round ends because nodes wait or have left.
 
         Returns:
             int: 0 or 1.

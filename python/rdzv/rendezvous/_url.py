@@ -120,7 +120,7 @@ def _built_in(scheme: str, url: str, rank: int, world_size: int, *options: objec
 
 
 def _check_ranks(url: str, rank: int, world_size: int) -> None:
-    """Refuses a value that the query has twice, and a rank that is not below the world size."""
+    """Refuses repeated values, and a rank outside of the world size."""
     known = {"rank": rank, "world_size": world_size}
     seen = set()
     for name, _, value in (word.partition("=") for word in urlsplit(url).query.split("&")):

@@ -28,7 +28,7 @@ def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 
 def create(params: RendezvousParameters) -> RendezvousHandler:
-    """Makes an :class:`RdzvRendezvousHandler` from torch's parameters. Args: params (RendezvousParameters)."""
+    """Makes a handler. Args: params (RendezvousParameters)."""
     return RdzvRendezvousHandler(params)
 
 

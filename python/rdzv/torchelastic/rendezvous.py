@@ -1,6 +1,6 @@
-"""Handlers of the first version of torchelastic, over the classes of :mod:`rdzv.rendezvous`.
+"""Handlers of the first version of torchelastic.
 
-A handler of this version returns ``(store, rank, world_size)`` from ``next_rendezvous``. The result of a handler of rdzv
+The other names are those of :mod:`rdzv.rendezvous`. A handler of this version returns ``(store, rank, world_size)`` from ``next_rendezvous``. The result of a handler of rdzv
 unpacks to these three.
 """
 
@@ -39,7 +39,10 @@ class RendezvousHandler(_now.RendezvousHandler):
 
     @abstractmethod
     def next_rendezvous(self) -> "tuple[Any, int, int]":  # type: ignore[override]
-        """Waits for the next round, and returns its store, the rank and the number of agents."""
+        """Waits for the next round.
+
+        Returns its store, the rank and the number of agents.
+        """
 
     def shutdown(self) -> bool:
         """Frees the resources of the handler; here, there are none."""

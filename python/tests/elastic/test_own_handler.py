@@ -1,4 +1,4 @@
-"""Tests of agents with a rendezvous handler of the user, and of the methods that can be overridden."""
+"""Tests of rendezvous handlers of the user, and of overridden methods."""
 
 import os
 import signal
@@ -72,7 +72,7 @@ def test_agents_with_handlers_of_the_user_exchange_their_ranks():
     store, agents = rdzv.HashStore(), []
     for rank, workers in enumerate((1, 2, 3)):
         role = "server" if rank == 1 else "trainer"
-        agents.append(Threads(spec(workers, role=role, rdzv_handler=Own(store, rank, 3)), place))
+        agents.append(Threads(spec(workers, role=role, rdzv_handler=Own(store, rank, 3)), sizes))
     threads = [threading.Thread(target=run_here, args=(agent,)) for agent in agents]
     for thread in threads:
         thread.start()
@@ -86,7 +86,7 @@ def test_agents_with_handlers_of_the_user_exchange_their_ranks():
     ]
 
 
-def place(agent, worker):
+def sizes(agent, worker):
     return worker.role_rank, worker.world_size, worker.role_world_size
 
 

@@ -37,7 +37,7 @@ class Handler(rendezvous.RendezvousHandler):
 
 
 class Calls(api.SimpleElasticAgent):
-    """Agent of the first version: three methods, and workers that have ended when they are polled."""
+    """Agent of the first version, whose workers end immediately."""
 
     def _start_workers(self, worker_group):
         self.found, self.failed = {}, {}
@@ -108,8 +108,8 @@ def test_two_agents_meet_at_the_endpoint_of_rank_0():
     store, results = rdzv.HashStore(), {}
 
     def run(rank):
-        place = ("MASTER_ADDR", "MASTER_PORT")
-        agent = Calls(spec(lambda worker: (worker.world_size, *map(worker.environment.get, place)), handler=Handler(store, rank, 2)))
+        names = ("MASTER_ADDR", "MASTER_PORT")
+        agent = Calls(spec(lambda worker: (worker.world_size, *map(worker.environment.get, names)), handler=Handler(store, rank, 2)))
         results.update(agent.run())
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Tests of an exception of a signal handler at each step of the interpreter in `launch`."""
+"""Tests of an exception before each instruction of `launch`."""
 
 import os
 import sys
@@ -26,9 +26,10 @@ class Raised(Exception):
 
 
 def raise_at(number, call, error):
-    """Makes a call that raises before the step of this number, and returns True if it has so many.
+    """Makes a call that raises before the instruction of this number.
 
-    A step is an instruction of `_launch` that is executed for the first time.
+    Counts each instruction of `_launch` at its first execution. Returns True if the call has that
+    many instructions.
     """
     seen = set()
 
@@ -36,9 +37,9 @@ def raise_at(number, call, error):
         if frame.f_code.co_filename != _launch.__file__:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        step = (frame.f_code, frame.f_lasti)
-        if event == "opcode" and step not in seen:
-            seen.add(step)
+        instruction = (frame.f_code, frame.f_lasti)
+        if event == "opcode" and instruction not in seen:
+            seen.add(instruction)
             if len(seen) == number:
                 raise error
         return trace
@@ -57,7 +58,7 @@ def raise_at(number, call, error):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("error", [Raised, KeyboardInterrupt])
 @pytest.mark.parametrize("function", ["math:factorial", ["true"]], ids=["function", "command"])
-def test_an_exception_before_any_step_leaves_nothing(function, error, tmp_path, monkeypatch):
+def test_an_exception_before_any_instruction_leaves_nothing(function, error, tmp_path, monkeypatch):
     program = tmp_path / "rdzv"
     program.write_text(LAUNCHER)
     program.chmod(0o700)
@@ -80,10 +81,10 @@ def test_an_exception_before_any_step_leaves_nothing(function, error, tmp_path, 
         begin = time.monotonic()
         more = raise_at(number, call, error)
         took = time.monotonic() - begin
-        assert left() == before, f"step {number}"
+        assert left() == before, f"instruction {number}"
         with pytest.raises(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
-        assert took < 8, f"step {number} took {took} s"
+        assert took < 8, f"instruction {number} took {took} s"
         if not more:
             break
         number += 1

@@ -1,4 +1,4 @@
-"""Tests of `C10dRendezvousBackend`: each fact for each store, alone and together with PyTorch's class."""
+"""Tests of `C10dRendezvousBackend`, also together with PyTorch's class."""
 
 import threading
 from base64 import b64encode

@@ -94,8 +94,9 @@ pub(crate) fn sleep(
     }
 }
 
-/// Runs a system call that blocks on a separate thread, if this thread can be interrupted.
+/// Runs a system call that blocks, on a separate thread if necessary.
 ///
+/// The separate thread is necessary if the call on this thread can be interrupted.
 /// After an interruption, the other thread continues until the system call ends.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
-"""Agents of the first version of torchelastic, over the classes of :mod:`rdzv.elastic`.
+"""Agents of the first version of torchelastic.
 
-The native agent does what it does for :class:`rdzv.elastic.SimpleElasticAgent`. Only these things differ:
+They have the classes of :mod:`rdzv.elastic`. The native agent does what it does for :class:`rdzv.elastic.SimpleElasticAgent`. Only these things differ:
 
 - ``WorkerSpec`` has ``fn`` and ``args`` in front, and the defaults of the first version.
 - ``WorkerState`` has the values 0 to 32.
@@ -37,7 +37,7 @@ DEFAULT_ROLE = "default"
 
 
 class WorkerState(Enum):
-    """State of a worker group: :class:`rdzv.elastic.WorkerState`, with numbers as values."""
+    """State of a worker group, with numbers as values."""
 
     UNKNOWN = 0
     INIT = 1
@@ -54,7 +54,7 @@ class WorkerState(Enum):
 
 
 class WorkerSpec(elastic.WorkerSpec):
-    """Specification of the workers of one node, with the order and the defaults of the first version."""
+    """Specification of the workers of one node."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class WorkerSpec(elastic.WorkerSpec):
 
 
 class WorkerGroup(elastic.WorkerGroup):
-    """Workers of one agent; ``state`` has the values of the first version."""
+    """Workers of one agent."""
 
     @property
     def state(self) -> WorkerState:  # type: ignore[override]
@@ -93,7 +93,7 @@ class WorkerGroup(elastic.WorkerGroup):
 
 
 class MonitorResult:
-    """State of the workers, with return values or exceptions by global rank."""
+    """State of the workers, with values or exceptions by global rank."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class WorkerGroupFailureException(Exception):
 
 
 class SimpleElasticAgent(elastic.SimpleElasticAgent):
-    """Agent whose subclass starts, monitors and stops the workers in three methods."""
+    """Agent whose subclass has three methods for the workers."""
 
     _group_class = WorkerGroup
 
@@ -137,7 +137,7 @@ class SimpleElasticAgent(elastic.SimpleElasticAgent):
         return RunResult(elastic.WorkerState[found.state.name], found.ret_vals, failures)
 
     def _next_round(self) -> RendezvousInfo:
-        """The next round; rank 0 chooses the endpoint of the workers' store."""
+        """Joins a round; rank 0 chooses the endpoint of the workers' store."""
         spec = self._worker_group.spec
         found = spec.rdzv_handler.next_rendezvous()  # type: ignore[attr-defined]
         if not isinstance(found, tuple):
