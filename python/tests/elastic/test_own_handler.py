@@ -163,8 +163,8 @@ def test_four_methods_can_be_overridden(made):
     assert without_stops == [*attempt, "restart", *attempt, "shutdown SIGTERM 30"]
 
 
-class Replacing(Threads):
-    """Agent that replaces the methods, without their originals."""
+class Rewritten(Threads):
+    """Agent with its own methods, which do not call the originals."""
 
     def _initialize_workers(self, worker_group):
         self._rendezvous(worker_group)
@@ -182,8 +182,8 @@ class Replacing(Threads):
         return [Worker(local_rank, 10 + local_rank, local_rank, 20, 5) for local_rank in range(spec.local_world_size)]
 
 
-def test_methods_can_be_replaced():
-    agent = Replacing(spec(2, rdzv_handler=Own()), lambda agent, worker: (worker.world_size, worker.role_world_size))
+def test_methods_can_be_rewritten():
+    agent = Rewritten(spec(2, rdzv_handler=Own()), lambda agent, worker: (worker.world_size, worker.role_world_size))
     assert agent.run().return_values == {10: (20, 5), 11: (20, 5)}
     assert agent.get_worker_group().master_addr == "replaced"
 
