@@ -93,10 +93,17 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module 'rdzv' has no attribute {name!r}")
         from importlib import import_module
 
-        loaded = import_module(module)
+        try:
+            loaded = import_module(module)
+        except ImportError as error:
+            if name != "torch":
+                raise
+            # `hasattr` and other introspection expect this class.
+            raise AttributeError(f"module 'rdzv' has no attribute 'torch': {error}") from error
         value = loaded if module == f"rdzv.{name}" else getattr(loaded, name)
         globals()[name] = value
         return value
 
     def __dir__():
-        return sorted(set(globals()) | set(__all__) | set(_LAZY))
+        # Introspection reads every attribute, and `rdzv.torch` loads torch.
+        return sorted(set(globals()) | set(__all__) | set(_LAZY) - {"torch"})

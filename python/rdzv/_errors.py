@@ -83,18 +83,22 @@ class WorkerGroupFailed(Error):
         rank = next(rank for rank, failure in self.failures.items() if failure is self.first)
         return rank, self.first
 
-    def get_worker_exceptions(self) -> "dict[int, str]":
-        """Failures with one line each, as in the first version of torchelastic.
+    def get_worker_exceptions(self) -> "dict[int, BaseException]":
+        """Exceptions of the workers by global rank.
 
         Returns:
-            dict[int, str]: cause by global rank.
+            dict[int, BaseException]: exception by global rank. It is the exception that the worker raised, if it could
+            be pickled on this node; otherwise an :class:`Error` with the cause.
 
         Example:
             >>> from rdzv.elastic import ChildFailedError, ProcessFailure
             >>> ChildFailedError("train", {3: ProcessFailure(1, 4242, 7, "<N/A>")}).get_worker_exceptions()
-            {3: 'exit code 7'}
+            {3: Error('exit code 7')}
         """
-        return {rank: failure.cause for rank, failure in self.failures.items()}
+        return {
+            rank: Error(failure.cause) if failure.exception is None else failure.exception
+            for rank, failure in self.failures.items()
+        }
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """Failures as a report with several lines.

@@ -69,6 +69,7 @@ class ProcessFailure:
         node (str): the worker's host; empty if unknown.
         cause (str): the reason in one line, as ``rdzv run`` prints it.
         traceback (str | None): the traceback of the worker's exception.
+        exception (BaseException | None): the exception that the worker raised, if this node has it.
 
     Example:
         >>> from rdzv.elastic import ProcessFailure
@@ -83,6 +84,7 @@ class ProcessFailure:
         self.local_rank, self.pid, self.exitcode, self.error_file = local_rank, pid, exitcode, error_file
         self.rank, self.node = -1, ""
         self.traceback: "str | None" = None
+        self.exception: "BaseException | None" = None
         self.error_file_data: "dict[str, object]" = {"message": "<NONE>"}
         self.message: "str | dict[str, object]" = ""
         self.timestamp = int(time.time())
@@ -103,6 +105,10 @@ class ProcessFailure:
             else:
                 self.message = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
         self.cause = self._words()
+
+    def __getstate__(self) -> "dict[str, object]":
+        # An exception may refuse to be pickled a second time.
+        return {**self.__dict__, "exception": None}
 
     def _words(self) -> str:
         message = self.message

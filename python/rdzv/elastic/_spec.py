@@ -167,6 +167,8 @@ class WorkerGroup:
         self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
         # The native agent, which has the store of the round; None if the agent is another process.
         self._native: "Agent | None" = None
+        # Store of a round that a handler of the user has made.
+        self._store: "Any" = None
         self.group_rank: "int | None" = None
         self.group_world_size: "int | None" = None
         self.master_addr: "str | None" = None
@@ -185,7 +187,13 @@ class WorkerGroup:
         Raises:
             StoreError: the server of the round cannot be reached.
         """
-        return None if self._native is None else self._native.store()
+        if self._store is not None or self._native is None:
+            return self._store  # type: ignore[no-any-return]
+        return self._native.store()
+
+    @store.setter
+    def store(self, store: "Any") -> None:
+        self._store = store
 
     def _update(self, snapshot: "tuple[Any, ...]") -> None:
         """Copies the state of the native agent into the group.

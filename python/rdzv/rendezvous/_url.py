@@ -27,7 +27,7 @@ def register_rendezvous_handler(scheme: str, handler: "Callable[..., Iterator[Me
             specified. The keywords are those of :func:`rendezvous`.
 
     Raises:
-        RuntimeError: the scheme is registered with another handler.
+        RuntimeError: the scheme already has a handler.
 
     Example:
         >>> import rdzv
@@ -38,8 +38,9 @@ def register_rendezvous_handler(scheme: str, handler: "Callable[..., Iterator[Me
         >>> next(rendezvous("example://here"))[1:]
         (0, 1)
     """
-    if scheme in _BUILT_IN or _handlers.setdefault(scheme, handler) is not handler:
+    if scheme in _BUILT_IN or scheme in _handlers:
         raise RuntimeError(f"Rendezvous handler for {scheme}:// already registered")
+    _handlers[scheme] = handler
 
 
 def rendezvous(
@@ -108,6 +109,7 @@ def rendezvous(
         raise RuntimeError(f"No rendezvous handler for {scheme}://")
     if kwargs:
         raise TypeError(f"rendezvous() of {scheme}:// got an unexpected keyword argument {next(iter(kwargs))!r}")
+    _check_ranks(url, rank, world_size)
     return _built_in(scheme, url, rank, world_size, timeout, token, tls)
 
 
@@ -115,6 +117,24 @@ def _built_in(scheme: str, url: str, rank: int, world_size: int, *options: objec
     yield url_rendezvous(url, None if rank == -1 else rank, None if world_size == -1 else world_size, *options)
     how = "rerendezvous" if scheme == "file" else "re-rendezvous"
     raise RuntimeError(f"Unable to perform {how} using {scheme}:// method")
+
+
+def _check_ranks(url: str, rank: int, world_size: int) -> None:
+    """Refuses repeated values, and a rank outside of the world size."""
+    known = {"rank": rank, "world_size": world_size}
+    seen = set()
+    for name, _, value in (word.partition("=") for word in urlsplit(url).query.split("&")):
+        if name in seen:
+            raise ValueError(f"the URL {url} has two values of {name}")
+        if name in known:
+            seen.add(name)
+            if value.isascii() and value.isdigit():
+                known[name] = int(value)
+    rank, world_size = known["rank"], known["world_size"]
+    if world_size == 0:
+        raise ValueError("world_size is 0: a job has at least one worker")
+    if -1 < world_size <= rank:
+        raise ValueError(f"rank is {rank}, and world_size is {world_size}: ranks are 0 to {world_size - 1}")
 
 
 def _with_ranks(url: str, rank: int, world_size: int) -> str:

@@ -110,7 +110,8 @@ def test_a_launch_returns_values_and_raises_the_failures():
     assert caught.value.get_first_failure()[0] == 1
     assert "fail FAILED" in caught.value.format_msg()
     assert isinstance(caught.value, WorkerGroupFailureException)
-    assert caught.value.get_worker_exceptions()[1] == "KeyError: 'gone'"
+    exception = caught.value.get_worker_exceptions()[1]
+    assert type(exception) is KeyError and exception.args == ("gone",)
 
 
 def test_the_config_is_for_launch_too():

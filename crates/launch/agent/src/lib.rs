@@ -82,7 +82,7 @@ pub use rdzv_agent_proto::group::{
     RestartOptions, StartRequest, StopOptions,
 };
 pub use rdzv_rendezvous::{GroupEvent, GroupReport, GroupStatus, NodeState};
-pub use rendezvous::RoundStore;
+pub use rendezvous::{RoundStore, exchange_ranks};
 pub use run::{run, run_in_view};
 pub use signals::when_signalled;
 pub use worker::{WorkerFiles, WorkerIdentity, WorkerLocation};

@@ -5,16 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rdzv_store::{FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use rdzv_store::{
+    FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions, interruptible,
+};
 
 use super::{Kind, StoreObject, store_call};
 use crate::argument::{Object, integer};
 use crate::credentials::credentials;
 use crate::errors::of_store;
-use crate::interrupt::on_thread;
+use crate::interrupt::{detached, is_to_end};
 use crate::timeout::timeout;
 
 /// Default timeout of stores, seconds.
@@ -272,13 +274,10 @@ where
 /// thread continues until its timeout, and its connection is closed.
 fn connected(
     py: Python<'_>,
-    connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send + 'static,
+    connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send,
 ) -> PyResult<TcpStore> {
-    let made = on_thread(py, "rdzv-connect", connect)?;
-    match made {
-        Some(made) => made.map_err(|error| of_store(py, &error)),
-        None => Err(PyRuntimeError::new_err("the connecting thread has ended")),
-    }
+    let made = detached(py, || interruptible(is_to_end, connect))?;
+    made.map_err(|error| of_store(py, &error))
 }
 
 /// Creates a second handle to the data of `store`, of the same class.

@@ -330,7 +330,7 @@ mod tests {
             (
                 RendezvousError::SilentLeader {
                     run_id: "run".to_owned(),
-                    place: "h:1".to_owned(),
+                    endpoint: "h:1".to_owned(),
                     round: 0,
                     leader: "n".to_owned(),
                     elapsed,
@@ -340,7 +340,7 @@ mod tests {
             (
                 RendezvousError::JoinTimeout {
                     run_id: "run".to_owned(),
-                    place: "h:1".to_owned(),
+                    endpoint: "h:1".to_owned(),
                     joined: Vec::new(),
                     min_nodes: 2,
                     elapsed,

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use rdzv_core::endpoint::bare_host;
 use rdzv_core::reminder::{self, Reminder};
 
+use crate::interrupt;
+
 /// Resolves a host name or address and returns its socket addresses.
 ///
 /// Each address has the specified port. If `within` is `None`, the wait for the name server has no
@@ -38,8 +40,10 @@ pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Ve
     loop {
         let left = within.map(|within| within.saturating_sub(began.elapsed()));
         let next = reminder.next().saturating_sub(began.elapsed());
-        match receiver.recv_timeout(left.map_or(next, |left| left.min(next))) {
+        let wait = left.map_or(next, |left| left.min(next));
+        match receiver.recv_timeout(interrupt::slice(Some(wait)).unwrap_or(wait)) {
             Ok(found) => return found,
+            Err(_) if interrupt::is_wanted() => return Err(io::ErrorKind::Interrupted.into()),
             Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| !left.is_zero()) => {
                 remind(host, began.elapsed(), left, &mut reminder);
             }

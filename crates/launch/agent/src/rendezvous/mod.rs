@@ -41,6 +41,7 @@ use crate::error::system;
 use crate::health::{Liveness, Watched};
 use crate::{AgentConfig, AgentError, MasterPort, NodeCheckPlan, RendezvousPlan, host, node_check};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
+pub use rank_exchange::by_store as exchange_ranks;
 pub use round_store::RoundStore;
 use single_node::LocalRendezvous;
 

@@ -408,7 +408,7 @@ impl NativeClient {
         joined.resize(nodes.max(joined.len()), "another".to_owned());
         let elapsed = now.since(self.wait.since);
         self.leave();
-        self.refused(Refusal::JoinTimeout { elapsed, joined });
+        self.refused(AgentRefusal::JoinTimeout { elapsed, joined });
     }
 
     fn say_join(&mut self, now: Mono) {
