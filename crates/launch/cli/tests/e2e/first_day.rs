@@ -1,4 +1,4 @@
-//! Tests of what new users do on their first day, and of the texts that they get.
+//! Tests of typical first commands of new users, and of their messages.
 
 use std::net::TcpListener;
 
@@ -60,7 +60,7 @@ fn on_pod_1(job: Job) -> Job {
 }
 
 #[test]
-fn variables_that_name_several_nodes_are_told_if_no_flag_does() {
+fn variables_that_name_several_nodes_are_reported_without_a_flag() {
     let line = "rdzv: the environment names 2 nodes (WORLD_SIZE=2, RANK=1, JOB_COMPLETION_INDEX=1, MASTER_ADDR=pod-0), and no flag does";
     let told = |ended: Ended| ended.stderr.matches(line).count();
     assert_eq!(told(on_pod_1(own("")).expect(0)), 1);
@@ -132,7 +132,7 @@ fn options_of_the_rendezvous_are_merged_and_shown_with_their_origins() {
 }
 
 #[test]
-fn a_timeout_without_effect_is_told_once() {
+fn a_timeout_without_effect_is_reported_once() {
     let flags =
         "--explain --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-conf timeout=3";
     let line =

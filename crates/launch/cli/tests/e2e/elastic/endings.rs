@@ -323,7 +323,7 @@ fn at_the_exit_barrier(point: &RendezvousPoint) {
     ended.assert_stderr(&named);
 }
 
-/// Worker of two ranks in two rounds. Rank 0 succeeds, and rank 1 fails in the first round.
+/// Worker of two ranks: rank 0 succeeds, rank 1 fails in the first round.
 const FAILS_LATE: &str = "echo round $RDZV_ROUND; test $RANK = 0 && exit; sleep 0.5; \
      test $RDZV_ROUND -ge 1 || exit 7";
 
