@@ -371,7 +371,7 @@ impl WorkerGroup {
         self.finish(Ending::Succeeded { exits });
     }
 
-    /// Ends the run with success, although the other nodes have not all passed the exit barrier.
+    /// Ends the run with success before all nodes have passed the exit barrier.
     fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
         self.finish(Ending::SucceededAlone { exits, reason });

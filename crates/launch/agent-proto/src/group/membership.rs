@@ -19,8 +19,8 @@ pub fn cause(reason: &str) -> MembershipCause {
     }
 }
 
-/// `true` if a node whose workers succeeded need not wait for other nodes after this loss.
-/// They have succeeded too, or have continued without it.
+/// `true` if a node whose workers succeeded ends after this loss.
+/// The other nodes have succeeded too, or have continued without it.
 pub fn is_final(reason: &str) -> bool {
     reason.ends_with(", and the workers of all other nodes have succeeded")
         || reason.starts_with("the other nodes continued ")

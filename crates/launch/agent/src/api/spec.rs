@@ -201,7 +201,7 @@ impl WorkerSpecBuilder {
         /// Sets the time between the closing signal and SIGKILL; the default is 30 s.
         /// It holds on every path.
         stop.shutdown_timeout: Duration;
-        /// Sets how long a successful node waits for the others; the default is no limit.
+        /// Limits the wait of a successful node for the others; the default is none.
         rendezvous.exit_barrier_timeout: Option<Duration>;
         /// Sets the signals (numbers) that end the run in order.
         /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT. This process continues to handle

@@ -265,7 +265,8 @@ impl RendezvousHandle {
         self.us.rank
     }
 
-    /// Returns the number of agents in the current round; 0 without a round of several nodes.
+    /// Returns the number of agents in the current round.
+    /// It is 0 without a backend.
     pub(crate) fn group_world_size(&self) -> u32 {
         self.round().map_or(0, |round| round.info.world_size)
     }

@@ -31,7 +31,9 @@ const TORN: u8 = 8;
 const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
-/// Number in [`RunNote::members`] of a participant that has left after its workers succeeded.
+/// Member that has left after its workers succeeded.
+///
+/// It replaces the instance in [`RunNote::members`].
 pub const LEFT_AFTER_SUCCESS: u64 = u64::MAX;
 
 /// Knowledge with which a coordinator starts after the death of another one.
@@ -66,8 +68,9 @@ pub struct RunNote {
     pub round: u64,
     /// Instances of the agents of its participants, by rank.
     ///
-    /// 0 replaces participants that have left the run or were lost, and [`LEFT_AFTER_SUCCESS`] those
-    /// that left after their workers had succeeded. Empty if not all participants can reattach.
+    /// 0 replaces participants that have left the run or were lost. [`LEFT_AFTER_SUCCESS`] replaces
+    /// those that left after their workers had succeeded. Empty if not all participants can
+    /// reattach.
     pub members: Vec<u64>,
     /// `true` if the run is over.
     pub closed: bool,
@@ -172,12 +175,12 @@ impl RunNote {
         !self.closed && !self.expected().is_empty()
     }
 
-    /// `true` if the round has all its participants, of which `present` may run workers.
+    /// `true` if `present` participants are all that have not left after success.
     pub(super) fn is_whole(&self, present: usize) -> bool {
         present + self.left_after_success() == self.members.len()
     }
 
-    /// Returns the number of participants that have left after their workers succeeded.
+    /// Returns the number of participants that have left after their success.
     pub(super) fn left_after_success(&self) -> usize {
         let members = self.members.iter();
         let left = members.filter(|member| **member == LEFT_AFTER_SUCCESS);

@@ -90,7 +90,9 @@ struct Wait {
     reminder: Reminder,
     /// The nodes that had joined at the last report of the coordinator.
     arrived: Option<Arrived>,
-    /// Time of the last report that this node is a spare, which waits without a limit.
+    /// Time of the last report that this node is a spare.
+    ///
+    /// A spare waits without a limit.
     spare_at: Mono,
     /// `true` if the agent has asked for the nodes that have joined.
     asked: bool,

@@ -9,7 +9,7 @@ use crate::world::{World, forms, held_round};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Agents 1 to `nodes` in round 0. The workers of the first ones have succeeded.
+/// Agents 1 to `nodes` in round 0. Workers of the first ones have succeeded.
 fn round_of(min: u32, nodes: u32, succeeded: u32) -> World {
     let mut world = World::restartable(min, nodes);
     for number in 1..=nodes {

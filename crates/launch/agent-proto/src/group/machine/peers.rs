@@ -11,9 +11,10 @@
 //! every failure final. A peer that gives its reason after the run was closed counts as if it had
 //! given the reason immediately.
 //!
-//! A node at the exit barrier joins again if another node restarts its workers or waits to join: the
-//! workers of all nodes restart together, as those of one node do. After a loss, the coordinator
-//! answers each node that waits at its barrier: another node joins, or none is left to wait for.
+//! A node at the exit barrier joins again if another node restarts its workers or waits to join.
+//! The workers of all nodes restart together, as those of one node do.
+//! After a loss, the coordinator answers each node that waits at its barrier: another node joins,
+//! or none is left to wait for.
 //! Without a coordinator, the last of two nodes ends with success, and a node of more joins again.
 //!
 //! All nodes share one budget of restarts. A restart that another node has used for a failure there
@@ -192,7 +193,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Handles a round that is over for other nodes, after the success of all workers of this node.
+    /// Handles the end of the round after the success of all workers here.
     pub(super) fn after_success(&mut self, now: Now, cause: MembershipCause, reason: String) {
         let round = self.round.as_ref();
         let (agents, answers) = round.map_or((1, false), |round| {

@@ -322,7 +322,7 @@ fn at_the_exit_barrier(place: &Place) {
     ended.assert_stderr(&named);
 }
 
-/// Worker of two ranks in two rounds. Rank 0 succeeds, and rank 1 fails in the first round.
+/// Worker whose rank 0 succeeds, while rank 1 fails in the first round.
 const FAILS_LATE: &str = "echo round $RDZV_ROUND; test $RANK = 0 && exit; sleep 0.5; \
      test $RDZV_ROUND -ge 1 || exit 7";
 
@@ -330,13 +330,13 @@ const FAILS_LATE: &str = "echo round $RDZV_ROUND; test $RANK = 0 && exit; sleep 
 fn a_node_at_the_exit_barrier_starts_again_with_one_that_restarts() {
     // With restarts of the store, the barrier is at the coordinator; without, in the store.
     let stores = ["0", "3"].map(|restarts| store_with(&["--restarts", restarts]));
-    for place in stores.into_iter().chain([first_agent()]) {
-        let nodes = place.two_nodes(&["--nnodes=2", "--max-restarts=1"], FAILS_LATE);
+    for site in stores.into_iter().chain([first_agent()]) {
+        let nodes = site.two_nodes(&["--nnodes=2", "--max-restarts=1"], FAILS_LATE);
         for node in nodes {
             let ended = node.wait().expect(0);
             assert_eq!(ended.stdout.matches("round").count(), 2, "{}", ended.stdout);
         }
-        place.end();
+        site.end();
     }
 }
 
@@ -391,12 +391,12 @@ fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
 fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
     // With a restartable store and with another one, and if another node follows the host as the
     // coordinator.
-    for place in [store(), store_with(&["--restarts", "0"]), first_agent()] {
+    for site in [store(), store_with(&["--restarts", "0"]), first_agent()] {
         let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
         let flags = ["--nnodes=2", "--max-restarts=1", "--events-file=events"];
-        let first = place.node(&flags, script).pipe("go").start();
-        super::await_participants(&place.endpoint, 1, |_| true);
-        let second = place.node(&flags, script).pipe("go").start();
+        let first = site.node(&flags, script).pipe("go").start();
+        super::await_participants(&site.endpoint, 1, |_| true);
+        let second = site.node(&flags, script).pipe("go").start();
         let line = "the workers of this node have succeeded; waiting for those of the other nodes";
         poll_until("the success of one node", || {
             [&first, &second]
@@ -412,13 +412,13 @@ fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
         runs.write("go", "go\n");
         let ended = runs.wait().expect(0);
         assert_eq!(ended.stdout, "runs\n");
-        place.end();
+        site.end();
     }
 }
 
 #[test]
 fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
-    let runs = "echo runs; until test -e go; do sleep 0.05; done";
+    let runs = "echo runs; while ! test -e go; do sleep 0.05; done";
     let [first, second] = two_static([runs, "exit 0"]);
     let line = "the workers of this node have succeeded; waiting for those of the other nodes";
     second.stderr.await_text(line, 1);

@@ -10,12 +10,12 @@ use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// Time in which a restarted agent can replace the last node that had not succeeded.
+/// Time in which a restarted agent can replace the last running node.
 ///
 /// The launcher restarts a killed agent within half a second.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 
-/// End of a sentence to a node whose workers have succeeded: it need not wait any more.
+/// End of a sentence to a node at the exit barrier that need not wait any more.
 const ALL_SUCCEEDED: &str = ", and the workers of all other nodes have succeeded";
 
 impl Run {
@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// Answers the participants whose workers have succeeded, once their round is over.
+    /// Answers participants whose workers have succeeded in a round that is over.
     ///
     /// They join the next round if another node does, as the workers of one node restart together.
     /// They end if every other participant is lost or has succeeded too. Until then they wait.
@@ -137,9 +137,10 @@ impl Run {
         }
     }
 
-    /// Handles a participant that leaves a round that holds, after the success of its workers.
+    /// Handles a participant that leaves after the success of its workers.
     ///
-    /// The round continues without the node. Returns `false` if the departure ends the round.
+    /// A round that holds continues without the node. Returns `false` if the departure ends the
+    /// round.
     pub(super) fn leaves_after_success(
         &mut self,
         node: &NodeDesc,
