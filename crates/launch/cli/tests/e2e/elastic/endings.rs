@@ -342,7 +342,7 @@ fn a_node_at_the_exit_barrier_starts_again_with_one_that_restarts() {
 
 #[test]
 fn a_node_that_joins_at_the_end_restarts_also_the_nodes_at_the_exit_barrier() {
-    let place = store();
+    let site = store();
     let script = "echo round $RDZV_ROUND of $WORLD_SIZE; test $RANK = 0 && exit; \
                   test $WORLD_SIZE = 3 || sleep 1000";
     let flags = [
@@ -350,7 +350,7 @@ fn a_node_that_joins_at_the_end_restarts_also_the_nodes_at_the_exit_barrier() {
         "--rdzv-conf=last_call_timeout=2",
         "--events-file=events",
     ];
-    let nodes = place.two_nodes(&flags, script);
+    let nodes = site.two_nodes(&flags, script);
     poll_until("the success of one node", || {
         let succeeded = |node: &Running| {
             let events = std::fs::read_to_string(node.path("events"));
@@ -358,19 +358,19 @@ fn a_node_that_joins_at_the_end_restarts_also_the_nodes_at_the_exit_barrier() {
         };
         nodes.iter().any(succeeded)
     });
-    let third = place.node(&flags, script).start();
+    let third = site.node(&flags, script).start();
     for node in nodes.into_iter().chain([third]) {
         node.wait().expect(0).assert_stdout(" of 3");
     }
-    place.end();
+    site.end();
 }
 
 #[test]
 fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
-    let place = store();
+    let site = store();
     let flags = ["--nnodes=2", "--exit-barrier-timeout=1.5"];
     let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
-    let [first, second] = [(), ()].map(|()| place.node(&flags, script).pipe("go").start());
+    let [first, second] = [(), ()].map(|()| site.node(&flags, script).pipe("go").start());
     let limit = "the workers of other nodes have not ended within 1.5 s (--exit-barrier-timeout)";
     poll_until("the end of the wait", || {
         [&first, &second]
@@ -384,7 +384,7 @@ fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
     ends.wait().expect(0);
     runs.write("go", "go\n");
     runs.wait().expect(0);
-    place.end();
+    site.end();
 }
 
 #[test]
@@ -430,16 +430,16 @@ fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
 
 #[test]
 fn a_newcomer_that_cannot_start_its_workers_leaves_and_the_others_go_on() {
-    let place = store();
+    let site = store();
     let gate = super::Gate::new();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let first = place.node(&flags, &gate.script()).start();
+    let first = site.node(&flags, &gate.script()).start();
     first.stdout.await_text("/1 at ", 1);
     let endpoint = [
         "--rdzv-backend=c10d",
         "--rdzv-id=job",
         "--rdzv-endpoint",
-        &place.endpoint,
+        &site.endpoint,
     ];
     let newcomer = rdzv(["run"]).args(endpoint).args(flags);
     let newcomer = newcomer.args(["--no-python", "no-such-program"]);
@@ -449,5 +449,5 @@ fn a_newcomer_that_cannot_start_its_workers_leaves_and_the_others_go_on() {
     // No restart was left.
     let ended = gate.finish_without_failures([first]);
     assert_eq!(printed(&ended[0].stdout, "rank"), "0/1");
-    place.end();
+    site.end();
 }
