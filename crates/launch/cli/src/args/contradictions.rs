@@ -78,10 +78,10 @@ fn only_in(variable: &str, typed: &[String]) -> String {
         .split(',')
         .filter(|option| !typed.contains(&key(option)));
     let only: Vec<&str> = only.map(str::trim).collect();
-    match only.is_empty() {
-        true => format!("instead of those of {MERGED_VARIABLE}"),
-        false => format!("{} from {MERGED_VARIABLE}", only.join(", ")),
+    if only.is_empty() {
+        return format!("instead of those of {MERGED_VARIABLE}");
     }
+    format!("{} from {MERGED_VARIABLE}", only.join(", "))
 }
 
 /// Resolves `--standalone` with several nodes: the typed flag wins.

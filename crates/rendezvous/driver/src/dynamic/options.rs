@@ -84,7 +84,8 @@ pub(super) enum Medium {
 impl Options {
     /// Returns the options for a new connection, `elapsed` after the join began.
     ///
-    /// The search for a coordinator has the rest of the join's time limit.
+    /// The join has taken `elapsed` until now. The search for a coordinator has the rest of its
+    /// time limit.
     pub(super) fn after(self: &Arc<Self>, elapsed: Duration) -> Arc<Self> {
         if elapsed.is_zero() {
             return Arc::clone(self);

@@ -31,7 +31,9 @@ const TORN: u8 = 8;
 const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
-/// Number in [`RunNote::members`] of a participant that left after success.
+/// Member that left after success.
+///
+/// It replaces the instance in [`RunNote::members`].
 pub const LEFT_AFTER_SUCCESS: u64 = u64::MAX;
 
 /// Record with which a coordinator starts after its predecessor has died.

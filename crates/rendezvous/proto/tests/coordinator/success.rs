@@ -54,7 +54,7 @@ fn a_node_that_has_succeeded_joins_again_with_one_that_restarts() {
 }
 
 #[test]
-fn a_successful_node_waits_for_the_decision_of_running_nodes() {
+fn a_node_that_has_succeeded_waits_for_the_decision_of_those_that_run() {
     let mut world = round_of(2, 3, 1);
     world.lose(3);
     world.pass(REATTACH_WITHIN);

@@ -138,7 +138,8 @@ impl Run {
 
     /// Handles a successful participant that leaves a held round.
     ///
-    /// The round continues without the node. Returns `false` if the departure ends the round.
+    /// A round that holds continues without the node. Returns `false` if the departure ends the
+    /// round.
     pub(super) fn leaves_after_success(
         &mut self,
         node: &NodeDesc,
