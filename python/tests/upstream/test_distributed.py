@@ -1,4 +1,4 @@
-"""Forty tests of PyTorch's own suite, and those of the elastic API if a checkout is there.
+"""Forty tests of PyTorch's own suite, and its tests of the elastic API.
 
 `cargo xtask test --upstream` runs all of them.
 """
