@@ -141,11 +141,9 @@ impl ProxyRendezvous {
         let call = move |methods: &Bound<'_, PyAny>, reply: Bound<'_, Reply>| {
             methods.call_method1(method, (reply,)).map(drop)
         };
-        ask(&self.calls, call, read).map_err(|what| RendezvousError::Unreachable {
-            what,
-            endpoint: format!("handler of the rendezvous backend {:?}", self.name),
-            elapsed: None,
-            remedy: "the exception of the handler has the details",
+        ask(&self.calls, call, read).map_err(|reason| {
+            let name = &self.name;
+            RendezvousError::Argument(format!("the handler of backend {name:?} failed: {reason}"))
         })
     }
 }

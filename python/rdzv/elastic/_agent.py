@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rdzv._rdzv import Reply
 
-    _Places = list[tuple[int, int, int, int, int, dict[str, str]]]
+    _Given = list[tuple[int, int, int, int, int, dict[str, str]]]
 
 # Methods that a handler of the user needs.
 _OF_HANDLER = ("get_backend", "get_run_id", "is_closed", "next_rendezvous", "num_nodes_waiting", "set_closed")
@@ -289,7 +289,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         spec, methods = worker_group.spec, self._methods
-        if methods is None or methods.places is None:
+        if methods is None or methods.given is None:
             info = self._next_round()
             worker_group.store, worker_group.group_rank, worker_group.group_world_size = info.store, info.rank, info.world_size
             worker_group.master_addr = spec.master_addr or info.bootstrap_store_info.master_addr
@@ -317,8 +317,8 @@ class SimpleElasticAgent(ElasticAgent):
     def _assign_worker_ranks(
         self, store: "Any", group_rank: int, group_world_size: int, spec: WorkerSpec
     ) -> "list[Worker]":
-        if self._methods is not None and self._methods.places is not None:
-            return [Worker(*given[:5]) for given in self._methods.places]
+        if self._methods is not None and self._methods.given is not None:
+            return [Worker(*ranks[:5]) for ranks in self._methods.given]
         base, world_size, base_role, role_world_size = Agent.exchange_ranks(
             store, spec.role, group_rank, spec.local_world_size, group_world_size
         )
@@ -352,7 +352,7 @@ class _Methods:
         handler = self.group.spec.rdzv_handler
         self.handler: "Any" = None if isinstance(handler, NativeRendezvousHandler) else handler
         # Ranks and environments of the attempt that begins, from the native agent.
-        self.places: "_Places | None" = None
+        self.given: "_Given | None" = None
         self.are_stopped = self.has_begun = self.is_beginning = False
         # Replies that the native agent waits for.
         self.joining: "Reply | None" = None
@@ -362,9 +362,9 @@ class _Methods:
         self.joining = reply
         self.begin()
 
-    def start(self, snapshot: "tuple[Any, ...]", places: "_Places", reply: "Reply") -> None:
+    def start(self, snapshot: "tuple[Any, ...]", given: "_Given", reply: "Reply") -> None:
         self.group._update(snapshot)
-        self.places, self.starting = places, reply
+        self.given, self.starting = given, reply
         if not self.is_beginning:
             self.begin()
 
@@ -388,7 +388,7 @@ class _Methods:
             raise
         finally:
             self.is_beginning = self.are_stopped = False
-            self.places = self.joining = self.starting = None
+            self.given = self.joining = self.starting = None
 
     def join_with_ranks(self) -> None:
         """Replies with the round in the group, and waits for the start."""
@@ -400,17 +400,17 @@ class _Methods:
         if ranks != wanted:
             raise ValueError(f"_assign_worker_ranks returned {workers!r}: a node has consecutive ranks, one for each worker")
         if self.joining is not None:
-            places = (first[0], first[2], first[1], first[3])
-            self.joining((group.store, group.group_rank, group.group_world_size, group.master_addr, group.master_port, places))
+            assigned = (first[0], first[2], first[1], first[3])
+            self.joining((group.store, group.group_rank, group.group_world_size, group.master_addr, group.master_port, assigned))
             self.joining = None
-            while self.places is None:
+            while self.given is None:
                 if not agent._native.pump(self):
                     raise _Ended
-        assert self.places is not None
-        for worker, given in zip(workers, self.places):
-            if worker.global_rank != given[1]:
-                raise ValueError(f"_assign_worker_ranks returned {worker!r}: the native agent has assigned rank {given[1]}")
-            worker.environment = given[5]
+        assert self.given is not None
+        for worker, start in zip(workers, self.given):
+            if worker.global_rank != start[1]:
+                raise ValueError(f"_assign_worker_ranks returned {worker!r}: the native agent has assigned rank {start[1]}")
+            worker.environment = start[5]
 
     def is_closed(self, reply: "Reply") -> None:
         reply(self.handler.is_closed())

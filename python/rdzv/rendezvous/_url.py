@@ -13,6 +13,9 @@ from rdzv._rdzv import Store, url_rendezvous
 # Result that a registered handler yields: a store, the rank, the number of workers.
 Met = tuple[Store, int, int]
 
+# PyTorch's text.
+_TWICE = "The url: {} has node-specific arguments(rank, world_size) already."
+
 _BUILT_IN = ("env", "file", "rdzv", "tcp")
 _handlers: "dict[str, Callable[..., Iterator[Met]]]" = {}
 
@@ -122,11 +125,13 @@ def _built_in(scheme: str, url: str, rank: int, world_size: int, *options: objec
 def _check_ranks(url: str, rank: int, world_size: int) -> None:
     """Refuses repeated values, and a rank outside of the world size."""
     known = {"rank": rank, "world_size": world_size}
-    seen = set()
+    has_arguments, seen = rank != -1 or world_size != -1, set()
     for name, _, value in (word.partition("=") for word in urlsplit(url).query.split("&")):
         if name in seen:
             raise ValueError(f"the URL {url} has two values of {name}")
         if name in known:
+            if has_arguments:
+                raise ValueError(_TWICE.format(url))
             seen.add(name)
             if value.isascii() and value.isdigit():
                 known[name] = int(value)
@@ -144,7 +149,7 @@ def _with_ranks(url: str, rank: int, world_size: int) -> str:
     given = {name: number for name, number in given.items() if number != -1}
     words = [word for word in parts.query.split("&") if word]
     if given and any(word.partition("=")[0] in ("rank", "world_size") for word in words):
-        raise ValueError(f"The url: {url} has node-specific arguments(rank, world_size) already.")
+        raise ValueError(_TWICE.format(url))
     query = "&".join([*words, *(f"{name}={number}" for name, number in given.items())])
     return urlunsplit(parts._replace(query=query))
 

@@ -127,7 +127,8 @@ def test_a_second_value_is_refused(tmp_path):
     ("query", "arguments", "text"),
     [
         ("rank=2&world_size=2", {}, "ranks are 0 to 1"),
-        ("rank=2", {"world_size": 2}, "ranks are 0 to 1"),
+        ("rank=0", {"world_size": 2}, "node-specific"),
+        ("rank=0&world_size=2", {"rank": 1}, "node-specific"),
         ("", {"rank": 1, "world_size": 1}, "ranks are 0 to 0"),
         ("rank=0&world_size=0", {}, "world_size is 0"),
         ("rank=0&rank=1&world_size=2", {}, "two values of rank"),
