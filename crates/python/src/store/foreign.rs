@@ -85,7 +85,7 @@ struct ForeignStore {
     object: Arc<Py<PyAny>>,
     /// Name of the object's class.
     name: String,
-    /// `true` if the class is a subclass of `rdzv.Store`, which defines only the methods it needs.
+    /// `true` for a subclass of `rdzv.Store`, which has only some methods.
     is_subclass: bool,
 }
 

@@ -187,7 +187,7 @@ pub(crate) struct PrefixStoreObject {
 impl PrefixStoreObject {
     #[new]
     fn new(prefix: String, store: &Bound<'_, StoreObject>) -> PyResult<PyClassInitializer<Self>> {
-        let below = super::foreign::of(store)?;
+        let below = StoreObject::of(store)?;
         let store = below.bind(store.py()).cast::<StoreObject>()?;
         let inner = store.get().open()?;
         let over = Arc::new(PrefixStore::new(prefix.clone(), inner));

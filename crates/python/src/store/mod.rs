@@ -80,8 +80,8 @@ impl Kind {
 
 /// Keys and values that processes share, with waits, counters and queues.
 ///
-/// The class is abstract: make a ``TCPStore``, ``FileStore``, ``HashStore`` or ``PrefixStore``, or a
-/// subclass that defines ``set``, ``get``, ``add``, ``compare_set``, ``check``, ``wait`` and
+/// The class is abstract: make a ``TCPStore``, ``FileStore``, ``HashStore`` or ``PrefixStore``. A
+/// subclass must define ``set``, ``get``, ``add``, ``compare_set``, ``check``, ``wait`` and
 /// ``delete_key``. The package calls them with positional arguments.
 ///
 /// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and are returned as ``bytes``.

@@ -113,8 +113,8 @@ fn call(name: &str, clients: &[Arc<TcpStore>], recorded: &Value) {
     }
 }
 
-/// Returns the requests of our client after a timeout: for missing keys, or to leave a barrier.
-/// The recorded server does not know them.
+/// Returns the requests of our client after a timeout.
+/// They find missing keys, or leave a barrier. The recorded server does not know them.
 fn examination(exchange: &str) -> Vec<Value> {
     let check = |key: &str, answer: &str| {
         let mut request = Vec::new();
