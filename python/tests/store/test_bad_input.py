@@ -178,3 +178,53 @@ def test_a_server_of_torch_is_pointed_to_the_class_that_hosts():
 def test_a_path_that_is_no_regular_file_is_named_as_such():
     with pytest.raises(rdzv.StoreError, match="/dev/null.*not a regular file, but a device"):
         rdzv.FileStore("/dev/null")
+
+
+class Logged(rdzv.Store):
+    """Store of a user, which keeps its calls."""
+
+    def __init__(self, name):
+        self.name, self.calls, self.inner = name, [], rdzv.HashStore()
+
+    def set(self, key, value):
+        self.calls.append(key)
+        self.inner.set(key, value)
+
+    def get(self, key):
+        return self.inner.get(key)
+
+    def add(self, key, amount):
+        return self.inner.add(key, amount)
+
+    def compare_set(self, key, expected, desired):
+        return self.inner.compare_set(key, expected, desired)
+
+    def check(self, keys):
+        return self.inner.check(keys)
+
+    def wait(self, keys, timeout=None):
+        self.inner.wait(keys, timeout)
+
+    def delete_key(self, key):
+        return self.inner.delete_key(key)
+
+
+def test_a_subclass_in_python_is_a_store():
+    mine = Logged("mine")
+    store = rdzv.PrefixStore("p", mine)
+    store.set("key", "value")
+    assert (store.get("key"), mine.calls, mine.name) == (b"value", ["p/key"], "mine")
+    assert store.add("n", 2) == 2 and isinstance(mine, rdzv.Store)
+    assert rdzv.Store.of(mine).get("p/key") == b"value"
+    from rdzv import rpc
+
+    rpc.init_rpc("w0", rank=0, world_size=1, store=mine)
+    rpc.shutdown()
+    with pytest.raises(NotImplementedError, match="does not define"):
+        mine.append("key", "more")
+
+    class Half(rdzv.Store):
+        def set(self, key, value): ...
+
+    with pytest.raises(TypeError, match="Half is abstract: it does not define get, add"):
+        Half()

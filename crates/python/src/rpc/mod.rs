@@ -284,7 +284,7 @@ impl AgentObject {
 
     /// Waits for a call of another worker.
     ///
-    /// None if the agent has stopped. The second value is True unless the call is nested, and the
+    /// None if the agent has stopped. The second value is True unless the call is nested. The
     /// argument is this value of the thread's previous call. The third value is True if no other
     /// thread waits.
     fn next_request(

@@ -15,6 +15,7 @@ use pyo3::call::PyCallArgs;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 use rdzv_store::{Store, StoreError, address_for_others, address_towards, interrupt};
 
 use super::{Kind, StoreObject};
@@ -39,7 +40,9 @@ const IN_TORCH: Duration = Duration::from_millis(50);
 /// Returns a store of rdzv for the object `object`.
 pub(super) fn of(object: Object<'_>) -> PyResult<Py<PyAny>> {
     let py = object.py();
-    if object.is_instance_of::<StoreObject>() {
+    if let Ok(store) = object.cast::<StoreObject>()
+        && !matches!(store.get().kind, Kind::Python)
+    {
         return Ok(object.clone().unbind());
     }
     for method in METHODS {
@@ -54,14 +57,36 @@ pub(super) fn of(object: Object<'_>) -> PyResult<Py<PyAny>> {
     let store = ForeignStore {
         object: Arc::new(object.clone().unbind()),
         name: of.clone(),
+        is_subclass: object.is_instance_of::<StoreObject>(),
     };
     Ok(Py::new(py, StoreObject::new(Arc::new(store), Kind::Foreign { of }))?.into_any())
+}
+
+/// Refuses to make a store of a class that does not define all methods.
+pub(super) fn check_subclass(class: &Bound<'_, PyType>) -> PyResult<()> {
+    let base = class.py().get_type::<StoreObject>();
+    let mut missing = Vec::new();
+    for method in METHODS {
+        if class.getattr(method)?.is(&base.getattr(method)?) {
+            missing.push(method);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(PyTypeError::new_err(format!(
+        "{} is abstract: it does not define {}",
+        class.name()?,
+        missing.join(", ")
+    )))
 }
 
 struct ForeignStore {
     object: Arc<Py<PyAny>>,
     /// Name of the object's class.
     name: String,
+    /// `true` for a subclass of `rdzv.Store`, which has only some methods.
+    is_subclass: bool,
 }
 
 impl fmt::Debug for ForeignStore {
@@ -286,11 +311,18 @@ impl Store for ForeignStore {
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
+        if self.is_subclass {
+            return keys.iter().map(|key| self.get(key)).collect();
+        }
         self.wait_for("get", keys, None)?;
         self.ask("multi_get", &keys.join(", "), (keys,))
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
+        if self.is_subclass {
+            let mut pairs = pairs.iter();
+            return pairs.try_for_each(|(key, value)| self.set(key, value));
+        }
         let (keys, values): (Vec<&str>, Vec<&[u8]>) = pairs.iter().copied().unzip();
         self.tell("multi_set", &keys.join(", "), (&keys, values))
     }
@@ -354,10 +386,15 @@ impl Store for ForeignStore {
     }
 
     fn try_clone(&self) -> Result<Box<dyn Store>, StoreError> {
-        let object: Py<PyAny> = self.ask("clone", "", ())?;
+        let object = if self.is_subclass {
+            Arc::clone(&self.object)
+        } else {
+            Arc::new(self.ask::<_, Py<PyAny>>("clone", "", ())?)
+        };
         Ok(Box::new(Self {
-            object: Arc::new(object),
+            object,
             name: self.name.clone(),
+            is_subclass: self.is_subclass,
         }))
     }
 }

@@ -190,6 +190,8 @@ pub(crate) struct PrefixStoreObject {
 impl PrefixStoreObject {
     #[new]
     fn new(prefix: String, store: &Bound<'_, StoreObject>) -> PyResult<PyClassInitializer<Self>> {
+        let below = StoreObject::of(store)?;
+        let store = below.bind(store.py()).cast::<StoreObject>()?;
         let inner = store.get().open()?;
         let over = Arc::new(PrefixStore::new(prefix.clone(), inner));
         let prefix_name = prefix.clone();

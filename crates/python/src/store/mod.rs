@@ -16,10 +16,10 @@ mod waits;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
-use rdzv_store::{Store, StoreError, TcpStore, interruptible};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use rdzv_store::{HashStore, Store, StoreError, TcpStore, interruptible};
 
 use crate::argument::{self, Object, integer, keys, value};
 use crate::errors::of_store;
@@ -61,6 +61,8 @@ pub(crate) enum Kind {
     },
     /// The store of a round, which an agent has made.
     Round,
+    /// Store whose class, a subclass of `Store` in Python, has all operations.
+    Python,
 }
 
 impl Kind {
@@ -71,14 +73,16 @@ impl Kind {
             Self::File { .. } => "FileStore",
             Self::Hash => "HashStore",
             Self::Prefix { .. } => "PrefixStore",
-            Self::Foreign { .. } | Self::Round => "Store",
+            Self::Foreign { .. } | Self::Round | Self::Python => "Store",
         }
     }
 }
 
 /// Keys and values that processes share, with waits, counters and queues.
 ///
-/// The class is abstract: create a ``TCPStore``, ``FileStore``, ``HashStore`` or ``PrefixStore``.
+/// The class is abstract: create a ``TCPStore``, ``FileStore``, ``HashStore`` or ``PrefixStore``. A
+/// subclass must define ``set``, ``get``, ``add``, ``compare_set``, ``check``, ``wait`` and
+/// ``delete_key``. The package calls them with positional arguments.
 ///
 /// Keys are ``str``; values are ``bytes`` or ``str`` (UTF-8), and are returned as ``bytes``.
 /// Timeouts are seconds or a ``timedelta``; ``None`` means the store's timeout, and ``math.inf``
@@ -115,8 +119,14 @@ impl StoreObject {
 
     /// Returns the store, unless it or the one below is closed or foreign.
     pub(crate) fn open(&self) -> PyResult<Arc<dyn Store>> {
-        if let Kind::Prefix { under, .. } = &self.kind {
-            under.get().open()?;
+        match &self.kind {
+            Kind::Prefix { under, .. } => drop(under.get().open()?),
+            Kind::Python => {
+                return Err(PyNotImplementedError::new_err(
+                    "this store is of a subclass of rdzv.Store that does not define the operation",
+                ));
+            }
+            _ => {}
         }
         self.handle.get()
     }
@@ -159,6 +169,18 @@ fn borrowed(keys: &[String]) -> Vec<&str> {
 
 #[pymethods]
 impl StoreObject {
+    #[new]
+    #[classmethod]
+    #[pyo3(signature = (*_arguments, **_keywords), text_signature = None)]
+    fn of_subclass(
+        class: &Bound<'_, PyType>,
+        _arguments: &Bound<'_, PyTuple>,
+        _keywords: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        foreign::check_subclass(class)?;
+        Ok(Self::new(Arc::new(HashStore::new()), Kind::Python))
+    }
+
     /// Stores a value, and wakes the waiters of its key.
     ///
     /// Over TCP the server does not answer, so a failure shows in the next call.
@@ -735,6 +757,7 @@ impl StoreObject {
                 format!("FileStore({}, {world_size})", quoted(py, path)?)
             }
             Kind::Hash => "HashStore()".to_owned(),
+            Kind::Python => "Store of a subclass".to_owned(),
             Kind::Prefix { prefix, under } => {
                 let under = under.get().__repr__(py)?;
                 format!("PrefixStore({}, {under})", quoted(py, prefix)?)
