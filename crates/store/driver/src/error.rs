@@ -33,7 +33,8 @@ pub enum StoreError {
     },
     /// Not all members arrived at a barrier in time.
     #[error(
-        "barrier timeout after {}ms, key: {key} (store {store}; {arrived} of {world_size} members came)",
+        "barrier timeout after {}ms, key: {key} (store {store}; {arrived} of {world_size} members \
+         arrived)",
         .elapsed.as_millis()
     )]
     BarrierTimeout {
@@ -117,8 +118,8 @@ pub enum StoreError {
     },
     /// The reply exceeds the client's memory limit for one reply.
     #[error(
-        "cannot {operation} key {key}: the reply of the store at {peer} is at least {size} bytes long, \
-         and at most {limit} are accepted\n\
+        "cannot {operation} key {key}: the reply of the store at {peer} is at least {size} bytes \
+         long, which exceeds the limit of {limit}\n\
          help: check that it is the store of this job; for longer replies, raise \
          `TcpStoreOptions::max_reply_bytes`"
     )]

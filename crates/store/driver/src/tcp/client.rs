@@ -172,8 +172,8 @@ impl TcpStore {
                 tracing::warn!(
                     target: reminder::TARGET,
                     left = left.map(|left| left.as_secs()),
-                    "waiting for nodes: {joined} of {world_size} have come to {}; start the same command on \
-                     the others, each with its own rank",
+                    "waiting for nodes: {joined} of {world_size} have joined at {}; start the same \
+                     command on the other nodes, each with a different rank",
                     self.origin.endpoint,
                 );
             }
@@ -340,7 +340,8 @@ impl TcpStore {
     ) -> Result<u64, StoreError> {
         let mut connected = self.lock(operation, key)?;
         let number = connected.ask_number(operation, key, write, self.reply_timeout())?;
-        u64::try_from(number).map_err(|_| connected.corrupt(format!("a count of {number}")))
+        u64::try_from(number)
+            .map_err(|_| connected.corrupt(format!("it sent an invalid count: {number}")))
     }
 }
 
@@ -364,7 +365,10 @@ impl Store for TcpStore {
         let limit = timeout.unwrap_or_else(|| self.timeout());
         match self.wait_then("get", &[key], limit, then)? {
             Some(Reply::Bytes(value)) => Ok(value),
-            other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
+            other => Err(self
+                .link
+                .lock()
+                .corrupt(format!("it sent {other:?} instead of a value"))),
         }
     }
 
@@ -380,7 +384,10 @@ impl Store for TcpStore {
         let write = |out: &mut Vec<u8>| request::compare_set(out, &key, expected, desired);
         match self.ask(NAME, &key, write, Shape::Bytes)? {
             Reply::Bytes(value) => Ok(value),
-            other => Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
+            other => Err(self
+                .link
+                .lock()
+                .corrupt(format!("it sent {other:?} instead of a value"))),
         }
     }
 
@@ -393,7 +400,9 @@ impl Store for TcpStore {
                 Ok(reply) => Ok(reply == CheckReply::Ready),
                 Err(error) => Err(self.link.lock().corrupt(error.to_string())),
             },
-            other => Err(self.link.lock().corrupt(format!("{other:?} as a check"))),
+            other => Err(self.link.lock().corrupt(format!(
+                "it sent {other:?} instead of the result of a check"
+            ))),
         }
     }
 
@@ -416,7 +425,12 @@ impl Store for TcpStore {
     fn list_keys(&self) -> Result<Vec<String>, StoreError> {
         let names = match self.ask("list", b"", request::list_keys, Shape::List)? {
             Reply::List(names) => names,
-            other => return Err(self.link.lock().corrupt(format!("{other:?} as a list"))),
+            other => {
+                return Err(self
+                    .link
+                    .lock()
+                    .corrupt(format!("it sent {other:?} instead of a list")));
+            }
         };
         names
             .iter()
@@ -426,7 +440,7 @@ impl Store for TcpStore {
                 Err(_) => Err(self
                     .link
                     .lock()
-                    .corrupt(format!("a key that is not UTF-8: {key:?}"))),
+                    .corrupt(format!("it contains a key that is not UTF-8: {key:?}"))),
             })
             .collect()
     }
@@ -446,7 +460,10 @@ impl Store for TcpStore {
         });
         match self.wait_then("get", keys, self.timeout(), then)? {
             Some(Reply::Values(values)) => Ok(values),
-            other => Err(self.link.lock().corrupt(format!("{other:?} as values"))),
+            other => Err(self
+                .link
+                .lock()
+                .corrupt(format!("it sent {other:?} instead of values"))),
         }
     }
 
@@ -498,7 +515,12 @@ impl Store for TcpStore {
                         key: key.to_owned(),
                     });
                 }
-                other => return Err(self.link.lock().corrupt(format!("{other:?} as a value"))),
+                other => {
+                    return Err(self
+                        .link
+                        .lock()
+                        .corrupt(format!("it sent {other:?} instead of a value")));
+                }
             }
         }
     }

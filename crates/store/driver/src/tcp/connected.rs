@@ -175,7 +175,7 @@ impl Connected {
         match self.perform(operation, key, sent, &[], reply_timeout)? {
             Ended::Answered(Some(reply)) => Ok(reply),
             Ended::Answered(None) | Ended::TimedOut(_) => {
-                Err(self.corrupt(format!("no reply to {operation}")))
+                Err(self.corrupt(format!("it sent no reply to the request to {operation}")))
             }
         }
     }
@@ -190,7 +190,9 @@ impl Connected {
     ) -> Result<i64, StoreError> {
         match self.ask(operation, key, write, Shape::Number, reply_timeout)? {
             Reply::Number(number) => Ok(number),
-            other => Err(self.corrupt(format!("{other:?} as the reply to {operation}"))),
+            other => Err(self.corrupt(format!(
+                "it sent {other:?} as the reply to the request to {operation}"
+            ))),
         }
     }
 
@@ -234,8 +236,8 @@ impl Connected {
         if key.len() > limits.max_key_bytes || value_length > limits.max_value_bytes {
             self.suspicion.get_or_insert_with(|| {
                 format!(
-                    "it has probably refused the request to {operation} a key of {} bytes with a value \
-                     of {value_length} bytes (a server usually takes {} and {})",
+                    "the store probably refused the request to {operation} a key of {} bytes with \
+                     a value of {value_length} bytes (the usual limits are {} and {} bytes)",
                     key.len(),
                     limits.max_key_bytes,
                     limits.max_value_bytes
@@ -249,11 +251,13 @@ impl Connected {
             return first.clone();
         }
         let cause = match operation {
-            ADD | BARRIER => "its process has ended, or the value of the key is not a number",
-            PUSH | POP | MEASURE => {
-                "its process has ended, or it is PyTorch's older server, which has no queues"
+            ADD | BARRIER => {
+                "the store's process has exited, or the value of the key is not a number"
             }
-            _ => "its process has probably ended",
+            PUSH | POP | MEASURE => {
+                "the store's process has exited, or it is an older PyTorch server without queues"
+            }
+            _ => "the store's process has probably exited",
         };
         cause.to_owned()
     }
