@@ -46,7 +46,7 @@ impl OutageWatch {
                 answer = &mut request => {
                     if noticed && answer.is_ok() {
                         let elapsed = began.elapsed().as_secs_f64();
-                        let line = format!("{} answers again, after {elapsed:.1} s", self.place);
+                        let line = format!("{} answers again after {elapsed:.1} s", self.place);
                         (self.say)(&line, None);
                     }
                     return answer;
@@ -72,8 +72,8 @@ impl OutageWatch {
             "no round can be formed"
         };
         format!(
-            "{place} has not answered for {} s; {goes_on}; retrying; {} s left; then the run ends \
-             here",
+            "{place} has not answered for {} s; {goes_on}; retrying for {} s more; then the run \
+             ends on this node",
             elapsed.as_secs_f64().round(),
             left.as_secs_f64().ceil(),
         )
@@ -109,7 +109,8 @@ mod tests {
             assert_eq!(
                 line,
                 "the store h:1 has not answered for 3 s; the workers of this node continue, but no \
-                 other node can join or leave; retrying; 58 s left; then the run ends here"
+                 other node can join or leave; retrying for 58 s more; then the run ends on this \
+                 node"
             );
             answer.send(()).unwrap();
         };

@@ -219,8 +219,8 @@ fn connect(
 ) -> Result<Box<dyn Store>, RendezvousError> {
     if endpoint.port == 0 && (rank != Rank(0) || world_size.is_some_and(|size| size > 1)) {
         return Err(RendezvousError::Argument(format!(
-            "port 0 of {} names no store that the workers could share: rank 0 would listen at a port \
-             that the others do not know; give all of them one port that is free on that host",
+            "port 0 of {} cannot be shared: rank 0 would listen on a port that the other workers \
+             do not know; give all workers the same port, which must be free on that host",
             endpoint.host
         )));
     }

@@ -80,7 +80,7 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
         let info = backend.join(&member);
         let _nobody_waits_any_more = sender.send(info.map(|info| (backend, info)));
     });
-    call.map_err(|error| RendezvousError::Argument(format!("no thread can be made: {error}")))?;
+    call.map_err(|error| RendezvousError::Argument(format!("cannot start a thread: {error}")))?;
     loop {
         let slice = interrupt::slice(None).unwrap_or(Duration::MAX);
         match joined.recv_timeout(slice) {
@@ -109,7 +109,10 @@ impl Wanted {
         let world_size = url.number("world_size")?;
         let world_size = world_size.ok_or_else(|| wrong("rdzv", "world size parameter missing"))?;
         if world_size == 0 {
-            return Err(wrong("rdzv", "world_size is 0: a job has a worker"));
+            return Err(wrong(
+                "rdzv",
+                "world_size is 0: a job has at least one worker",
+            ));
         }
         let rank = match url.query.get("rank").map(String::as_str) {
             None | Some(AUTO) => None,
@@ -193,7 +196,8 @@ impl Wanted {
             return Err(wrong(
                 "rdzv",
                 &format!(
-                    "two workers have rank {rank}; give every worker a different rank, or none"
+                    "two workers have rank {rank}; give each worker a different rank, or no worker \
+                     a rank"
                 ),
             ));
         }

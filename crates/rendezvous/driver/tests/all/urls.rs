@@ -216,7 +216,7 @@ fn what_is_missing_in_a_native_url_is_named() {
         ("rdzv://h:1/job", "world size parameter missing"),
         (
             "rdzv://h:1/job?world_size=0",
-            "world_size is 0: a job has a worker",
+            "world_size is 0: a job has at least one worker",
         ),
         (
             "rdzv://h:1/job?world_size=2&rank=2",

@@ -31,7 +31,7 @@ pub(crate) const ROWS: &[Row] = &[
     etcd(
         "a refusal without end",
         long_refusal,
-        &["etcd refuses", "bytes)"],
+        &["etcd rejected", "bytes)"],
     ),
     etcd(
         "a huge body",

@@ -229,7 +229,7 @@ pub enum Change {
         /// The reason, as a sentence.
         reason: String,
     },
-    /// A participant has failed for good.
+    /// A participant has failed permanently.
     PeerFailed {
         /// The participant.
         node: String,

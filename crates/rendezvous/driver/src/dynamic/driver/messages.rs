@@ -34,8 +34,8 @@ impl Messages {
             }
             participant::Change::NodesLost(nodes) => self.lost_nodes(&nodes, gone, known),
             participant::Change::Dropped => format!(
-                "the other nodes took this one for lost, because they had not heard of it for {} s: \
-                 was it suspended, or is its clock wrong?",
+                "the other nodes treated this node as lost, because they received no heartbeat \
+                 from it for {} s; check whether it was suspended or its clock is wrong",
                 self.settings.lost_after().as_secs()
             ),
             participant::Change::Closed => return Change::Closed,
@@ -53,13 +53,13 @@ impl Messages {
         let silent =
             |node: &NodeDesc| known.is_some_and(|known| known.last_heartbeats.contains_key(node));
         let how = if nodes.iter().all(|node| gone.contains(node)) {
-            "ended without a word"
+            "exited without a message"
         } else if nodes.iter().any(silent) {
             "missed its heartbeats"
         } else {
             "left, or missed its heartbeats"
         };
-        format!("{} gone ({how})", subject(nodes, "is", "are"))
+        format!("{} lost ({how})", subject(nodes, "is", "are"))
     }
 
     pub(super) fn failure(&self, failure: Failure) -> RendezvousError {
@@ -76,11 +76,12 @@ impl Messages {
             },
             Failure::WriteTimeout { elapsed } => RendezvousError::Unreachable {
                 what: format!(
-                    "other agents changed the state of run '{run_id}' before this one could, every time,"
+                    "every attempt to change the state of run '{run_id}' failed, because other \
+                     agents changed it first,"
                 ),
                 place,
                 elapsed: Some(elapsed),
-                remedy: "let losers pause with --rdzv-conf cas_backoff_max_seconds=1",
+                remedy: "add a random pause between attempts with --rdzv-conf cas_backoff_max_seconds=1",
             },
         }
     }
@@ -95,10 +96,10 @@ impl Messages {
     /// Returns the error for requests after the connection was lost.
     pub(super) fn lost_before(&self, why: &str) -> RendezvousError {
         RendezvousError::Unreachable {
-            what: format!("the rendezvous was lost before ({why})"),
+            what: format!("the connection to the rendezvous was lost earlier ({why})"),
             place: self.place.clone(),
             elapsed: None,
-            remedy: "start the agent again when the store is back",
+            remedy: "restart the agent when the store is available again",
         }
     }
 }
@@ -190,11 +191,11 @@ mod tests {
         let lost = || participant::Change::NodesLost(vec![node(1)]);
         assert_eq!(
             reason(lost(), &[1], &empty),
-            "node 10.0.0.5_1_0 is gone (ended without a word)"
+            "node 10.0.0.5_1_0 is lost (exited without a message)"
         );
         assert_eq!(
             reason(lost(), &[], &silent),
-            "node 10.0.0.5_1_0 is gone (missed its heartbeats)"
+            "node 10.0.0.5_1_0 is lost (missed its heartbeats)"
         );
         let many = participant::Change::NodesWaiting((0..10).map(node).collect());
         assert!(reason(many, &[], &empty).contains("10.0.0.5_7_0, 2 more wait"));

@@ -214,7 +214,7 @@ impl Native {
             }
             // The coordinator is lost again. The round is lost with it, or soon recovered.
             // Without the store, this node misses notices of the scheduler to other nodes.
-            Err(error) => tracing::warn!(%error, "the store at the coordinator cannot be reached"),
+            Err(error) => tracing::warn!(%error, "cannot connect to the coordinator's store"),
         }
     }
 
@@ -265,7 +265,7 @@ impl Native {
         let (sender, answer) = mpsc::sync_channel(1);
         self.send(command(sender));
         answer.recv().map_err(|_| {
-            let what = "the task that keeps the connection has ended".to_owned();
+            let what = "the connection task has stopped".to_owned();
             unreachable(self.place.clone(), what, None)
         })
     }
@@ -279,7 +279,7 @@ impl Native {
         if let Some(task) = self.task.take() {
             self.send(Command::End);
             if !task.join() {
-                tracing::error!(place = self.place, "the task of the connection panicked");
+                tracing::error!(place = self.place, "the connection task panicked");
             }
         }
     }
@@ -343,7 +343,7 @@ impl RendezvousBackend for Native {
             passed.recv_timeout(timeout).map_err(|error| {
                 let (what, elapsed) = match error {
                     mpsc::RecvTimeoutError::Timeout => (
-                        format!("the workers of other nodes have not ended round {round}"),
+                        format!("the workers of other nodes have not finished round {round}"),
                         Some(timeout),
                     ),
                     mpsc::RecvTimeoutError::Disconnected => {
@@ -380,7 +380,7 @@ impl RendezvousBackend for Native {
     fn shutdown(&mut self) -> bool {
         let closed = self.set_closed();
         if let Err(error) = &closed {
-            tracing::warn!(run_id = %self.run_id, %error, "the rendezvous could not be closed");
+            tracing::warn!(run_id = %self.run_id, %error, "cannot close the rendezvous");
         }
         self.end();
         closed.is_ok()
@@ -402,7 +402,7 @@ fn unreachable(place: String, what: String, elapsed: Option<Duration>) -> Rendez
         what,
         place,
         elapsed,
-        remedy: "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
-                 reached from here",
+        remedy: "check that the agent or the `rdzv store` that hosts the endpoint is running and \
+                 reachable from this host",
     }
 }

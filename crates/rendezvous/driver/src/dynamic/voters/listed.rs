@@ -89,7 +89,7 @@ pub(super) fn take_place(
                 }
                 Err(error) => {
                     tracing::warn!(
-                        "this node cannot listen at {place} ({error}), so it is no voter"
+                        "this node is not a voter, because it cannot listen on {place}: {error}"
                     );
                 }
             }
@@ -99,7 +99,7 @@ pub(super) fn take_place(
         }
         own = in_use;
         if Instant::now() >= until {
-            tracing::info!("other processes have the ports of this machine's places");
+            tracing::info!("other processes listen on the ports of this machine's voter endpoints");
             return None;
         }
         // The kernel does not notify when a port becomes free.

@@ -46,7 +46,7 @@ pub enum Event {
         /// Sentence that names the nodes that have joined, left or are lost.
         reason: String,
     },
-    /// A participant has failed for good.
+    /// A participant has failed permanently.
     PeerFailed {
         /// The participant.
         node: String,

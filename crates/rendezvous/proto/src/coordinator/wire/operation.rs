@@ -41,7 +41,7 @@ pub enum Operation {
     },
     /// Reports that the agent is running; the answer is `Alive`.
     Heartbeat,
-    /// Reports that the agent has failed for good.
+    /// Reports that the agent has failed permanently.
     Failed {
         /// The reason.
         reason: String,
