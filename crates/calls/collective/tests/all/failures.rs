@@ -277,7 +277,7 @@ fn a_process_that_took_the_address_of_a_rank_is_not_taken_for_it() {
         let error = group.barrier().unwrap_err().to_string();
         assert!(
             error.contains(&format!(
-                "what is at {address} does not speak as rank 1 would"
+                "the process at {address} does not speak the protocol of rank 1"
             )),
             "{error}"
         );

@@ -27,7 +27,7 @@ impl RpcOptions {
         let ignored = self.ignored();
         if !ignored.is_empty() {
             tracing::warn!(
-                "the options name transports or channels that have no meaning here and are ignored: {}",
+                "ignored transports or channels that rdzv does not have: {}",
                 ignored.join(", ")
             );
         }

@@ -123,7 +123,7 @@ impl References {
             .entry(rref)
             .or_insert_with(|| Owned::new(awaited.clone()));
         if owned.value != awaited {
-            return Err(Failure::Refused(rref, "it exists already"));
+            return Err(Failure::Refused(rref, "it already exists"));
         }
         owned.value = Value::Running;
         owned.forks.insert(fork, from);

@@ -51,7 +51,7 @@ fn what_is_no_view_is_refused() {
     );
     assert_eq!(
         text(matrix.transpose(0, 2)),
-        "dimension 2 of a tensor with 2"
+        "dimension 2 does not exist in a tensor with 2"
     );
     assert!(text(matrix.reshape(vec![5, 5])).ends_with("the number of elements differs"));
     let turned = matrix.transpose(0, 1).unwrap();

@@ -34,7 +34,10 @@ fn a_method_that_is_not_there_is_notified_by_the_reference() {
         for _ in 0..2 {
             let error = reference.to_here(NOW).unwrap_err();
             assert_eq!(error.kind, RpcErrorKind::NoSuchMethod, "{error}");
-            assert!(error.message.contains("close to it are number"), "{error}");
+            assert!(
+                error.message.contains("similar names are number"),
+                "{error}"
+            );
         }
     }
     const NONE_OF_VALUE: ValueMethod<u64, (), u64> = ValueMethod::new("missing.value");
