@@ -32,7 +32,7 @@ impl Restart<'_> {
             Some(failure) => format!("{} failed ({})", subject(failure), cause(failure, CAUSE)),
             None => "workers failed".to_owned(),
         };
-        format!("restart {number} of {most}: {why}; all workers start again")
+        format!("restart {number} of {most}: {why}; all workers restart")
     }
 
     /// Returns the sentence as lines.
@@ -66,13 +66,13 @@ impl Regrouped<'_> {
             MembershipCause::Restarted => {
                 let (who, _) = reason.split_once(" joins").unwrap_or((reason, ""));
                 let (who, _) = who.split_once(" has left").unwrap_or((who, ""));
-                format!("{who} starts its workers again, so all do")
+                format!("{who} restarts its workers, so all nodes restart theirs")
             }
             MembershipCause::Lost => reason.to_owned(),
         };
         match self.nodes {
-            Some(1) => format!("{what}; 1 node goes on"),
-            Some(nodes) => format!("{what}; {nodes} nodes go on"),
+            Some(1) => format!("{what}; 1 node continues"),
+            Some(nodes) => format!("{what}; {nodes} nodes continue"),
             None => what,
         }
     }
@@ -124,7 +124,8 @@ mod tests {
         };
         assert_eq!(
             restart.sentence(),
-            "restart 1 of 3: rank 5 on node-b failed (ValueError: bad config: no key 'lr'); all workers start again"
+            "restart 1 of 3: rank 5 on node-b failed (ValueError: bad config: no key 'lr'); all \
+             workers restart"
         );
         let restart = Restart {
             failure: None,
@@ -132,7 +133,7 @@ mod tests {
         };
         assert_eq!(
             restart.sentence(),
-            "restart 1 of 3: workers failed; all workers start again"
+            "restart 1 of 3: workers failed; all workers restart"
         );
     }
 
@@ -147,7 +148,7 @@ mod tests {
             (
                 "node node-c_4242_0 is lost (killed)",
                 Some(1),
-                "node-c is lost (killed); 1 node goes on",
+                "node-c is lost (killed); 1 node continues",
             ),
             (
                 "node node-d_7_0 waits to join",
@@ -163,7 +164,7 @@ mod tests {
             (
                 "node b_1_0 joins again",
                 Some(2),
-                "b starts its workers again, so all do; 2 nodes go on",
+                "b restarts its workers, so all nodes restart theirs; 2 nodes continue",
             ),
         ] {
             assert_eq!(Regrouped { reason, nodes }.sentence(), text);

@@ -69,7 +69,7 @@ fn sentences(width: usize) -> String {
                 "a",
                 "b",
             ],
-            &["node-b is gone (killed)"],
+            &["node-b is lost (killed)"],
         ),
         failure::error(
             "[Errno 98] Address already in use: node 0 has to host the store at 127.0.0.1:29500",

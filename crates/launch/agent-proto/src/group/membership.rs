@@ -69,7 +69,7 @@ mod tests {
                 MembershipCause::Waiting,
             ),
             (
-                "nodes b_1_0, c_2_0 are lost (ended without a word)",
+                "nodes b_1_0, c_2_0 are lost (exited without a message)",
                 MembershipCause::Lost,
             ),
             ("node b_1_0 has left", MembershipCause::Lost),

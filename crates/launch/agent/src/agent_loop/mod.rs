@@ -570,9 +570,9 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             }
             Change::PeerFailed { node, reason } => {
                 let reason = self.failures.peer_failed(now, &reason);
-                let message = format!("Node {node} has failed for good: {reason}");
+                let message = format!("Node {node} has failed permanently: {reason}");
                 self.emit_recorded(RendezvousEvent::new(NodeState::Running, message));
-                error!("node {node} has failed for good: {reason}");
+                error!("node {node} has failed permanently: {reason}");
                 GroupInput::PeerFailed { node, reason }
             }
             Change::Closed => {

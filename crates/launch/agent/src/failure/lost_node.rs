@@ -23,7 +23,7 @@ impl LostNode {
             .strip_prefix("node ")
             .or_else(|| reason.strip_prefix("nodes "))?;
         // A node that leaves on a signal counts too, because too few nodes may be left.
-        let (node, _) = [" is lost: ", " is gone (", " are gone (", " has left"]
+        let (node, _) = [" is lost: ", " is lost (", " are lost (", " has left"]
             .into_iter()
             .find_map(|words| reason.split_once(words))?;
         Some(Self {
@@ -75,17 +75,18 @@ mod tests {
         };
         for (reason, host) in [
             ("node_b_4242_0 is lost: its connection was closed", "node_b"),
-            ("b_1_0 is gone (ended without a word)", "b"),
+            ("b_1_0 is lost (exited without a message)", "b"),
             ("b_1_0 has left", "b"),
         ] {
             let expected = (host.to_owned(), format!("node lost: {reason}"));
             assert_eq!(lost(&format!("node {reason}")), Some(expected));
         }
-        let (host, _) = lost("nodes b_1_0, c_2_0 are gone (missed its heartbeats)").unwrap();
+        let (host, _) = lost("nodes b_1_0, c_2_0 are lost (missed its heartbeats)").unwrap();
         assert_eq!(host, "b, c");
         for reason in [
             "node b_1_0 waits to join the next round",
-            "the other nodes took this one for lost, because they had not heard of it for 15 s",
+            "the other nodes treated this node as lost, because they received no heartbeat from it \
+             for 15 s",
         ] {
             assert_eq!(lost(reason), None, "{reason}");
         }

@@ -73,7 +73,7 @@ pub(crate) fn parse(
             torchrun: "the following arguments are required: training_script, training_script_args"
                 .to_owned(),
             plain: format!(
-                "there is no script to run: {} (-h shows examples)",
+                "no script was specified: {} (-h shows examples)",
                 synopsis(launcher.program())
             ),
         });
@@ -164,7 +164,7 @@ fn ask_scheduler(
         (None, Some(name)) if SCHEDULERS.contains(&name.as_str()) => name,
         (None, Some(name)) => {
             return Err(Refusal::Usage(format!(
-                "{RDZV_SCHEDULER} is '{name}' and has to be one of {}",
+                "{RDZV_SCHEDULER} is '{name}', but must be one of {}",
                 SCHEDULERS.join(", ")
             )));
         }
@@ -294,7 +294,7 @@ fn usage_error(command: &Command, error: &clap::Error) -> Refusal {
         .get_arguments()
         .find(|option| option.get_long() == Some(name));
     let value = text(ContextKind::InvalidValue);
-    let allowed = |allowed: &str| format!(" is '{value}' and has to be {allowed}");
+    let allowed = |allowed: &str| format!(" is '{value}', but must be {allowed}");
     let (problem, plain) = match (error.kind(), option) {
         (ErrorKind::InvalidValue, Some(option)) => {
             let choices = option.get_possible_values();

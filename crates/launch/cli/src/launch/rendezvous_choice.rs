@@ -166,7 +166,8 @@ impl RendezvousChoice<'_> {
     /// Warns about flags whose effect with this backend may surprise the user.
     pub(super) fn check(&self, context: &mut Context<'_>) -> Result<(), Refusal> {
         if self.nodes.spares > 0 && self.has_fixed_nodes() {
-            let problem = "nodes with fixed ranks have no reserve: a dynamic rendezvous is needed, such as --rdzv-backend c10d";
+            let problem = "a static rendezvous cannot have spare nodes: use a dynamic rendezvous, \
+                           such as --rdzv-backend c10d";
             return Err(Refusal::argument("--spares", problem));
         }
         let (backend, nodes) = (&self.arguments.rdzv_backend, self.nodes);
@@ -253,7 +254,7 @@ impl RendezvousChoice<'_> {
     ) -> Result<(RendezvousPlan, RunId, RendezvousReasons), Refusal> {
         let given = self.arguments.rdzv_id.as_deref();
         if given == Some("") {
-            context.warn("the run id is empty, so a random one is used");
+            context.warn("the run id is empty, so rdzv uses a random run id");
         }
         if self.alone() {
             let id = given.filter(|id| !id.is_empty());
@@ -262,7 +263,7 @@ impl RendezvousChoice<'_> {
             let reason = if self.arguments.standalone {
                 "--standalone: this node alone"
             } else {
-                "one node, and neither --rdzv-endpoint nor --master-port: no other node"
+                "one node, and neither --rdzv-endpoint nor --master-port: no other node can join"
             };
             let reasons = RendezvousReasons {
                 backend: reason,
@@ -274,8 +275,8 @@ impl RendezvousChoice<'_> {
         }
         let random = || context.machine.random_id();
         let (run_id, id_reason) = match given {
-            None => ("none".to_owned(), "the same for all jobs that name none"),
-            Some("") => (random(), "it is empty: a new UUID for each run"),
+            None => ("none".to_owned(), "the same for all jobs without a run id"),
+            Some("") => (random(), "the run id is empty: a new UUID for each run"),
             Some(id) => (id.to_owned(), ""),
         };
         let backend = &self.arguments.rdzv_backend;
@@ -299,11 +300,11 @@ impl RendezvousChoice<'_> {
         };
         let endpoint = match &plan {
             RendezvousPlan::Static { .. } if no_endpoint => {
-                "static rendezvous without --rdzv-endpoint: --master-addr and --master-port (29500 \
-                 if that is not given)"
+                "static rendezvous without --rdzv-endpoint: --master-addr and --master-port \
+                 (default 29500)"
             }
             RendezvousPlan::Local => {
-                "one node, and an endpoint that only this node can use: no other node"
+                "one node, and an endpoint that only this node can use: no other node can join"
             }
             RendezvousPlan::Dynamic { .. } if no_endpoint => {
                 "no --rdzv-endpoint: the default endpoint of this backend"
@@ -428,7 +429,7 @@ impl RendezvousChoice<'_> {
             return Err(Raised::value_error(
                 "Endpoint is missing in endpoint. Try to add --master-addr and --master-port",
             )
-            .plainly("--rdzv-endpoint is blank and has to be HOST:PORT with static rendezvous"));
+            .plainly("--rdzv-endpoint is blank, but must be HOST:PORT with static rendezvous"));
         }
         let parsed = |default_port| {
             Endpoint::parse(&text, default_port)
@@ -441,13 +442,14 @@ impl RendezvousChoice<'_> {
                 "port is missing in endpoint: {text}. Try to specify --master-port"
             ))
             .plainly(format!(
-                "--rdzv-endpoint is '{text}' and has to be HOST:PORT with static rendezvous, such as {text}:{MASTER_PORT}"
+                "--rdzv-endpoint is '{text}', but must be HOST:PORT with static rendezvous, such \
+                 as {text}:{MASTER_PORT}"
             )));
         }
         let timeout = match settings.get("timeout") {
             Some(text) => number::int_or_raise(text).map_err(|raised| {
                 raised.plainly(format!(
-                    "--rdzv-conf: timeout is '{text}' and has to be a whole number of seconds"
+                    "--rdzv-conf: timeout is '{text}', but must be a whole number of seconds"
                 ))
             })?,
             None => STATIC_TIMEOUT,
@@ -460,7 +462,7 @@ impl RendezvousChoice<'_> {
                 nodes.most, nodes.text
             ))
             .plainly(format!(
-                "--node-rank is {rank} and has to be from 0 to {} with --nnodes {}",
+                "--node-rank is {rank}, but must be from 0 to {} with --nnodes {}",
                 nodes.most - 1,
                 nodes.text
             ))
@@ -482,8 +484,8 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let parsed = places.map(|place| match Endpoint::parse(place, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
-            "{} has '{place}', which is not HOST:PORT; give addresses of voters, as the screen of the coordinator and `/status` \
-             show them, with commas between them",
+            "{} contains '{place}', which is not HOST:PORT; specify the addresses of voters, \
+             separated by commas, as the coordinator's screen and `/status` show them",
             env::RDZV_CONTACT_POINTS
         ))),
     });
@@ -506,13 +508,14 @@ pub(super) fn without_effect(
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
-            "--rdzv-conf: fence=auto has no effect: it needs three nodes or more (--nnodes), voters, an endpoint with a port, \
-             and --agent-restarts of 1 or more",
+            "--rdzv-conf: fence=auto has no effect: it needs at least three nodes (--nnodes), \
+             voters, an endpoint with a port, and --agent-restarts of at least 1",
         );
     }
     if is_c10d && is_list && !parameters.known_voters.is_empty() {
         warnings.push(
-            "RDZV_CONTACT_POINTS has no effect with a list of endpoints, which says where the voters are",
+            "RDZV_CONTACT_POINTS has no effect with a list of endpoints, because the list names \
+             the voters",
         );
     }
     warnings
@@ -532,7 +535,7 @@ fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {
     let names: Vec<&str> = BACKENDS.into_iter().filter(known).collect();
     let meant = did_you_mean(name, names.iter().copied());
     let names = names.join(", ");
-    format!("--rdzv-backend is '{name}' and has to be one of {names}{meant}")
+    format!("--rdzv-backend is '{name}', but must be one of {names}{meant}")
 }
 
 /// `true` for a c10d endpoint that only this agent can use.

@@ -44,7 +44,7 @@ pub(crate) fn level(text: Option<&str>) -> Result<LevelFilter, Raised> {
         Some(other) => {
             let raised = Raised::value_error(format!("Unknown level: '{other}'"));
             return Err(raised.plainly(format!(
-                "{LOGLEVEL} is '{other}' and has to be CRITICAL, ERROR, WARNING, INFO or DEBUG"
+                "{LOGLEVEL} is '{other}', but must be CRITICAL, ERROR, WARNING, INFO or DEBUG"
             )));
         }
     })

@@ -98,7 +98,7 @@ pub(crate) fn explain(draft: &mut Draft, scheduled: &Scheduled) {
     draft.flag("asked", "scheduler");
     if !scheduled.not_taken.is_empty() {
         let why = Provenance::decided(scheduled.not_taken);
-        draft.line("nodes and endpoint of it", "not taken", why);
+        draft.line("its nodes and endpoint", "ignored", why);
     }
 }
 
@@ -124,8 +124,8 @@ pub(crate) fn scheduled(
     let Some(step) = Step::of(&variables)? else {
         if scheduler == "slurm" {
             return Err(Refusal::Usage(
-                "--scheduler slurm: this is no step of a Slurm job, as SLURM_STEP_ID is no number: put \
-                 srun before the line"
+                "--scheduler slurm: this process is not in a step of a Slurm job, because \
+                 SLURM_STEP_ID is not a number: run the command with srun"
                     .to_owned(),
             ));
         }
@@ -146,8 +146,8 @@ fn outside_of_a_step(
         && !MEETS.iter().any(|id| given(id).is_some())
     {
         scheduled.warnings.push(format!(
-            "this starts workers on one of the {nodes} nodes of Slurm job {job}: put srun before the line \
-             to use all of them, or say --standalone"
+            "this command starts workers on only one of the {nodes} nodes of Slurm job {job}: run \
+             it with srun to use all nodes, or add --standalone"
         ));
     }
     scheduled
@@ -167,15 +167,15 @@ impl Variables<'_> {
         };
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|_| is_number);
-        let refused = || unreadable(name, &text, "it is no number");
+        let refused = || unreadable(name, &text, "it is not a number");
         number.map(Some).ok_or_else(refused)
     }
 
     fn needed(&self, name: &str) -> Result<String, Refusal> {
         self.text(name).ok_or_else(|| {
             Refusal::Usage(format!(
-                "{name} is missing, which Slurm sets in every step: say --nnodes and --rdzv-endpoint, or \
-                 --scheduler none"
+                "{name}, which Slurm sets in every step, is missing: specify --nnodes and \
+                 --rdzv-endpoint, or --scheduler none"
             ))
         })
     }
@@ -183,7 +183,7 @@ impl Variables<'_> {
 
 fn unreadable(name: &str, value: &str, reason: &str) -> Refusal {
     Refusal::Usage(format!(
-        "{name} has the value {value:?}, which Slurm does not write: {reason}; say --nnodes and \
+        "{name} has the value {value:?}, which is not from Slurm: {reason}; specify --nnodes and \
          --rdzv-endpoint, or --scheduler none"
     ))
 }
@@ -296,7 +296,7 @@ impl Step {
             if given("rdzv_backend").as_deref() == Some("c10d") {
                 add("rdzv_conf", COORDINATOR_TIMEOUT.to_owned(), "SLURM_STEP_ID");
             }
-            scheduled.not_taken = "flags say how the nodes meet";
+            scheduled.not_taken = "flags select the rendezvous";
             scheduled
                 .warnings
                 .extend(given("nnodes").and_then(|text| self.disagrees(&text)));
@@ -356,13 +356,19 @@ impl Step {
                 Some(1) => {}
                 Some(_) => {
                     return Err(Refusal::Usage(format!(
-                        "step {} of Slurm job {} has several tasks on a node ({NAME}={tasks}), and each of \
-                         them would start all workers of the node: use --ntasks-per-node=1, or say \
-                         --scheduler none if that is meant",
+                        "step {} of Slurm job {} has several tasks on a node ({NAME}={tasks}), and \
+                         each task would start all workers of the node: use --ntasks-per-node=1, \
+                         or specify --scheduler none if this is intended",
                         self.step, self.job
                     )));
                 }
-                None => return Err(unreadable(NAME, &tasks, "it has no numbers of tasks")),
+                None => {
+                    return Err(unreadable(
+                        NAME,
+                        &tasks,
+                        "it does not contain numbers of tasks",
+                    ));
+                }
             }
         }
         Ok(())
@@ -399,12 +405,15 @@ impl Step {
         if most < nodes {
             let spares = nodes - most;
             return Some(format!(
-                "--nnodes {nnodes} in a step of {nodes} nodes: {spares} in reserve, without workers until \
-                 another node is lost"
+                "--nnodes {nnodes} in a step of {nodes} nodes: {spares} spare nodes have no \
+                 workers until another node is lost"
             ));
         }
         (least > nodes).then(|| {
-            format!("--nnodes {nnodes} in a step of {nodes} nodes: the job waits for nodes that are not in it")
+            format!(
+                "--nnodes {nnodes} in a step of {nodes} nodes: the job waits for nodes that are \
+                 not in the step"
+            )
         })
     }
 }

@@ -68,7 +68,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         flags: &[],
         script: "if rank == 1:\n    ctypes.string_at(0)\ntime.sleep(600)\n",
         other: None,
-        cause: "ended by SIGSEGV",
+        cause: "killed by SIGSEGV",
         who: "first failure: rank 1 ",
         remedy: "help: set PYTHONFAULTHANDLER=1",
     },

@@ -179,7 +179,7 @@ fn a_story_with_a_part_missing_is_reported_as_such() {
     assert_eq!(without(4), "no worker was killed");
     assert_eq!(without(5), "the victim did not die of SIGKILL");
     assert_eq!(without(10), "the workers did not continue");
-    assert_eq!(without(12), "the training did not end");
+    assert_eq!(without(12), "the training did not finish");
     assert_eq!(without(14), "still running: process 103");
     let mut anew = all_of_it();
     anew[10] = met(0);

@@ -77,7 +77,7 @@ fn restarts_and_changes_of_nodes_are_said_and_counted() {
             met(61, 2),
             AgentEvent::Regrouping {
                 at: at(90),
-                reason: "node node-b_42_0 is gone (killed)".to_owned(),
+                reason: "node node-b_42_0 is lost (killed)".to_owned(),
             },
             met(91, 1),
             AgentEvent::AgentFinal {
@@ -92,14 +92,14 @@ fn restarts_and_changes_of_nodes_are_said_and_counted() {
     assert_eq!(
         lines,
         [
-            "rdzv: restart 1 of 3: rank 3 on node-a failed (ValueError: boom); all workers start again",
-            "rdzv: node-b is gone (killed); 1 node goes on",
+            "rdzv: restart 1 of 3: rank 3 on node-a failed (ValueError: boom); all workers restart",
+            "rdzv: node-b is lost (killed); 1 node continues",
         ]
     );
     assert_eq!(
         story.success().sentence(),
-        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 change of nodes \
-         (node-b is gone (killed))"
+        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 \
+         change of nodes (node-b is lost (killed))"
     );
 }
 
@@ -136,13 +136,15 @@ fn a_stop_counts_down_and_says_who_was_killed() {
     assert_eq!(
         lines,
         [
-            "rdzv: Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills at once",
-            "rdzv: Ctrl-C: ranks 1-3 have 7.5 s left to end; one more Ctrl-C kills at once",
-            "rdzv: ranks 1-3 did not end within the grace and are killed",
+            "rdzv: Ctrl-C: ranks 0-3 have 30 s to exit; a second Ctrl-C leaves 7.5 s, a third \
+             kills immediately",
+            "rdzv: Ctrl-C: ranks 1-3 have 7.5 s left to exit; one more Ctrl-C kills immediately",
+            "rdzv: ranks 1-3 did not exit within the shutdown timeout and are killed",
         ]
     );
     assert_eq!(
         story.stopped(2, None)[0].text(),
-        "rdzv: ended by Ctrl-C (SIGINT) after 9.0 s; 4 workers ended, 2 of them by SIGKILL"
+        "rdzv: stopped by Ctrl-C (SIGINT) after 9.0 s; 4 workers exited, 2 of them killed by \
+         SIGKILL"
     );
 }

@@ -27,7 +27,8 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
     let place = store_with(&["--coordinator-timeout", "1"]);
     let [runs, succeeds] = one_runs_while_the_other_has_succeeded(&place, "cat go");
-    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    let line =
+        "the workers of this node have succeeded; waiting for the workers of the other nodes";
     succeeds.stderr.await_text(line, 1);
     for (pid, _) in place.store.as_ref().unwrap().processes() {
         kill(pid, Signal::KILL);
@@ -58,7 +59,10 @@ fn one_runs_while_the_other_has_succeeded(place: &Place, runs: &str) -> [Running
 fn one_fails_after_the_other_has_succeeded(place: Place) {
     let [fails, succeeds] = one_runs_while_the_other_has_succeeded(&place, "cat go; exit 7");
     assert!(!ends_within(succeeds.pid(), Duration::from_millis(500)));
-    let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
+    let named = format!(
+        "node 127.0.0.1_{}_0 has failed permanently",
+        fails.agent_pid()
+    );
     let before = Instant::now();
     fails.write("go", "");
     fails.wait().expect(1);
@@ -76,12 +80,15 @@ fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
     let fails = node("echo started; cat go; kill -SEGV $$$$");
     let others = [(), ()].map(|()| node("echo started; sleep 1000"));
     await_each([&fails, &others[0], &others[1]], "started\n", 1);
-    let named = format!("node 127.0.0.1_{}_0 has failed for good", fails.agent_pid());
+    let named = format!(
+        "node 127.0.0.1_{}_0 has failed permanently",
+        fails.agent_pid()
+    );
     fails.write("go", "");
     fails.wait().expect(1);
     for other in others {
         let ended = other.wait().expect(1);
-        ended.assert_last_error("", &[&named, "was ended by signal 11"]);
+        ended.assert_last_error("", &[&named, "was killed by signal 11"]);
     }
     place.end();
 }
@@ -219,7 +226,7 @@ fn static_nodes_do_not_outlive_one_that_has_failed_for_good() {
         let ended = other.wait().expect(1);
         let took = before.elapsed();
         assert!(took < Duration::from_secs(30), "{took:?}");
-        let named = format!("(node rank {failing}) has failed for good");
+        let named = format!("(node rank {failing}) has failed permanently");
         ended.assert_stderr(&named);
         ended.assert_stderr("code 7");
         dies.wait().expect(1);
@@ -240,7 +247,7 @@ fn static_nodes_do_not_outlive_one_that_was_killed() {
         // After its keeper is killed, an agent leaves in order, or is lost with the store that it
         // hosts.
         let is_named = [
-            &format!("(node rank {killed}) has failed for good"),
+            &format!("(node rank {killed}) has failed permanently"),
             "the rdzv store at 127.0.0.1:",
         ]
         .map(|named| ended.stderr.contains(named));
@@ -264,7 +271,7 @@ fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
         let ended = node.wait().expect(1);
         let said = ended
             .stderr
-            .split_once("2 agents are node 1 of run none: ");
+            .split_once("two agents of run none have node rank 1: ");
         let (_, names) = said.unwrap_or_else(|| panic!("{}", ended.stderr));
         let (names, _) = names.split_once("; give each node").unwrap();
         names.to_owned()
@@ -290,7 +297,7 @@ fn static_nodes_end_together_at_once_when_all_has_gone_well() {
 fn a_static_node_at_the_exit_barrier_hears_of_the_failure_of_another() {
     let [first, second] = two_static(["exit 0", "sleep 1; exit 7"]);
     let ended = first.wait().expect(1);
-    let named = "(node rank 1) has failed for good";
+    let named = "(node rank 1) has failed permanently";
     ended.assert_stderr(named);
     second.wait().expect(1);
 }
