@@ -47,7 +47,7 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
             elapsed,
         } => {
             let mut text = format!(
-                "keys {keys:?} did not come within {:.3} s at the store {store}",
+                "keys {keys:?} were not set within {:.3} s in the store {store}",
                 elapsed.as_secs_f64()
             );
             if missing.len() < keys.len() {
@@ -65,18 +65,15 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         } => (
             "StoreTimeout",
             format!(
-                "barrier {key:?}: {arrived} of {world_size} callers came within {:.3} s at the store \
-                 {store}; check that the others are running, or wait longer",
+                "barrier {key:?}: {arrived} of {world_size} callers arrived within {:.3} s at the \
+                 store {store}; check that the other callers are running, or wait longer",
                 elapsed.as_secs_f64()
             ),
         ),
         StoreError::NoAnswer { .. } => ("StoreTimeout", error.to_string()),
         StoreError::QueueEmpty { key } => ("QueueEmpty", format!("queue {key:?} is empty")),
         StoreError::Unsupported { .. } => ("StoreError", error.to_string()),
-        StoreError::Listen { .. } => (
-            "StoreError",
-            format!("{error}; port=0 lets the system choose one"),
-        ),
+        StoreError::Listen { .. } => ("StoreError", format!("{error}; port=0 selects a free port")),
         _ => ("StoreError", error.to_string()),
     };
     exception(py, class, text, None)

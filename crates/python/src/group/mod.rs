@@ -99,7 +99,7 @@ impl NativeGroup {
 
     fn closed(&self) -> PyErr {
         let place = self.0.closed.lock();
-        let place = place.as_deref().unwrap_or("an unknown place");
+        let place = place.as_deref().unwrap_or("an unknown location");
         PyRuntimeError::new_err(format!("this Group was closed at {place}"))
     }
 

@@ -122,7 +122,8 @@ impl FileStoreObject {
         };
         if world_size == 0 {
             return Err(PyValueError::new_err(
-                "world_size is 0: give the number of objects on the file, or -1 to keep it",
+                "world_size is 0: specify the number of objects that use the file, or -1 to retain \
+                 the file",
             ));
         }
         let store = store_call(py, || {
@@ -229,9 +230,7 @@ pub(crate) fn of_url(py: Python<'_>, store: Box<dyn Store>) -> PyResult<Py<PyAny
         Err(other) => other,
     };
     let store = store.downcast::<FileStore>().map_err(|_| {
-        PyTypeError::new_err(
-            "the handler of the URL has made a store of a class that is not known here",
-        )
+        PyTypeError::new_err("the handler of the URL returned a store of an unknown class")
     })?;
     let path = store.path().display().to_string();
     any(py, file(Arc::new(*store), path, -1))
@@ -263,7 +262,7 @@ fn connected(
     let made = on_thread(py, "rdzv-connect", connect)?;
     match made {
         Some(made) => made.map_err(|error| of_store(py, &error)),
-        None => Err(PyRuntimeError::new_err("the connecting thread has ended")),
+        None => Err(PyRuntimeError::new_err("the connecting thread has exited")),
     }
 }
 

@@ -133,7 +133,8 @@ impl StoreObject {
         let most = Limits::default().max_value_bytes;
         if matches!(base.kind, Kind::Tcp { .. } | Kind::Round) && value.len() > most {
             return Err(PyValueError::new_err(format!(
-                "{name} has {} bytes, and a server takes at most {most}: cut it into several keys",
+                "{name} has {} bytes, but a server accepts at most {most}: split it into several \
+                 keys",
                 value.len()
             )));
         }
@@ -402,7 +403,7 @@ impl StoreObject {
         let objects = values.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         if keys.len() != objects.len() {
             return Err(PyValueError::new_err(format!(
-                "keys has {} items and values has {}: give one value for each key",
+                "keys has {} items and values has {}: pass one value for each key",
                 keys.len(),
                 objects.len()
             )));
