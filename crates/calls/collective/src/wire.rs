@@ -115,7 +115,7 @@ pub enum Cause {
     #[error("was interrupted")]
     Interrupted,
     /// Any other reason.
-    #[error("failed; see its own error")]
+    #[error("failed; see the error of that rank")]
     Other,
 }
 

@@ -439,7 +439,7 @@ impl Supervisor for ProcessSupervisor {
                     return events;
                 }
                 Wakeup::Exits(Err(source)) => {
-                    let error = system("wait for ended workers")(source);
+                    let error = system("wait for exited workers")(source);
                     return vec![WorkerEvent::Broken(error)];
                 }
                 Wakeup::Orphans => self.collect_orphans(),

@@ -180,7 +180,7 @@ impl Timeline {
                 }
                 print(
                     "resumed",
-                    format!("from the checkpoint of step {step}; {lost} steps are done again"),
+                    format!("from the checkpoint of step {step}; {lost} steps are repeated"),
                 );
             }
             Progress::Step { step, loss } => {

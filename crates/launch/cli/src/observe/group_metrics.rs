@@ -64,7 +64,7 @@ fn gauges(group: &GroupReport) -> [(&'static str, &'static str, Option<i64>); 3]
 
 fn counters(group: &GroupReport) -> [(&'static str, &'static str, u64); 2] {
     let elected = "Elections of a coordinator that this process has observed.";
-    let anew = "Number of times that the group was founded again without its log.";
+    let anew = "Restarts of the group without its log.";
     [
         ("group_elections", elected, group.elections),
         ("group_takeovers", anew, group.takeovers),

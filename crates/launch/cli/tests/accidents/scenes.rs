@@ -122,7 +122,7 @@ pub(crate) const SCENES: [Scene; 12] = [
         other: None,
         cause: "failed to lookup address information",
         who: "no-such-host.invalid:29400",
-        remedy: "check that --rdzv-endpoint names it",
+        remedy: "check that --rdzv-endpoint names that",
     },
     Scene {
         name: "wrong run id",

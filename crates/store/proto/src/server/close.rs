@@ -36,7 +36,7 @@ pub enum CloseReason {
     #[error("it sent a bad request: {0}")]
     Wire(#[from] WireError),
     /// `ADD` or `BARRIER` applied to a value that is not a number.
-    #[error("{operation} on key {key:?}, whose value {value:?} is not a number")]
+    #[error("it requested {operation} on key {key:?}, whose value {value:?} is not a number")]
     NotANumber {
         /// The operation.
         operation: &'static str,
