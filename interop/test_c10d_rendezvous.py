@@ -46,18 +46,18 @@ class PlainServer:
 
 
 @pytest.fixture(params=["pytorch", "ours without rendezvous", "ours with rendezvous"])
-def place(request):
+def open_run(request):
     if request.param == "pytorch":
         server = TorchServer(libuv=True)
     elif request.param == "ours without rendezvous":
         server = PlainServer()
     else:
         server = RdzvServer()
-    yield Place(server)
+    yield Run(server)
     server.stop()
 
 
-class Place:
+class Run:
     """Run at a store, with all its nodes."""
 
     def __init__(self, server):
@@ -91,9 +91,9 @@ class Place:
 
 
 @pytest.fixture
-def run(place):
-    yield place
-    place.close()
+def run(open_run):
+    yield open_run
+    open_run.close()
 
 
 def joined(future):
@@ -103,7 +103,7 @@ def joined(future):
     return info.rank, info.world_size, bootstrap.master_addr, bootstrap.master_port
 
 
-def until(question):
+def wait_for(question):
     """Polls until the answer is yes, like PyTorch's agent."""
     end = time.monotonic() + 30
     while not question():
@@ -141,7 +141,7 @@ def test_a_late_node_of_ours_is_let_in_by_both(run, leader):
     late = run.ours("2:3", "localhost")
     late.begin("join")
     ours.hears("membership 0 ")
-    until(lambda: theirs.num_nodes_waiting() > 0)
+    wait_for(lambda: theirs.num_nodes_waiting() > 0)
     ours.begin("join")
     future = run.begin(theirs)
     results = [node.joined()[1:] for node in (ours, late)] + [joined(future)]
@@ -179,7 +179,7 @@ def test_ours_notice_that_one_of_ours_was_killed_and_go_on_with_theirs(run):
     assert "gone" in (heard := ours.hears("membership 0 ")) or "connection" in heard, heard
     ours.begin("join")
     # PyTorch's agents learn of the change from the nodes that wait for the next round.
-    until(lambda: theirs.num_nodes_waiting() > 0)
+    wait_for(lambda: theirs.num_nodes_waiting() > 0)
     future = run.begin(theirs)
     results = [ours.joined()[1:], joined(future)]
     assert sorted(rank for rank, *_ in results) == [0, 1]
@@ -203,7 +203,7 @@ def test_theirs_respect_what_ours_has_closed(run):
     assert ours.call("close") == "closed"
     with pytest.raises(RendezvousClosedError):
         theirs.next_rendezvous()
-    until(theirs.is_closed)
+    wait_for(theirs.is_closed)
 
 
 def test_a_node_of_ours_that_leaves_makes_room(run):

@@ -95,7 +95,7 @@ def test_every_type_of_ours_keeps_its_bytes(dtype):
     assert torch.equal(back.view(torch.uint8), raw)
 
 
-def test_memory_of_torch_lives_until_the_last_view_of_it_is_gone():
+def test_memory_of_torch_lives_as_long_as_a_view_of_it():
     owner = numpy.arange(6.0).reshape(2, 3)
     alive = weakref.ref(owner)
     base = torch.from_numpy(owner)

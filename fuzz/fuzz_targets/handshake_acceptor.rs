@@ -1,5 +1,6 @@
-//! Everything that a peer without the token can send to the side that listens: it is never taken for one
-//! of the job, and costs no more than an answer.
+//! Messages of a peer without the token to the side that listens.
+//!
+//! The listener never accepts the peer as one of the job, and spends no more than an answer.
 
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! Everything that a server without the token can answer to the side that connects: no proof follows, and
-//! the text for a refusal is bounded.
+//! Answers of a server without the token to the side that connects.
+//!
+//! No proof follows, and the text for a refusal is bounded.
 
 #![no_main]
 

@@ -1,5 +1,7 @@
-//! The native wire of rendezvous, from both sides: operations by anybody never make a host panic, and
-//! what can be read can be written and reads the same again.
+//! Native wire of the rendezvous, from both sides.
+//!
+//! No operation makes a host panic. Every message that can be read can be written, and then reads
+//! the same.
 
 #![no_main]
 

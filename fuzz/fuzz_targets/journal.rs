@@ -1,5 +1,7 @@
-//! The file of a file store, filled by anybody: reading it never panics, gives the same however it
-//! is cut, and what was read can be written and read again.
+//! File of a file store with arbitrary content.
+//!
+//! Reading it never panics, and gives the same result for any cuts. Entries that were read can be
+//! written and read again.
 
 #![no_main]
 

@@ -1,5 +1,7 @@
-//! The state of a rendezvous, written by anybody: reading it never panics and takes memory in
-//! proportion, and what was read can be written and means the same when it is read again.
+//! State of a rendezvous with arbitrary content.
+//!
+//! Reading it never panics and takes memory in proportion. A state that was read can be written,
+//! and means the same when it is read again.
 
 #![no_main]
 

@@ -1,5 +1,7 @@
-//! Hostile bytes at the decoder of frames: no panic, bounded memory, the same frames however the
-//! bytes are cut, and what was read can be written and is the same bytes again.
+//! Hostile bytes at the decoder of frames.
+//!
+//! The decoder does not panic, uses bounded memory, and reads the same frames for any cuts. Frames
+//! that were read can be written, and are the same bytes then.
 //!
 //! The first four bytes of the input choose the cuts; the rest is what a peer sends.
 
@@ -16,7 +18,7 @@ const LIMITS: Limits = Limits {
     total: 2 << 20,
 };
 
-/// Memory from the allocator, and how much of it was given out for the frame under way.
+/// Memory from the allocator, and the amount for the current frame.
 #[derive(Default)]
 struct Metered {
     given: usize,
@@ -26,7 +28,7 @@ impl Supply for Metered {
     type Buffer = Vec<u8>;
 
     fn buffer(&mut self, length: usize) -> Vec<u8> {
-        assert!(length <= LIMITS.total as usize, "{length} bytes at once");
+        assert!(length <= LIMITS.total as usize, "{length} bytes in one buffer");
         let reserved = to_reserve(0, length);
         self.given += reserved;
         vec![0; reserved]

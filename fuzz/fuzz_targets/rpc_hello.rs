@@ -1,5 +1,6 @@
-//! Hostile bytes as the first message of a peer: no panic, and what can be read can be written and
-//! reads the same again.
+//! Hostile bytes as the first message of a peer.
+//!
+//! Reading them does not panic. A message that can be read can be written, and then reads the same.
 
 #![no_main]
 

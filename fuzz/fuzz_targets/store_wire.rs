@@ -1,5 +1,6 @@
-//! Hostile bytes at the store server: no panic, bounded memory, and the same answers however the
-//! bytes are cut.
+//! Hostile bytes at the store server.
+//!
+//! The server does not panic, uses bounded memory, and gives the same answers for any cuts.
 //!
 //! The first bytes of the input choose the cuts; the rest is what two clients send, in turns. The
 //! second run sends everything of a turn in one piece.
@@ -34,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(run(&turns, &sizes), whole);
 });
 
-/// What the clients were answered, whether they were closed, and what is in the store.
+/// Answers to the clients, `true` for closed ones, and the store's content.
 type Observed = ([Vec<u8>; CLIENTS], [bool; CLIENTS], usize, usize);
 
 fn run(turns: &[(usize, &[u8])], sizes: &[usize]) -> Observed {

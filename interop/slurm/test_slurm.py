@@ -192,7 +192,7 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(cluster):
     job.completed()
 
 
-def test_a_cancelled_job_has_its_grace_and_leaves_nothing(cluster):
+def test_a_cancelled_job_has_its_shutdown_timeout_and_leaves_nothing(cluster):
     job = batch(cluster, "srun rdzv run --nproc-per-node 2 train.py\n", "-N3")
     job.await_said("start", 6)
     job.cancel()
@@ -260,7 +260,7 @@ def test_the_verdict_on_a_job_that_failed_is_its_failure(cluster):
     assert f"run slurm-{job.id}.0.0 failed with 0 restarts: first failure: rank 2 on n" in output
 
 
-def test_a_node_that_fails_its_check_withdraws_and_one_in_reserve_takes_its_place(cluster):
+def test_a_node_that_fails_its_check_withdraws_and_one_in_reserve_replaces_it(cluster):
     check = "test ! -e broken-$SLURMD_NODENAME || { echo GPU 0 is lost; exit 5; }"
     flags = "--spares 1 --max-restarts 1 --node-check \"$CHECK\""
     line = documented("slurm.md", "--spares 1").replace("--spares 1", flags)
@@ -410,7 +410,7 @@ def test_suspended_workers_stand_still_and_go_on(cluster, slow):
     assert len(job.said("start")) == 6 and len(job.said("end")) == 6, output
 
 
-def test_a_job_at_its_time_limit_has_its_grace_and_leaves_nothing(cluster, slow):
+def test_a_job_at_its_time_limit_has_its_shutdown_timeout_and_leaves_nothing(cluster, slow):
     job = slow["limited"]
     job.await_said("saved", 2, timeout=120)
     job.ended("TIMEOUT")

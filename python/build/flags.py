@@ -14,7 +14,10 @@ OWN = {
 }  # fmt: skip
 
 HEAD = '''\
-"""Flags of ``rdzv run`` that ``rdzv.launch`` takes as keywords. ``cargo xtask flags`` writes this file."""
+"""Flags of ``rdzv run`` as keywords of ``rdzv.launch``.
+
+``cargo xtask flags`` writes this file.
+"""
 
 # Flags without a value.
 SWITCHES = frozenset(
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     _Text = float | str | timedelta | PathLike[str] | list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any] | dict[str, Any] | None
 
     class Flags(TypedDict, total=False):
-        """Keywords of ``rdzv.launch`` that are flags of ``rdzv run``. ``None`` leaves a flag out."""
+        """Keywords of ``rdzv.launch``; ``None`` leaves a flag out."""
 
 {fields}
 '''

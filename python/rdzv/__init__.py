@@ -1,7 +1,7 @@
 """Control plane of distributed training.
 
-The package has stores, process groups, a launcher, elastic agents and remote calls. Importing it loads none of torch,
-numpy, asyncio and typing. Its submodules are loaded on first use.
+The package contains stores, process groups, a launcher, elastic agents and remote calls. Importing it loads none of
+torch, numpy, asyncio and typing. Its submodules are loaded on first use.
 """
 
 from rdzv._errors import (
@@ -93,10 +93,17 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module 'rdzv' has no attribute {name!r}")
         from importlib import import_module
 
-        loaded = import_module(module)
+        try:
+            loaded = import_module(module)
+        except ImportError as error:
+            if name != "torch":
+                raise
+            # `hasattr` and other introspection expect this class.
+            raise AttributeError(f"module 'rdzv' has no attribute 'torch': {error}") from error
         value = loaded if module == f"rdzv.{name}" else getattr(loaded, name)
         globals()[name] = value
         return value
 
     def __dir__():
-        return sorted(set(globals()) | set(__all__) | set(_LAZY))
+        # Introspection reads every attribute, and `rdzv.torch` loads torch.
+        return sorted(set(globals()) | set(__all__) | set(_LAZY) - {"torch"})

@@ -1,7 +1,7 @@
-"""Encoder of the function call that :func:`rdzv.launch` sends to its workers.
+"""Encoding of the function call that :func:`rdzv.launch` sends to its workers.
 
-``_entry`` decodes it in the worker. The bytes name the function. With ``start="pickle"`` they contain the code of a
-function that cannot be imported by name. Arguments are pickled.
+``_entry`` decodes the call in the worker. The bytes name the function. With ``start="pickle"`` they contain the code
+of a function that cannot be imported by name. Arguments are pickled.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _function_of_text(text: str) -> object:
 
 
 def _name_of(function: object) -> tuple[str, str] | None:
-    """Module and qualified name of a function; None if they do not lead to it."""
+    """Module and qualified name of a function; None if they do not match it."""
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(qualified, str):
         return None

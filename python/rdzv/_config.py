@@ -112,31 +112,32 @@ class DefaultLogsSpecs(LogsSpecs):
 class LaunchConfig:
     """Settings of a launch on this node.
 
-    The fields, and their order, are those of torch's class of the same name.
+    The fields, and their order, are the same as in torch's class of this name.
 
     Args:
         min_nodes (int): smallest number of nodes, at least 1.
         max_nodes (int): largest number of nodes.
         nproc_per_node (int): number of workers on this node.
-        logs_specs (LogsSpecs | None): destinations of the output; ``None``: the console.
-        run_id (str): name of the job; empty: a random name.
+        logs_specs (LogsSpecs | None): destinations of the workers' output; ``None``: the console.
+        run_id (str): run id of the job; empty: a random one.
         role (str): label of the workers.
         rdzv_endpoint (str): ``HOST[:PORT]``; empty for a single node.
         rdzv_backend (str): ``"c10d"`` (torch: ``"etcd"``), ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
         rdzv_configs (dict[str, object] | None): options of the backend.
-        rdzv_timeout (int): the option ``timeout`` in seconds; -1 leaves it at 900.
-        max_restarts (int): number of restarts after a failure. Default 3.
-        monitor_interval (float): seconds; the value is checked, but rdzv polls nothing.
+        rdzv_timeout (int): the option ``timeout`` in seconds; -1: the default, 900.
+        max_restarts (int): maximum number of restarts after failures. Default 3.
+        monitor_interval (float): seconds; rdzv checks the value, but does not poll.
         start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
         log_line_prefix_template (str | None): prefix of teed lines.
-        metrics_cfg (dict[str, str] | None): if one of the values is ``"console"``, the launcher prints metrics.
+        metrics_cfg (dict[str, str] | None): if any value is ``"console"``, the launcher prints metrics.
         local_addr (str | None): address at which the other nodes reach this node.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
-        numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
+        numa_options (object | None): torch's ``NumaOptions``; rdzv uses its ``affinity_mode``.
         signals_to_handle (str): signals on which the launcher stops the workers and ends the run.
-        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one file.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one
+            file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.
-        virtual_local_rank (bool): gives every worker local rank 0 and makes only its own device visible to it.
+        virtual_local_rank (bool): gives every worker local rank 0, and makes only the worker's own device visible.
         shutdown_timeout (int | None): seconds between the closing signal and SIGKILL; ``None``: the value of
             ``TORCH_ELASTIC_SHUTDOWN_TIMEOUT``, or 30.
 

@@ -1,4 +1,4 @@
-"""Exceptions of rdzv, which users import from ``rdzv``."""
+"""Exceptions of rdzv; import them from ``rdzv``."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -6,19 +6,19 @@ if TYPE_CHECKING:
 
 
 class Error(RuntimeError):
-    """Base class of all errors of rdzv, except those about wrong arguments."""
+    """Base class of all exceptions that rdzv defines."""
 
 
 class StoreError(Error):
-    """A store could not be reached, or an operation of it failed."""
+    """A store could not be reached, or an operation on it failed."""
 
 
 class StoreTimeout(StoreError, TimeoutError):
-    """Keys, or members of a barrier, did not arrive in time."""
+    """A key, or a caller of a barrier, did not arrive in time."""
 
 
 class QueueEmpty(StoreError):
-    """A queue was empty, and the call was one that does not wait."""
+    """A queue was empty, and the call had ``block=False``."""
 
 
 class LaunchTimeout(Error, TimeoutError):
@@ -73,7 +73,7 @@ class WorkerGroupFailed(Error):
         """First failure of the job, with its rank.
 
         Returns:
-            tuple[int, ProcessFailure]: its global rank, and the failure.
+            tuple[int, ProcessFailure]: global rank of the worker, and the failure.
 
         Example:
             >>> from rdzv.elastic import ChildFailedError, ProcessFailure
@@ -83,21 +83,25 @@ class WorkerGroupFailed(Error):
         rank = next(rank for rank, failure in self.failures.items() if failure is self.first)
         return rank, self.first
 
-    def get_worker_exceptions(self) -> "dict[int, str]":
-        """Failures with one line each, as the first version of torchelastic had them.
+    def get_worker_exceptions(self) -> "dict[int, BaseException]":
+        """Exceptions of the workers by global rank.
 
         Returns:
-            dict[int, str]: cause by global rank.
+            dict[int, BaseException]: exception by global rank. It is the exception that the worker raised, if it could
+            be pickled on this node; otherwise an :class:`Error` with the cause.
 
         Example:
             >>> from rdzv.elastic import ChildFailedError, ProcessFailure
             >>> ChildFailedError("train", {3: ProcessFailure(1, 4242, 7, "<N/A>")}).get_worker_exceptions()
-            {3: 'exit code 7'}
+            {3: Error('exit code 7')}
         """
-        return {rank: failure.cause for rank, failure in self.failures.items()}
+        return {
+            rank: Error(failure.cause) if failure.exception is None else failure.exception
+            for rank, failure in self.failures.items()
+        }
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """Failures as a report of several lines.
+        """Failures as a report with several lines.
 
         Args:
             boarder_delim (str): character of the lines around the report.
@@ -141,7 +145,7 @@ class RendezvousError(Error):
 
 
 class RendezvousClosedError(RendezvousError):
-    """The run has ended, so no node can join it any more."""
+    """The run is closed, so no node can join it any more."""
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
@@ -149,7 +153,7 @@ class RendezvousTimeoutError(RendezvousError, TimeoutError):
 
 
 class RendezvousConnectionError(RendezvousError, ConnectionError):
-    """An unreachable endpoint, or a lost connection to it."""
+    """The endpoint is unreachable, or the connection to it was lost."""
 
 
 class RendezvousStateError(RendezvousError):
@@ -200,13 +204,13 @@ class CollectiveError(Error):
 
 
 class CollectiveTimeout(CollectiveError, TimeoutError):
-    """A rank did not do its part of an operation in time; the group is broken."""
+    """A rank did not participate in an operation in time; the group broke."""
 
 
 class RankLost(CollectiveError, ConnectionError):
     """A rank that an operation waited for has left the group, which is now broken.
 
-    The process of that rank has ended, or has closed its group.
+    The process of that rank has exited, or has closed its group.
     """
 
 
@@ -221,7 +225,7 @@ class RpcError(Error):
         kind (str): e.g. ``"NoSuchMethod"``, ``"PeerLost"``, ``"Deadline"``, ``"Protocol"``, ``"Remote"``.
         worker (str | None): name of the remote worker.
         method (str | None): the function that was called.
-        retryable (bool): True if the same call may succeed when it is repeated.
+        retryable (bool): True if the same call may succeed on a retry.
     """
 
     def __init__(
@@ -241,7 +245,7 @@ class RpcError(Error):
 
 
 class Deadline(RpcError, TimeoutError):
-    """The time limit of a call, or of forming or leaving a group, has passed."""
+    """A call, or the formation or shutdown of a group, has timed out."""
 
 
 class PeerLost(RpcError, ConnectionError):
@@ -252,13 +256,13 @@ class PeerLost(RpcError, ConnectionError):
 
 
 class RemoteError(RpcError):
-    """The remote function raised an exception that this process cannot rebuild.
+    """The function raised an exception that this process cannot re-raise.
 
     Attributes:
         type_name (str): class of the exception, with its module.
-        text (str): its text.
+        text (str): text of the exception.
         traceback (str): the traceback on the callee; empty if there is none.
-        causes (tuple[str, ...]): texts of the exceptions that caused it, the nearest first.
+        causes (tuple[str, ...]): texts of the exceptions that caused it, the direct cause first.
     """
 
     def __init__(

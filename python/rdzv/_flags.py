@@ -1,4 +1,7 @@
-"""Flags of ``rdzv run`` that ``rdzv.launch`` takes as keywords. ``cargo xtask flags`` writes this file."""
+"""Flags of ``rdzv run`` as keywords of ``rdzv.launch``.
+
+``cargo xtask flags`` writes this file.
+"""
 
 # Flags without a value.
 SWITCHES = frozenset(
@@ -19,6 +22,7 @@ FLAGS = SWITCHES | {
     "duplicate_stdout_filters",
     "event_log_handler",
     "events_file",
+    "exit_barrier_timeout",
     "final_exit_codes",
     "hang_action",
     "hang_timeout",
@@ -70,7 +74,7 @@ if TYPE_CHECKING:
     _Text = float | str | timedelta | PathLike[str] | list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any] | dict[str, Any] | None
 
     class Flags(TypedDict, total=False):
-        """Keywords of ``rdzv.launch`` that are flags of ``rdzv run``. ``None`` leaves a flag out."""
+        """Keywords of ``rdzv.launch``; ``None`` leaves a flag out."""
 
         agent_restarts: int | str | None
         """Restart a killed agent up to N times in a row (0 disables restarts)."""
@@ -88,6 +92,8 @@ if TYPE_CHECKING:
         """Destination of events: null, console or dynamic_rendezvous. Default ``null``."""
         events_file: _Path
         """Append every event of the run to this file, one JSON object per line."""
+        exit_barrier_timeout: _Seconds
+        """Longest wait of a node whose workers succeeded for the other nodes."""
         final_exit_codes: _Text
         """Exit codes of workers that prevent a restart, such as 3,42,-6 (SIGABRT)."""
         hang_action: _Text

@@ -1,6 +1,6 @@
 """Process groups of CPU ranks.
 
-They have collective operations on arrays, messages between two ranks, and objects.
+A group has collective operations on arrays and objects, and messages between two ranks.
 """
 
 import sys
@@ -48,9 +48,9 @@ def _named(op):
 class Work:
     """Asynchronous operation: the result of a call with ``async_=True``.
 
-    :meth:`wait` waits for it, any event loop can await it, and callbacks can report its end. A drop
-    of the object does not end the operation. The arrays of the call belong to the operation until
-    it has ended.
+    :meth:`wait` waits for it, any event loop can await it, and callbacks can report its end.
+    Dropping the object does not end the operation. Do not use the arrays of the call until the
+    operation has ended.
 
     Example:
         >>> import rdzv
@@ -159,20 +159,20 @@ def _work(native, convert=None):
 
 
 class Group:
-    """Membership of one rank in a group of cooperating processes.
+    """Process group, in which this process is one rank.
 
-    Returns when all ranks have joined. The ranks find each other through the store, which is not
-    needed afterwards. Groups are context managers, which close them.
+    The constructor returns when all ranks have joined. The ranks find each other through the store,
+    and do not need it afterwards. As a context manager, a group is closed at the end of the block.
 
     All ranks call the same operations in the same order, with arrays of the same size and type.
     Arrays are numpy arrays, torch tensors on the CPU, ``bytearray``, and all objects with a buffer
     or ``__dlpack__``. JAX arrays on the host are read-only, so they can only be inputs. Arrays must
     be contiguous. Element types are bool, signed and unsigned integers of 8 to 64 bits, float16,
-    bfloat16, float32 and float64. complex64 and complex128 can be summed and averaged; float8 can
-    be moved.
+    bfloat16, float32 and float64. complex64 and complex128 support only sums and averages, and
+    float8 supports no reductions.
 
     Every operation raises these errors, besides those that its own text lists. ``TypeError``: the
-    argument is no array, its type is not supported, or the type does not have the operator.
+    argument is not an array, or its element type or the operator for this type is not supported.
     ``ValueError``: the array is read-only or not contiguous. In both cases nothing is sent, and the
     group stays usable. ``CollectiveError``: the operation failed, and the group is broken; see
     :meth:`rebuild`.
@@ -184,21 +184,22 @@ class Group:
         name (str): distinguishes groups in one store.
         timeout (float | datetime.timedelta): time limit of joining, and then of each operation, in
             seconds; ``math.inf`` for no limit.
-        epoch (int): number of the group among those of its name, from 0; see :meth:`rebuild`.
+        epoch (int): number of the group among the groups with its name, from 0; see
+            :meth:`rebuild`.
         address (str | None): IP address of this host that the other ranks can reach. None: the
             address from which this host reaches the store. That is loopback with a store on this
             host, or with one that has no connection.
 
     Raises:
-        ValueError: the rank is outside of the world size, the timeout is not positive, or the
-            address is no IP address.
+        ValueError: the rank is not below the world size, the timeout is not positive, or the
+            address is not an IP address.
         CollectiveTimeout: ranks are missing; ``peers`` names them.
         CollectiveError: the rank is taken, or the ranks specify different world sizes.
 
     Attributes:
         rank (int): number of this process.
         world_size (int): number of ranks.
-        epoch (int): number of the group among the groups of its name.
+        epoch (int): number of the group among the groups with its name.
 
     Example:
         >>> import rdzv
@@ -234,7 +235,7 @@ class Group:
 
     @property
     def epoch(self):
-        """Returns the number of the group among those of its name, from 0.
+        """Returns the group's number among the groups with its name, from 0.
 
         Each :meth:`rebuild` adds one.
 
@@ -247,13 +248,13 @@ class Group:
     def all_reduce(self, tensor, op="sum", *, timeout=None, async_=False):
         """Combines the arrays of all ranks element-wise; all ranks get the result.
 
-        The result is the same to the last bit on all ranks.
+        The result is bitwise identical on all ranks.
 
         Args:
-            tensor: array of any shape, writable; the result replaces its values.
+            tensor: writable array of any shape; the result replaces its values.
             op (str): ``sum``, ``avg``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor`` or
                 :func:`premul_sum`. Integers wrap around, and their average is rounded towards zero.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -282,7 +283,7 @@ class Group:
                 stays unchanged.
             root (int): rank that gets the result.
             op (str): as for :meth:`all_reduce`.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -302,9 +303,10 @@ class Group:
         """Copies the array of the rank ``root`` to all ranks.
 
         Args:
-            tensor: array of any shape, the same on all ranks; its values are replaced, except at the root.
+            tensor: array of any shape, with the same size and type on all ranks; its values are
+                replaced, except at the root.
             root (int): rank that has the values.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -324,14 +326,14 @@ class Group:
             output: array with ``world_size`` times the elements of ``input``, or a list of
                 ``world_size`` arrays. It gets the arrays in the order of the ranks.
             input: array of any shape. It may be the part of ``output`` that belongs to this rank.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not fit, or the arrays share memory.
+            ValueError: the sizes do not match, or the arrays share memory.
 
         Example:
             >>> import rdzv
@@ -349,18 +351,18 @@ class Group:
         The arrays are combined element by element.
 
         Args:
-            output: array that gets the part of this rank, the ``rank``-th.
+            output: array that gets this rank's part of the result.
             input: array with ``world_size`` times the elements of ``output``, or a list of
                 ``world_size`` arrays. It stays unchanged.
             op (str): as for :meth:`all_reduce`.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
             None, or a Work.
 
         Raises:
-            ValueError: the sizes do not fit.
+            ValueError: the sizes do not match.
 
         Example:
             >>> import rdzv
@@ -385,7 +387,7 @@ class Group:
             output_splits (list[int] | None): number of rows (entries of the first dimension) from
                 each rank; None for equal parts. If one rank passes splits, all ranks must.
             input_splits (list[int] | None): number of rows for each rank.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -410,7 +412,7 @@ class Group:
                 ``world_size`` arrays; None on the other ranks.
             input: array of any shape.
             root (int): rank that gets the arrays.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -434,7 +436,7 @@ class Group:
             input: at the root, an array with ``world_size`` times the elements of ``output``, or a list of
                 ``world_size`` arrays; None on the other ranks.
             root (int): rank that has the arrays.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -453,15 +455,15 @@ class Group:
     def send(self, tensor, to, tag=0, *, timeout=None, async_=False):
         """Sends an array to one rank, which calls :meth:`recv`.
 
-        The other ranks do not participate. Returns when the values are in flight, and the array is
-        free. With more than 64 KiB this is when the other rank receives them. Messages and
-        collective operations need no common order.
+        The other ranks do not participate. The call returns when the values are in flight and the
+        array can be reused. With more than 64 KiB, the other rank must have a matching receive.
+        Messages and collective operations need no common order.
 
         Args:
             tensor: array of any shape.
             to (int): rank that receives the array, other than this one.
-            tag (int): 0 to 4294967295; a receive takes a message with its tag.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            tag (int): 0 to 4294967295; a receive matches only messages with the same tag.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -487,7 +489,7 @@ class Group:
             tensor: writable array with the number of elements of the message.
             source (int | None): rank of the sender; None for any rank.
             tag (int): tag of the message.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -509,7 +511,7 @@ class Group:
         """Waits until all ranks have called this method.
 
         Args:
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work`.
 
         Returns:
@@ -526,18 +528,18 @@ class Group:
         return _work(self._native.barrier(timeout, async_))
 
     def monitored_barrier(self, timeout=None):
-        """Waits until all ranks have called it, and names the missing ranks.
+        """Waits until all ranks have called this method; names missing ranks.
 
         Args:
             timeout (float | datetime.timedelta | None): maximum time that rank 0 waits for all
-                other ranks, in seconds; None is the group's.
+                other ranks, in seconds; None: the group's.
 
         Returns:
             None.
 
         Raises:
-            CollectiveTimeout: at rank 0 the text names every missing rank with its last known call.
-                ``peers`` has the missing ranks too. The group is broken.
+            CollectiveTimeout: at rank 0, the text names every missing rank with its last known
+                call. ``peers`` contains the missing ranks. The group is broken.
 
         Example:
             >>> import rdzv
@@ -553,17 +555,17 @@ class Group:
 
         Args:
             obj: any object that can be pickled.
-            trusted (bool): True if pickles of the other ranks may name anything, like the code of
-                the job itself. With False they can have only builtin types and numpy arrays.
-            timeout (float | datetime.timedelta | None): time limit in seconds; None is the group's.
+            trusted (bool): True if pickles from other ranks may refer to any function or class.
+                With False, they can contain only builtin types and numpy arrays.
+            timeout (float | datetime.timedelta | None): time limit in seconds; None: the group's.
             async_ (bool): True to return immediately, with a :class:`Work` that has the list.
 
         Returns:
             list: the objects, in the order of the ranks; or a Work.
 
         Raises:
-            pickle.UnpicklingError: with ``trusted=False``, an object names something that is not
-                allowed. The group stays usable.
+            pickle.UnpicklingError: with ``trusted=False``, an object refers to something that is
+                not allowed. The group stays usable.
             TypeError: the object cannot be pickled; nothing is sent.
 
         Example:
@@ -608,13 +610,13 @@ class Group:
         return load(self._native.broadcast_bytes(None, root, timeout), trusted)
 
     def rebuild(self, store):
-        """Makes the group again after a failure, under the next epoch.
+        """Creates the group again after a failure, with the next epoch.
 
-        All ranks must do this. A new process that replaces a rank joins with ``Group(...,
-        epoch=...)``. This group is closed.
+        All ranks must call this method. A new process that replaces a rank joins with ``Group(...,
+        epoch=...)``. The method closes this group.
 
         Args:
-            store (Store): store through which the ranks find each other. It may be the store of the
+            store (Store): store through which the ranks find each other. It can be the store of the
                 last epoch.
 
         Returns:
@@ -642,11 +644,8 @@ class Group:
     def close(self):
         """Leaves the group.
 
-        Operations of this rank that have not ended fail. Operations of ranks that wait for this one
-        fail too.
-
-        Unfinished operations of this rank fail, and also the operations of ranks that wait for this rank. A second call
-        does nothing. The end of a ``with`` block closes the group.
+        Unfinished operations of this rank fail, and so do operations of ranks that wait for this
+        rank. A second call does nothing. The end of a ``with`` block closes the group.
 
         Returns:
             None.

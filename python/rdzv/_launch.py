@@ -1,8 +1,8 @@
 """``rdzv.launch``: runs a function in new processes and returns their results.
 
-The native ``rdzv run`` is a child process of the caller; its workers run ``_entry``. They read the call from an
-inherited descriptor, and write values and exceptions to files in a private folder. The launcher ends when its caller
-ends, even if a signal kills the caller.
+The native ``rdzv run`` is a child process of the caller; its workers run ``_entry``. The workers read the call from
+an inherited descriptor, and write values and exceptions to files in a private folder. The launcher ends when its
+caller ends, even if a signal kills the caller.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ _FOLDER = "rdzv-call-"
 # Seconds within which the rest of a run must end after its keeper was killed.
 _CLEARED_WITHIN = 10.0
 
+# Longest system call that waits, in seconds.
+_SLICE = 0.1
+
 
 def launch(
     fn: _Function,
@@ -55,8 +58,8 @@ def launch(
 ) -> RunResult:
     """Runs a function or a command in several processes and returns the results.
 
-    The native ``rdzv run`` supervises the workers. They get ranks and a store (:mod:`rdzv.worker`). After a failure all
-    workers restart together. No worker outlives the caller. Each worker is a new interpreter with the caller's
+    The native ``rdzv run`` supervises the workers, which get ranks and a store (:mod:`rdzv.worker`). After a failure,
+    all workers restart together. No worker outlives the caller. Each worker is a new interpreter with the caller's
     ``sys.path`` and ``sys.argv``.
 
     Args:
@@ -68,14 +71,14 @@ def launch(
             than one worker, ``OMP_NUM_THREADS`` is 1 unless it is set.
         nnodes (int | str): number of nodes, or ``"MIN:MAX"``. Default 1. With several nodes, each of them calls
             ``launch`` with ``rdzv_backend`` and ``rdzv_endpoint``.
-        max_restarts (int): number of times that the workers are restarted after a failure. Default 0.
+        max_restarts (int): maximum number of restarts after failures. Default 0.
         config (LaunchConfig | None): settings of :class:`rdzv.elastic.LaunchConfig`. Arguments of ``launch`` override
             them.
-        start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: those of a notebook, local
+        start (str): ``"import"``, or ``"pickle"`` for functions that cannot be imported: notebook functions, local
             functions and lambdas. ``"pickle"`` uses cloudpickle if it is installed.
-        timeout (float | timedelta | None): longest time for the whole run, in seconds. Default ``None``: no limit.
+        timeout (float | timedelta | None): time limit for the whole run, in seconds. Default ``None``: no limit.
         **flags: long flags of ``rdzv run`` with underscores, such as ``rdzv_endpoint="head:29400"``, ``tee=3``,
-            ``heartbeat_timeout=60``. ``True`` sets a switch; a list is joined by commas; a dict gives ``k=v,...``.
+            ``heartbeat_timeout=60``. ``True`` sets a switch; a list becomes ``a,b``; a dict becomes ``k=v,...``.
 
     Returns:
         RunResult: a mapping from global rank to the value that this node's worker returned; None for a command.
@@ -85,12 +88,12 @@ def launch(
             ``__cause__`` is the exception of the worker, if it could be pickled.
         LaunchTimeout: the run took longer than ``timeout``, and the launcher stopped it.
         ValueError: the function cannot be imported, or a number is out of range. No process was started.
-        TypeError: an unknown flag, or an argument that cannot be pickled. No process was started.
-        Error: the launcher failed; the text is that of ``rdzv run``. Failures of the rendezvous raise the classes of
-            :mod:`rdzv.rendezvous`.
-        KeyboardInterrupt: Ctrl-C was pressed. The exception follows the end of the workers, which get SIGINT, and
-            SIGKILL after ``shutdown_timeout``. A second Ctrl-C shortens that time; a third one kills all of them
-            immediately.
+        TypeError: a flag is unknown, or an argument cannot be pickled. No process was started.
+        Error: the launcher failed; the text is the error of ``rdzv run``. Failures of the rendezvous raise the
+            classes of :mod:`rdzv.rendezvous`.
+        KeyboardInterrupt: Ctrl-C was pressed. The exception is raised after the workers have exited; they get SIGINT,
+            and SIGKILL after ``shutdown_timeout``. A second Ctrl-C shortens that time; a third Ctrl-C kills the
+            workers immediately.
 
     Example:
         >>> import rdzv
@@ -119,14 +122,57 @@ def run(
     agent: _Follower | None = None,
     environment: dict[str, str] | None = None,
 ) -> RunResult:
-    """Runs the function or command like :func:`launch`, but with checked settings.
+    """Runs the function or command like :func:`launch`, with checked settings.
 
-    ``settings`` are by name of their flag. ``agent`` gets the events of the run. ``environment`` is added to the
+    ``settings`` maps names of flags to values. ``agent`` gets the events of the run. ``environment`` is added to the
     environment of the launcher.
     """
-    folder, held = _private_folder()
     launcher = _Launcher()
     try:
+        try:
+            return launcher.run(fn, args, settings, start, timeout, agent, environment or {})
+        finally:
+            launcher.close()
+    except BaseException:
+        # A signal handler may have ended `close` in the middle.
+        launcher.close()
+        raise
+
+
+class _Launcher:
+    """Process of ``rdzv run``, with its descriptors and its folder.
+
+    A signal handler may raise an exception between any two instructions of the interpreter. So one call of C code makes
+    or frees a resource and records it: ``extend`` of a list with ``map``. :meth:`close` can be repeated after an
+    exception in the middle of it.
+    """
+
+    def __init__(self) -> None:
+        self.folder: str | None = None
+        self.agent: _Follower | None = None
+        self.descriptors: list[int] = []
+        self.pids: list[int] = []
+        # Results of `waitpid` for the process.
+        self.ended: list[tuple[int, int]] = []
+        # The read end of the pipe that ends with the last process of the run, and the write end.
+        self.cleared: list[int] = []
+        self.held: list[int] = []
+
+    def __del__(self) -> None:
+        # Signal handlers may have ended `close` twice.
+        self.close()
+
+    def run(
+        self,
+        fn: _Function,
+        args: tuple[object, ...],
+        settings: dict[str, object],
+        start: str,
+        timeout: float | None,
+        agent: _Follower | None,
+        environment: dict[str, str],
+    ) -> RunResult:
+        folder = self.private_folder()
         if isinstance(fn, (list, tuple)):
             call: Call | None = None
             command = _command(fn, args)
@@ -143,39 +189,44 @@ def run(
             # Without logs, the private folder gets the error files, which are read below.
             settings["log_dir"] = folder
         if agent is not None:
+            self.agent = agent
             settings["events_file"] = agent._began(folder)
         elif call is None:
             settings.setdefault("events_file", os.path.join(folder, "events.json"))
         report = settings["report"] = os.path.join(folder, "report.json")
-        launcher.start([*_arguments(settings), "--no-python", "--", *command], call, environment or {}, settings)
-        status = launcher.wait(timeout)
+        self.start([*_arguments(settings), "--no-python", "--", *command], call, environment, settings)
+        status = self.wait(timeout)
         events = str(settings["events_file"]) if call is None else None
         return _concluded(status, folder, report, title, events)
-    finally:
-        import shutil
 
-        launcher.close()
-        if agent is not None:
-            agent._ended()
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+    def private_folder(self) -> str:
+        """Creates a folder and locks it until :meth:`close`."""
+        import fcntl
 
-
-class _Launcher:
-    """Process of ``rdzv run``, with the descriptors that belong to it."""
-
-    def __init__(self) -> None:
-        # The process, and the descriptors that `close` closes. A signal handler may raise an
-        # exception at any point, so both are recorded as soon as they exist.
-        self.pids: list[int] = []
-        self.descriptors: list[int] = []
-        self.cleared = -1
-        self.status: int | None = None
+        parent = _temporary_folder()
+        _remove_abandoned(parent, self.descriptors)
+        while True:
+            self.folder = os.path.join(parent, f"{_FOLDER}{os.getpid()}-{os.urandom(8).hex()}")
+            os.mkdir(self.folder, 0o700)
+            try:
+                descriptor = _opened(self.folder, self.descriptors)
+            except FileNotFoundError:
+                # Another launch removed it as abandoned.
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                # On a file system without locks, no other launch can remove it as abandoned.
+                pass
+            if os.fstat(descriptor).st_nlink > 0:
+                return self.folder
+            _close_all(self.descriptors)
 
     def start(
         self, arguments: list[str], call: Call | None, added: Mapping[str, str], settings: Mapping[str, object]
     ) -> None:
         from functools import partial
+        from itertools import chain, starmap
 
         from rdzv._program import find_rdzv_bin
 
@@ -187,16 +238,14 @@ class _Launcher:
             environment.setdefault("OMP_NUM_THREADS", "1")
         # The keeper and the guard hold the other end of the pipe. The guard ends after all other
         # processes of the run.
-        self.descriptors.extend(os.pipe())
-        self.cleared, held = self.descriptors
-        inherited = [held]
+        self.cleared.extend(chain.from_iterable(starmap(os.pipe, [()])))
+        self.held.extend(map(self.cleared.pop, (1,)))
         if call is not None:
-            self.descriptors.append(os.memfd_create("rdzv-call", os.MFD_CLOEXEC))
-            inherited.append(self.descriptors[-1])
-            with open(inherited[-1], "wb", closefd=False) as file:
+            self.held.extend(map(os.memfd_create, ("rdzv-call",), (os.MFD_CLOEXEC,)))
+            with open(self.held[-1], "wb", closefd=False) as file:
                 file.write(call.content)
-            environment["RDZV_CALL"] = str(inherited[-1])
-        for descriptor in inherited:
+            environment["RDZV_CALL"] = str(self.held[-1])
+        for descriptor in self.held:
             os.set_inheritable(descriptor, True)
         spawn = partial(
             os.posix_spawn,
@@ -205,12 +254,8 @@ class _Launcher:
             setsigmask=(),
             setsigdef=_signals_that_python_ignores(),
         )
-        # `extend` with `map` is one step for signal handlers: no process exists whose id is missing
-        # here.
         self.pids.extend(map(spawn, (program,), ([program, "run", *arguments],), (environment,)))
-        for descriptor in inherited:
-            self.descriptors.remove(descriptor)
-            os.close(descriptor)
+        _close_all(self.held)
 
     def wait(self, timeout: float | None) -> int | None:
         """Waits for the end of the launcher and returns its exit code.
@@ -222,7 +267,7 @@ class _Launcher:
         stopped = interrupted = None
         interrupts = 0
         (pid,) = self.pids
-        self.descriptors.append(os.pidfd_open(pid))
+        self.descriptors.extend(map(os.pidfd_open, self.pids))
         while True:
             try:
                 if _readable(self.descriptors[-1], timeout):
@@ -239,44 +284,81 @@ class _Launcher:
                 raise LaunchTimeout(f"the workers of launch did not exit within {stopped} s, so they were killed")
             stopped, timeout = timeout, 35.0
             os.kill(pid, signal.SIGTERM)
-        self._collect()
+        status = self._collect()
         if interrupted is not None:
             raise interrupted
         if stopped is not None:
-            raise LaunchTimeout(f"the workers of launch did not exit within {stopped} s, so they were stopped")
-        return self.status
+            raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were stopped")
+        return status
 
     def close(self) -> None:
-        """Kills the launcher if it still runs, and closes the descriptors."""
-        import signal
-
+        """Ends the launcher, and frees what belongs to it."""
+        _close_all(self.held)
         if self.pids:
-            # The process id cannot be reused before the process is collected.
-            os.kill(self.pids[0], signal.SIGKILL)
-            self._collect()
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-        self.descriptors.clear()
+            if not self.ended:
+                import signal
 
-    def _collect(self) -> None:
+                try:
+                    os.kill(self.pids[0], signal.SIGKILL)
+                except ProcessLookupError:
+                    # Other code in this process has collected it.
+                    pass
+            self._collect()
+        if self.agent is not None:
+            self.agent._ended()
+            self.agent = None
+        if self.folder is not None:
+            _remove(self.folder)
+            self.folder = None
+        # The folder is locked up to here.
+        _close_all(self.descriptors)
+        _close_all(self.cleared)
+
+    def _collect(self) -> int | None:
+        """Waits for the end of the process.
+
+        If the process was killed, waits for the end of the run too.
+        """
         try:
-            _, status = os.waitpid(self.pids[0], 0)
-            self.status = os.waitstatus_to_exitcode(status)
+            if not self.ended:
+                self.ended.extend(map(os.waitpid, self.pids, (0,)))
+            status = os.waitstatus_to_exitcode(self.ended[0][1])
         except ChildProcessError:
             # Other code in this process collects all children.
-            self.status = None
+            status = None
+        if (status is None or status < 0) and self.cleared:
+            _readable(self.cleared[0], _CLEARED_WITHIN)
         self.pids.clear()
-        if self.status is None or self.status < 0:
-            _readable(self.cleared, _CLEARED_WITHIN)
+        return status
+
+
+def _close_all(descriptors: list[int]) -> None:
+    """Closes descriptors.
+
+    One C call removes a descriptor from the list and closes it.
+    """
+    while descriptors:
+        any(map(os.close, map(descriptors.pop, (0,))))
 
 
 def _readable(descriptor: int, timeout: float | None) -> bool:
-    """Waits until a descriptor is readable or at its end; False after the timeout."""
+    """Waits until a descriptor is readable or at its end.
+
+    Returns False on timeout. A signal that arrives just before the system call does not end it, so no system call
+    is longer than a slice.
+    """
     import select
+    from time import monotonic
 
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else min(timeout * 1000, 2**31 - 1)))
+    end = float("inf") if timeout is None else monotonic() + timeout
+    while True:
+        left = end - monotonic()
+        if poll.poll(max(0.0, min(left, _SLICE)) * 1000):
+            return True
+        if left <= 0:
+            return False
 
 
 def _signals_that_python_ignores() -> list[int]:
@@ -285,40 +367,20 @@ def _signals_that_python_ignores() -> list[int]:
     return [signal.SIGPIPE, signal.SIGXFSZ]
 
 
-def _private_folder() -> tuple[str, int]:
-    """Creates a folder and locks it.
-
-    The lock lasts until the returned descriptor is closed, or this process ends.
-    """
-    import fcntl
-
-    parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
-    _remove_abandoned(parent)
-    while True:
-        folder = os.path.join(parent, f"{_FOLDER}{os.getpid()}-{os.urandom(8).hex()}")
-        os.mkdir(folder, 0o700)
-        try:
-            descriptor = _opened(folder)
-        except FileNotFoundError:
-            # Another launch removed it as abandoned.
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            # On a file system without locks, no other launch can remove it as abandoned.
-            pass
-        if os.fstat(descriptor).st_nlink > 0:
-            return folder, descriptor
-        os.close(descriptor)
+def _temporary_folder() -> str:
+    """Returns the folder for temporary files, in the order in which ``rdzv run`` and Python look for one."""
+    named = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    folders = [os.path.abspath(folder) for folder in [*named, "/tmp", "/var/tmp", "/usr/tmp"] if folder]
+    usable = (folder for folder in folders if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK))
+    return next(usable, folders[0])
 
 
-def _remove_abandoned(parent: str) -> None:
+def _remove_abandoned(parent: str, descriptors: list[int]) -> None:
     """Removes this user's folders that no caller keeps locked.
 
-    They remain when a caller is killed.
+    Such folders remain when a caller is killed.
     """
     import fcntl
-    import shutil
 
     try:
         folders = [os.path.join(parent, name) for name in os.listdir(parent) if name.startswith(_FOLDER)]
@@ -326,22 +388,37 @@ def _remove_abandoned(parent: str) -> None:
         return
     for folder in folders:
         try:
-            descriptor = _opened(folder)
+            fcntl.flock(_opened(folder, descriptors), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(folder)
         except OSError:
-            # Another launch has removed it, or it belongs to another user.
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            # Its caller still runs.
+            # Its caller still runs, another launch has removed it, or it belongs to another user.
             pass
         finally:
-            os.close(descriptor)
+            _close_all(descriptors)
 
 
-def _opened(folder: str) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _opened(folder: str, descriptors: list[int]) -> int:
+    descriptors.extend(map(os.open, (folder,), (os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC,)))
+    return descriptors[-1]
+
+
+def _remove(folder: str) -> None:
+    """Removes a folder and everything in it, as far as possible.
+
+    ``shutil.rmtree`` opens descriptors, which an exception of a signal handler would leave open.
+    """
+    for path, folders, files in os.walk(folder, topdown=False):
+        for name in (*folders, *files):
+            inner = os.path.join(path, name)
+            _without_error(os.rmdir if name in folders and not os.path.islink(inner) else os.unlink, inner)
+    _without_error(os.rmdir, folder)
+
+
+def _without_error(remove: Callable[[str], None], path: str) -> None:
+    try:
+        remove(path)
+    except OSError:
+        pass
 
 
 def _worker_command() -> list[str]:
@@ -383,6 +460,8 @@ def _concluded(status: int | None, folder: str, report_path: str, title: str, ra
         failures: dict[int, ProcessFailure] = {}
         for failure in report["failures"]:
             made = ProcessFailure._of_report(failure)
+            kind, found = left.get(made.rank, (None, None))
+            made.exception = found if kind == "error" else None
             failures.setdefault(made.rank, made)
         result = RunResult(WorkerState.FAILED, {}, failures)
     else:
@@ -394,8 +473,7 @@ def _concluded(status: int | None, folder: str, report_path: str, title: str, ra
     failed = WorkerGroupFailed(title, result.failures)
     failed.first = next(iter(result.failures.values()))
     failed.result = result
-    kind, found = left.get(failed.first.rank, (None, None))
-    raise failed from (found if kind == "error" else None)
+    raise failed from failed.first.exception
 
 
 def _ranks(events: str) -> list[int]:

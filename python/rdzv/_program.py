@@ -7,14 +7,14 @@ import sys
 def find_rdzv_bin() -> str:
     """Returns the path of the native program ``rdzv``.
 
-    Searches the folders of scripts of this environment and of the user, and the folder of the interpreter. With
+    Searches the script folders of this environment and of the user, and the folder of the interpreter. With
     ``pip install --target``, it also finds the folder ``bin`` beside the packages.
 
     Returns:
         str: path of the program.
 
     Raises:
-        FileNotFoundError: no folder has it; the text names the folders.
+        FileNotFoundError: no folder contains the program; the text names the folders.
 
     Example:
         >>> import subprocess, rdzv

@@ -56,19 +56,20 @@ class ProcessFailure:
     """Failure of a worker.
 
     Args:
-        local_rank (int): its rank within the node.
-        pid (int): its process id.
-        exitcode (int): its exit code; minus the signal number if a signal ended it.
-        error_file (str): path of its error file, which need not exist. ``"<N/A>"`` if there is none.
+        local_rank (int): the worker's rank within its node.
+        pid (int): the worker's process id.
+        exitcode (int): the worker's exit code; minus the signal number if a signal terminated it.
+        error_file (str): path of the worker's error file, which need not exist. ``"<N/A>"`` if there is none.
 
     Attributes:
         error_file_data (dict): content of the error file; ``{"message": "<NONE>"}`` if there is none.
         message (str | dict): the error in one line, or torchelastic's object form with the traceback.
         timestamp (int): time of the failure, in seconds since 1970.
-        rank (int): its rank in the job; -1 if it is not known.
-        node (str): the host that it ran on; empty if it is not known.
+        rank (int): the worker's rank in the job; -1 if unknown.
+        node (str): the worker's host; empty if unknown.
         cause (str): the reason in one line, as ``rdzv run`` prints it.
-        traceback (str | None): the traceback of its exception.
+        traceback (str | None): the traceback of the worker's exception.
+        exception (BaseException | None): the exception that the worker raised, if this node has it.
 
     Example:
         >>> from rdzv.elastic import ProcessFailure
@@ -83,6 +84,7 @@ class ProcessFailure:
         self.local_rank, self.pid, self.exitcode, self.error_file = local_rank, pid, exitcode, error_file
         self.rank, self.node = -1, ""
         self.traceback: "str | None" = None
+        self.exception: "BaseException | None" = None
         self.error_file_data: "dict[str, object]" = {"message": "<NONE>"}
         self.message: "str | dict[str, object]" = ""
         self.timestamp = int(time.time())
@@ -103,6 +105,10 @@ class ProcessFailure:
             else:
                 self.message = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
         self.cause = self._words()
+
+    def __getstate__(self) -> "dict[str, object]":
+        # An exception may refuse to be pickled a second time.
+        return {**self.__dict__, "exception": None}
 
     def _words(self) -> str:
         message = self.message
@@ -131,7 +137,7 @@ class ProcessFailure:
         return made
 
     def signal_name(self) -> str:
-        """Name of the signal that ended the worker.
+        """Name of the signal that terminated the worker.
 
         Returns:
             str: such as ``"SIGKILL"``; ``"<N/A>"`` without a signal.
@@ -177,14 +183,15 @@ class RunResult(Mapping[int, "Any"]):
 
     Args:
         state (WorkerState): state of the worker group at the end.
-        return_values (dict[int, object]): values by global rank, of the workers of this node.
+        return_values (dict[int, object]): return values of this node's workers, by global rank.
         failures (dict[int, ProcessFailure]): failures by global rank.
 
     Attributes:
         report (dict): the report of the run, with the keys of ``rdzv run --report``; empty if there is none.
         restarts (int): number of restarts that the run used.
 
-    A function that ends its process instead of returning has no value here. The value of a command is None.
+    If a function exits its process instead of returning, its rank has no return value. The value of a command is
+    None.
 
     Example:
         >>> from rdzv.elastic import RunResult, WorkerState
@@ -208,7 +215,7 @@ class RunResult(Mapping[int, "Any"]):
         """Returns True if workers failed.
 
         Returns:
-            bool: True if the state is FAILED or UNHEALTHY. For torchelastic, only FAILED counts.
+            bool: True if the state is FAILED or UNHEALTHY. In torchelastic, only FAILED counts.
 
         Example:
             >>> from rdzv.elastic import RunResult, WorkerState
@@ -218,7 +225,7 @@ class RunResult(Mapping[int, "Any"]):
         return self.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
 
     def exceptions(self) -> "dict[int, str]":
-        """Failures with one line each, as the first version of torchelastic had them.
+        """Failures with one line each, as in the first version of torchelastic.
 
         Returns:
             dict[int, str]: cause by global rank.

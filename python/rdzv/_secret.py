@@ -1,6 +1,6 @@
 """Secrets of the job.
 
-The launcher puts the paths of the token and of the certificates into the environment of the workers.
+The launcher passes the paths of the token and the certificates to the workers in environment variables.
 """
 
 import os

@@ -14,7 +14,7 @@ async def wait(
 ) -> bytes | None:
     """Waits for keys, a value or a queue item without blocking the event loop.
 
-    ``wanted`` selects one of the three.
+    ``wanted`` selects what to wait for.
     """
     import asyncio
 

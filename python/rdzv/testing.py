@@ -22,20 +22,21 @@ def run_workers(
     """Runs a function in ``n`` processes on this host, which share a new store.
 
     Args:
-        fn (callable | str): the function, or ``"module:function"``; its rank is :func:`rdzv.worker.rank`. Local
-            functions and lambdas are possible.
+        fn (callable | str): the function, or ``"module:function"``; it gets its rank from :func:`rdzv.worker.rank`.
+            Local functions and lambdas are allowed.
         n (int): number of processes, at least 1.
         args (tuple): arguments, which are pickled.
-        timeout (float | timedelta | None): longest time for the whole run, in seconds. Default 60.
+        timeout (float | timedelta | None): time limit for the whole run, in seconds. Default 60.
         start (str): ``"pickle"`` or ``"import"``, as in :func:`rdzv.launch`.
 
     Returns:
         list: return values by rank. None for a process that exited with 0 before the function returned.
 
     Raises:
-        Exception: the exception of the first rank that failed, of the same type. Notes have its rank and traceback.
+        Exception: the exception of the first rank that failed, of the same type. Notes contain the rank and the
+            traceback.
         WorkerGroupFailed: a process failed without an exception, or its exception cannot be pickled.
-        LaunchTimeout: the run took longer than ``timeout``. No process remains, in this case and in all others.
+        LaunchTimeout: the run took longer than ``timeout``. As in all other cases, all processes have exited.
 
     Example:
         >>> from rdzv.testing import run_workers

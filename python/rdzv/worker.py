@@ -1,8 +1,8 @@
 """Ranks, store and heartbeats of a worker.
 
-The functions work in a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``. They read the environment, so a program
-can call them at any time without initialisation. In a process that is not a worker, the functions that need a rank, a
-size or the store raise :class:`RuntimeError` with the name of the missing variable.
+The functions work in a worker of ``rdzv run``, ``rdzv.launch`` or ``torchrun``. They read environment variables, so a
+program can call them at any time without initialisation. In any other process, the functions that need a rank, a size
+or the store raise :class:`RuntimeError` with the name of the missing variable.
 """
 
 import os
@@ -61,7 +61,7 @@ def is_worker() -> bool:
 
 
 def rank() -> int:
-    """Rank of this worker among all workers of the job.
+    """Rank of this worker among all workers in the job.
 
     Returns:
         int: from 0 to ``world_size() - 1``.
@@ -75,7 +75,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """Rank of this worker among the workers of its node.
+    """Rank of this worker among the workers on its node.
 
     With ``--virtual-local-rank`` it is 0 for all workers.
 
@@ -91,7 +91,7 @@ def local_rank() -> int:
 
 
 def world_size() -> int:
-    """Number of workers of the job.
+    """Number of workers in the job.
 
     Returns:
         int: at least 1.
@@ -105,7 +105,7 @@ def world_size() -> int:
 
 
 def local_world_size() -> int:
-    """Number of workers of this node.
+    """Number of workers on this node.
 
     Returns:
         int: at least 1.
@@ -122,7 +122,7 @@ def group_rank() -> int:
     """Rank of this node's agent in the round.
 
     Returns:
-        int: the number, from 0.
+        int: the rank, from 0.
 
     Example:
         >>> import rdzv
@@ -133,10 +133,10 @@ def group_rank() -> int:
 
 
 def role_rank() -> int:
-    """Rank of this worker among the workers of its role.
+    """Rank of this worker among the workers with its role.
 
     Returns:
-        int: the number, from 0.
+        int: the rank, from 0.
 
     Example:
         >>> import rdzv
@@ -161,7 +161,7 @@ def restart_count() -> int:
 
 
 def run_id() -> str:
-    """Name of the job, the same on all its nodes.
+    """Run id of the job, the same on all nodes.
 
     Returns:
         str: the value of ``--rdzv-id``, or a random UUID on a single node.
@@ -177,9 +177,10 @@ def run_id() -> str:
 def store() -> "PrefixStore":
     """Store that all workers of the job share.
 
-    It is a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``. The first call in a process connects it; a forked
-    child gets a separate client. All keys have the prefix ``worker/``, apart from the keys of process groups. The store
-    is empty at the beginning of every attempt. The client uses the token and the certificates of the job, if it has any.
+    The store is a client of the server at ``MASTER_ADDR`` and ``MASTER_PORT``. The first call in a process connects
+    it; a forked child gets a separate client. All keys have the prefix ``worker/``, which separates them from keys of
+    process groups. The store is empty at the beginning of every attempt. The client uses the token and the
+    certificates of the job, if it has any.
 
     Returns:
         PrefixStore: a store with a timeout of 300 s.
@@ -207,8 +208,9 @@ def store() -> "PrefixStore":
 def heartbeat(step: "int | None" = None) -> None:
     """Sends a heartbeat to the launcher: one line through a pipe.
 
-    It does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). From the first call
-    on, the limit of the phase ``step`` applies. If the worker misses it, the launcher takes the action ``hang_action``.
+    The function does nothing unless the job was launched with ``heartbeat_timeout`` (``--heartbeat-timeout``). From
+    the first call on, the time limit of the phase ``step`` applies. If the worker exceeds it, the launcher takes the
+    action ``hang_action``.
 
     Args:
         step (int | None): number of the training step, for messages about this worker.
@@ -233,9 +235,9 @@ def report_error(exception: BaseException) -> None:
     """Reports an exception to the launcher as the cause of this worker's failure.
 
     The launcher shows the exception if this worker then fails. The function writes the file that
-    ``TORCHELASTIC_ERROR_FILE`` names, in the form of ``torch.distributed.elastic``. Without that variable it does
-    nothing. Functions of :func:`rdzv.launch`, and functions with the decorator :func:`rdzv.elastic.record`, report their
-    exceptions automatically.
+    ``TORCHELASTIC_ERROR_FILE`` names, in the format of ``torch.distributed.elastic``. Without that variable it does
+    nothing. Functions of :func:`rdzv.launch`, and functions with the decorator :func:`rdzv.elastic.record`, report
+    their exceptions automatically.
 
     Args:
         exception (BaseException): the exception, with its traceback.

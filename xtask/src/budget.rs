@@ -108,7 +108,7 @@ fn instructions(rdzv: &Path, client: &Path, requests: u64) -> anyhow::Result<u64
     let folder = tempfile::tempdir()?;
     let server = Server::start(&mut callgrind(&folder.path().join("counts"), rdzv))?;
     ask(&server, client, requests)?;
-    // callgrind writes its counts when the server exits regularly.
+    // callgrind writes its counts when the server exits normally.
     server.end()?;
     let mut total = 0;
     for entry in folder.path().read_dir()? {

@@ -122,7 +122,7 @@ pub(crate) fn make_once(
     let _lock = File::create(&lock)
         .and_then(|lock| lock.lock().map(|()| lock))
         .with_context(|| format!("cannot lock {}", lock.display()))?;
-    // Another run may have made the folder while this one waited for the lock.
+    // Another run may have created the folder while this one waited for the lock.
     if last.is_file() { Ok(()) } else { make() }
 }
 

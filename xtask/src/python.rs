@@ -68,7 +68,7 @@ pub(crate) fn upstream() -> anyhow::Result<()> {
 }
 
 /// Modules of the package for users.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 14] = [
     "rdzv",
     "rdzv.elastic",
     "rdzv.rendezvous",
@@ -80,6 +80,8 @@ const MODULES: [&str; 12] = [
     "rdzv.torch.backend",
     "rdzv.torch.elastic",
     "rdzv.torch.rpc",
+    "rdzv.torchelastic.agent.server.api",
+    "rdzv.torchelastic.rendezvous",
     "rdzv.worker",
 ];
 

@@ -104,7 +104,7 @@ fn portable(out: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
 
 /// Runs the build backend, and returns its wheel.
 ///
-/// Deletes all other wheels in `out` before.
+/// Deletes all other wheels in `out` first.
 fn build(out: &Path, arguments: &str, variables: &Variables) -> anyhow::Result<PathBuf> {
     let python = install::python()?;
     let tools = python.parent().context("the tools have a folder")?;

@@ -1,13 +1,17 @@
 //! Agent of `rdzv-agent` for workers of a Python object (`rdzv.elastic`).
 //!
 //! ```text
-//!   thread that calls run              thread of the agent
-//!   Python's four methods  ◄─ Call ──  ProxySupervisor: WorkerSupervisor
-//!   polls for signals      ── reply ─► rendezvous, ranks, restarts, exit barrier
+//!   thread that calls run              threads of the agent
+//!   methods in Python      ◄─ Call ──  ProxySupervisor: WorkerSupervisor
+//!   handler in Python      ◄─ Call ──  ProxyRendezvous: RendezvousBackend
+//!   polls for signals      ── reply ─► ranks, restarts, exit barrier
 //! ```
 //!
 //! The agent runs on a separate thread. Therefore the calling thread polls for signals at least
-//! every 100 ms, even during a rendezvous. The agent's thread never attaches to the interpreter.
+//! every 100 ms, even during a rendezvous. The agent's threads never attach to the interpreter.
+//!
+//! A method in Python may answer before it returns ([`Reply`]), and run further calls after
+//! that ([`Agent::pump`]). So one call of `_initialize_workers` answers a join, and then a start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,52 +25,210 @@ use pyo3::types::PyDict;
 use rdzv_agent::api::{
     DEFAULT_ROLE, ElasticAgent, LaunchConfig, MonitorResult, ProcessFailure, RunError, RunResult,
     SimpleElasticAgent, StartRequest, StopHandle, SupervisorError, Worker, WorkerEntrypoint,
-    WorkerGroup, WorkerId, WorkerSpec, WorkerState, WorkerSupervisor,
+    WorkerGroup, WorkerLocation, WorkerSpec, WorkerState, WorkerSupervisor,
 };
-use rdzv_agent::{Cause, Exit, MasterPort};
-use rdzv_core::rank::{LocalRank, Rank};
+use rdzv_agent::{AgentError, Cause, Exit, MasterPort, RendezvousPlan, exchange_ranks};
+use rdzv_core::ident::RunId;
+use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleInfo};
 use rdzv_core::time::Wall;
 use rdzv_lock::Mutex;
-use rdzv_store::Store;
+use rdzv_rendezvous::{
+    BackendRegistry, Change, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+    RendezvousParameters,
+};
+use rdzv_store::{Store, interruptible};
 
-use crate::errors::exception;
-use crate::interrupt::{SLICE, detach};
+use crate::argument::Object;
+use crate::errors::{exception, of_store};
+use crate::interrupt::{SLICE, detach, detached, is_to_end};
 use crate::store::store_call;
 use crate::store::{Kind, StoreObject};
 
 /// Signal for the end of the run after an exception of a signal handler.
 const SIGINT: i32 = 2;
 
-/// Call of one of the four methods, for the thread that has called `run`.
+/// Call of a method in Python, for the thread that has called `run`.
 ///
 /// It returns the exception of the method, if there is one.
 type Call = Box<dyn FnOnce(Python<'_>, &Bound<'_, PyAny>) -> Option<PyErr> + Send>;
 
+/// Sender of calls; `None` is the end of the run.
+type Calls = Sender<Option<Call>>;
+
 /// Store, and its Python object.
 type Known = (Arc<dyn Store>, Py<StoreObject>);
 
+/// Function that answers a call, at most once.
+type Answer = Box<dyn FnOnce(Result<&Bound<'_, PyAny>, String>) -> PyResult<()> + Send>;
+
+/// Answer of a method that continues after it.
+#[pyclass(frozen, module = "rdzv._rdzv")]
+pub(crate) struct Reply(Mutex<Option<Answer>>);
+
+#[pymethods]
+impl Reply {
+    /// Answers with the result; later answers have no effect.
+    fn __call__(&self, result: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.answer(Ok(result))
+    }
+
+    /// Answers with a failure.
+    fn refuse(&self, reason: String) -> PyResult<()> {
+        self.answer(Err(reason))
+    }
+}
+
+impl Reply {
+    fn answer(&self, result: Result<&Bound<'_, PyAny>, String>) -> PyResult<()> {
+        let answer = self.0.lock().take();
+        answer.map_or(Ok(()), |answer| answer(result))
+    }
+}
+
+/// Makes the calling thread of `run` call Python, and waits for the reply.
+///
+/// `call` gets the object with the methods, and the reply. `read` converts the result.
+fn ask<T: Send + 'static>(
+    calls: &Calls,
+    call: impl FnOnce(&Bound<'_, PyAny>, Bound<'_, Reply>) -> PyResult<()> + Send + 'static,
+    read: fn(&Bound<'_, PyAny>) -> PyResult<T>,
+) -> Result<T, String> {
+    let gone = || "the caller of the agent has returned".to_owned();
+    let (sender, answers) = channel();
+    let failed = sender.clone();
+    // The agent waits for the answer, or has got one.
+    let answer: Answer = Box::new(move |result| {
+        let (answer, raised) = match result.map(read) {
+            Ok(Ok(value)) => (Ok(value), Ok(())),
+            Ok(Err(error)) => (Err(error.to_string()), Err(error)),
+            Err(reason) => (Err(reason), Ok(())),
+        };
+        let _ = sender.send(answer);
+        raised
+    });
+    let call: Call = Box::new(move |py, methods| {
+        let called = Bound::new(py, Reply(Mutex::new(Some(answer))));
+        let error = called.and_then(|reply| call(methods, reply)).err()?;
+        let _ = failed.send(Err(error.to_string()));
+        Some(error)
+    });
+    calls.send(Some(call)).map_err(|_| gone())?;
+    answers.recv().map_err(|_| gone())?
+}
+
+/// Round of a handler in Python, and the agent's observer of it.
+#[derive(Default)]
+struct Watched {
+    round: u64,
+    observer: Option<Observer>,
+}
+
+/// Rendezvous of a handler in Python.
+struct ProxyRendezvous {
+    name: String,
+    run_id: RunId,
+    shares_store: bool,
+    calls: Calls,
+    watched: Arc<Mutex<Watched>>,
+}
+
+impl ProxyRendezvous {
+    fn ask<T: Send + 'static>(
+        &self,
+        method: &'static str,
+        read: fn(&Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T, RendezvousError> {
+        let call = move |methods: &Bound<'_, PyAny>, reply: Bound<'_, Reply>| {
+            methods.call_method1(method, (reply,)).map(drop)
+        };
+        ask(&self.calls, call, read).map_err(|what| RendezvousError::Unreachable {
+            what,
+            place: format!("handler of the rendezvous backend {:?}", self.name),
+            elapsed: None,
+            remedy: "the exception of the handler has the details",
+        })
+    }
+}
+
+/// Round of a handler.
+///
+/// The fields are store, rank, number of nodes, endpoint of the workers' store, and ranks.
+type Met = (Arc<dyn Store>, u32, u32, String, u16, (u32, u32, u32, u32));
+
+fn met(result: &Bound<'_, PyAny>) -> PyResult<Met> {
+    let (store, rank, nodes, host, port, ranks): (Py<PyAny>, _, _, _, _, _) = result.extract()?;
+    let store = StoreObject::of_argument(store.bind(result.py()))?;
+    Ok((store, rank, nodes, host, port, ranks))
+}
+
+impl RendezvousBackend for ProxyRendezvous {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
+
+    fn join(&mut self, _member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+        let (store, rank, world_size, master_addr, master_port, ranks) = self.ask("join", met)?;
+        let mut watched = self.watched.lock();
+        watched.round += 1;
+        Ok(RendezvousInfo {
+            round: watched.round,
+            store,
+            rank: GroupRank(rank),
+            world_size,
+            assignment: Some(Assignment::from(ranks)),
+            master_addr,
+            master_port,
+            server: None,
+            reserved_port: None,
+        })
+    }
+
+    fn set_observer(&mut self, observer: Observer) {
+        self.watched.lock().observer = Some(observer);
+    }
+
+    fn shares_store_with_workers(&self) -> bool {
+        self.shares_store
+    }
+
+    fn is_closed(&self) -> Result<bool, RendezvousError> {
+        self.ask("is_closed", |closed| closed.is_truthy())
+    }
+
+    fn set_closed(&mut self) -> Result<(), RendezvousError> {
+        self.ask("set_closed", |_| Ok(()))
+    }
+
+    fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
+        self.ask("num_nodes_waiting", |number| number.extract())
+    }
+
+    /// Does nothing, because the handler belongs to the caller.
+    fn shutdown(&mut self) -> bool {
+        true
+    }
+}
+
 /// Supervisor that lets the calling thread of `run` call Python.
-struct ProxySupervisor(Sender<Call>);
+struct ProxySupervisor {
+    calls: Calls,
+    watched: Arc<Mutex<Watched>>,
+}
 
 impl ProxySupervisor {
-    fn call<T: Send + 'static>(
+    fn call(
         &self,
-        call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T> + Send + 'static,
-    ) -> Result<T, SupervisorError> {
-        let gone = || SupervisorError("the caller of the agent has returned".to_owned());
-        let (sender, reply) = channel();
-        let call: Call = Box::new(move |py, methods| {
-            let called = call(py, methods);
-            let (answer, raised) = match called {
-                Ok(value) => (Ok(value), None),
-                Err(error) => (Err(SupervisorError(error.to_string())), Some(error)),
-            };
-            // The agent waits for the answer.
-            let _ = sender.send(answer);
-            raised
-        });
-        self.0.send(call).map_err(|_| gone())?;
-        reply.recv().map_err(|_| gone())?
+        call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()> + Send + 'static,
+    ) -> Result<(), SupervisorError> {
+        let call = move |methods: &Bound<'_, PyAny>, reply: Bound<'_, Reply>| {
+            call(methods)?;
+            reply.get().answer(Ok(methods))
+        };
+        ask(&self.calls, call, |_| Ok(())).map_err(SupervisorError)
     }
 }
 
@@ -75,26 +237,28 @@ impl WorkerSupervisor for ProxySupervisor {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         let (group, workers) = (group.clone(), workers.to_vec());
-        self.call(move |_, methods| {
+        let call = move |methods: &Bound<'_, PyAny>, reply: Bound<'_, Reply>| {
             let described = workers.into_iter().map(|worker| {
-                let place = worker.ranks;
+                let ranks = worker.ranks;
                 (
-                    place.local_rank.0,
-                    place.rank.0,
-                    place.role_rank.0,
-                    place.world_size,
-                    place.role_world_size,
+                    ranks.local_rank.0,
+                    ranks.rank.0,
+                    ranks.role_rank.0,
+                    ranks.world_size,
+                    ranks.role_world_size,
                     BTreeMap::from_iter(worker.environment),
                 )
             });
             let described: Vec<_> = described.collect();
-            let ids = methods.call_method1("start", (snapshot(&group), described))?;
-            let ids: BTreeMap<u32, String> = ids.extract()?;
-            let remote = |(rank, id)| (LocalRank(rank), WorkerId::Remote(id));
-            Ok(ids.into_iter().map(remote).collect())
-        })
+            methods.call_method1("start", (snapshot(&group), described, reply))?;
+            Ok(())
+        };
+        let read = |ids: &Bound<'_, PyAny>| ids.extract::<BTreeMap<u32, String>>();
+        let ids = ask(&self.calls, call, read).map_err(SupervisorError)?;
+        let remote = |(rank, id)| (LocalRank(rank), WorkerLocation::Remote(id));
+        Ok(ids.into_iter().map(remote).collect())
     }
 
     fn monitor_workers(
@@ -105,38 +269,48 @@ impl WorkerSupervisor for ProxySupervisor {
         // The method returns immediately, so the pause between two calls is here.
         thread::sleep(within);
         let group = group.clone();
-        self.call(move |_, methods| {
-            found_result(&methods.call_method1("monitor", (snapshot(&group),))?)
-        })
+        let call = move |methods: &Bound<'_, PyAny>, reply: Bound<'_, Reply>| {
+            let found = methods.call_method1("monitor", (snapshot(&group),))?;
+            reply.get().answer(Ok(&found))
+        };
+        let (found, waiting) = ask(&self.calls, call, found_result).map_err(SupervisorError)?;
+        if waiting > 0 {
+            let watched = self.watched.lock();
+            if let Some(observer) = &watched.observer {
+                observer(Change::Membership {
+                    round: watched.round,
+                    reason: format!("the handler reports {waiting} waiting nodes"),
+                });
+            }
+        }
+        Ok(found)
     }
 
     fn stop_workers(
         &mut self,
         group: &WorkerGroup,
         _signal: i32,
-        _grace: Duration,
+        _shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
         let group = group.clone();
-        self.call(move |_, methods| {
-            methods.call_method1("stop", (snapshot(&group),))?;
-            Ok(())
-        })
+        self.call(move |methods| methods.call_method1("stop", (snapshot(&group),)).map(drop))
     }
 
-    fn shutdown(&mut self, signal: i32, grace: Duration) {
+    fn shutdown(&mut self, signal: i32, shutdown_timeout: Duration) {
         // The calling thread keeps an exception of the method.
-        let _ = self.call(move |_, methods| {
-            methods.call_method1("shutdown", (signal, grace.as_secs_f64()))?;
-            Ok(())
-        });
+        let arguments = (signal, shutdown_timeout.as_secs_f64());
+        let _ = self.call(move |methods| methods.call_method1("shutdown", arguments).map(drop));
     }
 }
 
 /// Agent whose workers a Python object starts, monitors and stops.
 #[pyclass(frozen, module = "rdzv._rdzv")]
 pub(crate) struct Agent {
-    /// Agent and its calls, until `run` takes them.
-    agent: Mutex<Option<(SimpleElasticAgent<ProxySupervisor>, Receiver<Call>)>>,
+    /// Agent, until `run` takes it.
+    agent: Mutex<Option<SimpleElasticAgent<ProxySupervisor>>>,
+    sender: Calls,
+    /// Calls for the thread in `run`, which alone reads them.
+    calls: Mutex<Receiver<Option<Call>>>,
     observer: Box<dyn Fn() -> WorkerGroup + Send + Sync>,
     stop: StopHandle,
     role: String,
@@ -149,14 +323,20 @@ impl Agent {
     /// Checks the settings of `rdzv.elastic.WorkerSpec` and its rendezvous.
     #[new]
     fn new(settings: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let spec = spec_of(settings)?;
-        let role = spec.role().to_owned();
         let (sender, calls) = channel();
-        let agent = SimpleElasticAgent::new(spec, ProxySupervisor(sender));
+        let supervisor = ProxySupervisor {
+            calls: sender.clone(),
+            watched: Arc::default(),
+        };
+        let spec = spec_of(settings, &supervisor)?;
+        let role = spec.role().to_owned();
+        let agent = SimpleElasticAgent::new(spec, supervisor);
         Ok(Self {
             observer: Box::new(agent.observer()),
             stop: agent.stop_handle(),
-            agent: Mutex::new(Some((agent, calls))),
+            agent: Mutex::new(Some(agent)),
+            sender,
+            calls: Mutex::new(calls),
             role,
             store: Mutex::new(None),
         })
@@ -166,31 +346,27 @@ impl Agent {
     ///
     /// `methods` has `start`, `monitor`, `stop` and `shutdown`. This thread calls them.
     fn run(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<Ended> {
-        let Some((mut agent, mut calls)) = self.agent.lock().take() else {
+        let Some(mut agent) = self.agent.lock().take() else {
             return Err(PyRuntimeError::new_err(
                 "an agent can run only once: create a new agent for the next run",
             ));
         };
         let role = self.role.clone();
+        let end = End(self.sender.clone());
         let running = thread::Builder::new()
             .name("rdzv-agent".to_owned())
-            .spawn(move || agent.run(&role))?;
+            .spawn(move || {
+                let _end = end;
+                agent.run(&role)
+            })?;
         let mut raised = None;
         loop {
-            let next = &mut calls;
-            match detach(py, move || next.recv_timeout(SLICE)) {
-                Ok(call) => {
-                    if let Some(error) = call(py, methods) {
-                        raised.get_or_insert(error);
-                    }
+            match self.pump(py, methods) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    raised.get_or_insert(error);
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Err(error) = py.check_signals() {
-                        raised.get_or_insert(error);
-                        self.stop.stop(SIGINT);
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         let joined = detach(py, || running.join());
@@ -202,6 +378,51 @@ impl Agent {
             Ok(Err(error)) => Err(run_error(py, &error)),
             Err(_) => Err(PyRuntimeError::new_err("the agent thread panicked")),
         }
+    }
+
+    /// Waits for one call of the agent, and runs it.
+    ///
+    /// Returns False at the end of the run. Also returns after a short time without a call. An
+    /// exception of a signal handler stops the agent.
+    fn pump(&self, py: Python<'_>, methods: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match detach(py, || self.calls.lock().recv_timeout(SLICE)) {
+            Ok(Some(call)) => call(py, methods).map_or(Ok(true), Err),
+            Err(RecvTimeoutError::Timeout) => {
+                py.check_signals().inspect_err(|_| self.stop.stop(SIGINT))?;
+                Ok(true)
+            }
+            Ok(None) | Err(RecvTimeoutError::Disconnected) => Ok(false),
+        }
+    }
+
+    /// Exchanges the ranks of workers with the other agents of a round.
+    ///
+    /// Returns the first rank and the number of ranks, in the job and in the role.
+    #[staticmethod]
+    fn exchange_ranks(
+        py: Python<'_>,
+        store: Object<'_>,
+        role: String,
+        rank: u32,
+        local_world_size: u32,
+        agents: u32,
+    ) -> PyResult<(u32, u32, u32, u32)> {
+        let store = StoreObject::of_argument(store)?;
+        let us = RoleInfo {
+            role,
+            rank: GroupRank(rank),
+            local_world_size,
+        };
+        let exchanged = detached(py, || {
+            let exchanged = || exchange_ranks(&*store, &us, agents).map_err(Box::new);
+            interruptible(is_to_end, exchanged)
+        })?;
+        exchanged
+            .map(Assignment::into)
+            .map_err(|error| match *error {
+                AgentError::Store(error) => of_store(py, &error),
+                error => exception(py, "Error", error.to_string(), None),
+            })
     }
 
     /// Returns the current state of the worker group.
@@ -232,14 +453,24 @@ impl Agent {
     }
 }
 
+/// Notice that the agent's thread has ended.
+struct End(Calls);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.0.send(None);
+    }
+}
+
 /// Failure from Python: rank, local rank, exit code, seconds since 1970, cause.
 type Described = (u32, u32, i32, f64, String);
 
-/// Reads the result of a poll of the workers: a state by name, and failures.
+/// Reads the result of a poll of the workers.
 ///
-/// Return values of workers stay in Python.
-fn found_result(found: &Bound<'_, PyAny>) -> PyResult<MonitorResult> {
-    let (state, failures): (String, Vec<Described>) = found.extract()?;
+/// It has a state by name, failures, and the number of waiting nodes. Return values of workers stay
+/// in Python.
+fn found_result(found: &Bound<'_, PyAny>) -> PyResult<(MonitorResult, u32)> {
+    let (state, failures, waiting): (String, Vec<Described>, u32) = found.extract()?;
     let state = [
         WorkerState::Unknown,
         WorkerState::Init,
@@ -268,10 +499,11 @@ fn found_result(found: &Bound<'_, PyAny>) -> PyResult<MonitorResult> {
             failure
         })
         .collect();
-    Ok(RunResult {
+    let found = RunResult {
         state,
         ..RunResult::failed(failures)
-    })
+    };
+    Ok((found, waiting))
 }
 
 /// Worker group for Python.
@@ -345,7 +577,7 @@ fn run_error(py: Python<'_>, error: &RunError) -> PyErr {
 /// Creates the specification from a dictionary.
 ///
 /// Missing keys keep the defaults of the crate.
-fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
+fn spec_of(settings: &Bound<'_, PyDict>, supervisor: &ProxySupervisor) -> PyResult<WorkerSpec> {
     let text = |key: &str| optional::<String>(settings, key);
     let seconds = |key: &str| {
         let duration = |seconds| {
@@ -379,7 +611,29 @@ fn spec_of(settings: &Bound<'_, PyDict>) -> PyResult<WorkerSpec> {
     let builder = config.builder(WorkerEntrypoint::command(name));
     let mut builder = builder.map_err(refused)?;
     if let Some(timeout) = seconds("exit_barrier_timeout")? {
-        builder = builder.exit_barrier_timeout(timeout);
+        builder = builder.exit_barrier_timeout(Some(timeout));
+    }
+    if let Some(shares_store) = optional::<bool>(settings, "use_agent_store")? {
+        let (name, run_id) = (config.rdzv_backend.clone(), config.run_id.clone());
+        let parameters =
+            RendezvousParameters::new(&name, "", &run_id, 1, u32::MAX, BTreeMap::new());
+        let parameters = parameters.map_err(refused)?;
+        let (calls, watched) = (supervisor.calls.clone(), Arc::clone(&supervisor.watched));
+        let constructor = move |parameters: &RendezvousParameters| {
+            Ok(Box::new(ProxyRendezvous {
+                name: parameters.backend.clone(),
+                run_id: RunId::new(&parameters.run_id),
+                shares_store,
+                calls: calls.clone(),
+                watched: Arc::clone(&watched),
+            }) as Box<dyn RendezvousBackend>)
+        };
+        let mut backends = BackendRegistry::default();
+        let registered = backends.register(&name, Arc::new(constructor));
+        registered.map_err(refused)?;
+        builder = builder
+            .backends(backends)
+            .rendezvous(RendezvousPlan::Dynamic { parameters });
     }
     if let Some(address) = text("master_addr")? {
         builder = builder.master_addr(address);

@@ -23,7 +23,7 @@ pub(crate) fn credentials(
     let token = token.map(|token| {
         let secret = value("token", token)?;
         Token::of(secret, "token".to_owned())
-            .map_err(|error| PyValueError::new_err(error.to_string()))
+            .map_err(|error| PyValueError::new_err(format!("token=: {error}")))
     });
     let identity = tls.map(identity);
     Ok(Credentials {
@@ -51,7 +51,10 @@ fn identity(tls: Object<'_>) -> PyResult<Identity> {
         )));
     }
     let [certificate, key, authorities] = FILES.map(|name| match files.get_item(name)? {
-        Some(file) => file.extract::<PathBuf>(),
+        Some(file) => file.extract::<PathBuf>().map_err(|_| {
+            let found = type_name(&file);
+            PyTypeError::new_err(format!("tls[{name:?}] must be a path, not {found}"))
+        }),
         None => Err(PyValueError::new_err(format!(
             "tls has no {name}: its keys are {}",
             FILES.join(", ")

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use rdzv_store::StoreError;
+use rdzv_store::{StoreError, shown, shown_all};
 
 use crate::interrupt::below;
 
@@ -18,8 +18,13 @@ pub(crate) fn exception(
 ) -> PyErr {
     raised(py, || {
         let class = py.import("rdzv._errors")?.getattr(class)?;
-        class.call((text,), attributes)
+        class.call((in_python(&text),), attributes)
     })
+}
+
+/// Names the argument of Python in place of the flag.
+pub(crate) fn in_python(text: &str) -> String {
+    text.replace("--token-file", "token=")
 }
 
 /// Returns the exception that `make` returns, or its error.
@@ -47,11 +52,12 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
             elapsed,
         } => {
             let mut text = format!(
-                "keys {keys:?} were not set within {:.3} s in the store {store}",
+                "keys [{}] did not come within {:.3} s at the store {store}",
+                shown_all(keys),
                 elapsed.as_secs_f64()
             );
             if missing.len() < keys.len() {
-                let _ = write!(text, "; still missing: {missing:?}");
+                let _ = write!(text, "; still missing: [{}]", shown_all(missing));
             }
             text.push_str("; check that the process that sets them is running, or wait longer");
             ("StoreTimeout", text)
@@ -65,13 +71,16 @@ pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         } => (
             "StoreTimeout",
             format!(
-                "barrier {key:?}: {arrived} of {world_size} callers arrived within {:.3} s at the \
-                 store {store}; check that the other callers are running, or wait longer",
+                "barrier {:?}: {arrived} of {world_size} callers came within {:.3} s at the store \
+                 {store}; check that the others are running, or wait longer",
+                shown(key),
                 elapsed.as_secs_f64()
             ),
         ),
         StoreError::NoAnswer { .. } => ("StoreTimeout", error.to_string()),
-        StoreError::QueueEmpty { key } => ("QueueEmpty", format!("queue {key:?} is empty")),
+        StoreError::QueueEmpty { key } => {
+            ("QueueEmpty", format!("queue {:?} is empty", shown(key)))
+        }
         StoreError::Unsupported { .. } => ("StoreError", error.to_string()),
         StoreError::Listen { .. } => ("StoreError", format!("{error}; port=0 selects a free port")),
         _ => ("StoreError", error.to_string()),

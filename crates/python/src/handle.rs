@@ -132,8 +132,8 @@ impl<T: Clone> Handle<T> {
     /// Returns the value, unless it is closed or of another process.
     pub(crate) fn get(&self) -> PyResult<T> {
         let state = self.state.get(self.name)?.read().clone();
-        state.map_err(|place| {
-            PyRuntimeError::new_err(format!("{} was closed at {place}", self.name))
+        state.map_err(|location| {
+            PyRuntimeError::new_err(format!("{} was closed at {location}", self.name))
         })
     }
 
@@ -144,17 +144,17 @@ impl<T: Clone> Handle<T> {
         if self.state.is_foreign() {
             return None;
         }
-        let place = place(py).unwrap_or_else(|_| "an unknown location".to_owned());
+        let location = caller_location(py).unwrap_or_else(|_| "an unknown place".to_owned());
         let mut state = self.state.write();
         if state.is_err() {
             return None;
         }
-        std::mem::replace(&mut *state, Err(place)).ok()
+        std::mem::replace(&mut *state, Err(location)).ok()
     }
 }
 
 /// Returns `file:line` of the Python code that called this crate.
-fn place(py: Python<'_>) -> PyResult<String> {
+fn caller_location(py: Python<'_>) -> PyResult<String> {
     let frame = py.import("sys")?.call_method0("_getframe")?;
     let file: String = frame.getattr("f_code")?.getattr("co_filename")?.extract()?;
     let line: u32 = frame.getattr("f_lineno")?.extract()?;

@@ -25,7 +25,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(100);
 const LEAVING: Duration = Duration::from_millis(500);
 
 /// Time for threads to finish a short call at the end of the interpreter.
-const GRACE: Duration = Duration::from_millis(20);
+const SHORT_CALL: Duration = Duration::from_millis(20);
 
 /// `true` once the interpreter ends: no call may wait any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -221,7 +221,7 @@ pub(crate) fn end_all(py: Python<'_>) {
         }
         if others {
             // Threads in a call that only has the interpreter get time to finish it.
-            thread::sleep(GRACE);
+            thread::sleep(SHORT_CALL);
         }
     });
 }

@@ -35,6 +35,7 @@ fn _rdzv(module: &Bound<'_, PyModule>) -> PyResult<()> {
     refuse_subinterpreters(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<agent::Agent>()?;
+    module.add_class::<agent::Reply>()?;
     module.add_class::<rendezvous::Rendezvous>()?;
     module.add_function(wrap_pyfunction!(url::url_rendezvous, module)?)?;
     store::add_classes(module)?;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rdzv_lock::Mutex;
 use rdzv_rendezvous::{
-    BackendRegistry, Change, Interrupter, Member, RendezvousBackend, RendezvousError,
+    BackendRegistry, Change, Interrupter, JoiningAgent, RendezvousBackend, RendezvousError,
     RendezvousInfo, RendezvousParameters,
 };
 
@@ -105,7 +105,7 @@ impl Rendezvous {
         let inner = self.0.get()?;
         let joins = Arc::clone(&inner);
         let joined = on_thread(py, "rdzv-join", move || {
-            let member = Member {
+            let member = JoiningAgent {
                 role: "default".to_owned(),
                 // Only the agent above this handler knows the number.
                 local_world_size: 0,
@@ -153,15 +153,13 @@ impl Rendezvous {
         if inner.seen.lock().closed {
             return Ok(true);
         }
-        let closed = detached(py, || inner.backend.lock().is_closed())?;
-        closed.map_err(|error| of_rendezvous(py, &error))
+        asked(py, move || inner.backend.lock().is_closed())
     }
 
     /// Closes the rendezvous for all nodes.
     fn set_closed(&self, py: Python<'_>) -> PyResult<()> {
         let inner = self.0.get()?;
-        let closed = detached(py, || inner.backend.lock().set_closed())?;
-        closed.map_err(|error| of_rendezvous(py, &error))
+        asked(py, move || inner.backend.lock().set_closed())
     }
 
     /// Returns 1 if the round of this node has ended, otherwise 0.
@@ -180,12 +178,26 @@ impl Rendezvous {
         let Some(inner) = self.0.close(py) else {
             return Ok(true);
         };
-        detached(py, || {
-            let good = inner.backend.lock().shutdown();
-            drop(inner.info.lock().take());
-            good
+        asked(py, move || {
+            // A host waits for the connections of its clients, and this is one of them.
+            let info = inner.info.lock().take();
+            if let Some(end) = info.as_ref().and_then(|info| info.store.breaker()) {
+                end();
+            }
+            drop(info);
+            Ok(inner.backend.lock().shutdown())
         })
     }
+}
+
+/// Waits for a request to the other nodes, on a separate thread.
+fn asked<T: Send + 'static>(
+    py: Python<'_>,
+    request: impl FnOnce() -> Result<T, RendezvousError> + Send + 'static,
+) -> PyResult<T> {
+    let answer = on_thread(py, "rdzv-rendezvous", request)?;
+    let answer = answer.unwrap_or(Err(RendezvousError::Interrupted));
+    answer.map_err(|error| of_rendezvous(py, &error))
 }
 
 /// Returns the exception of `rdzv.rendezvous` for a failure.

@@ -44,7 +44,7 @@ pub(crate) enum State {
     Pinging { next: u32, last: u32 },
     /// Many requests for the large value are on their way, each after a ping.
     Gorging { next: u32, last: u32 },
-    /// The answer to such a ping has arrived, and the value comes next.
+    /// The answer to such a ping has arrived, and the value is next.
     Swallowing { next: u32, last: u32 },
     /// The client reads the register.
     Reading,

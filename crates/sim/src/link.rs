@@ -17,7 +17,7 @@ pub struct Link {
     /// Arrival time of the last piece to the server; the next cannot overtake it.
     server_busy: Nanos,
     client_busy: Nanos,
-    /// Bytes of replies that fit into the network and the client's kernel.
+    /// Maximum number of bytes of replies in the network and the client's kernel.
     window: usize,
     /// Number of bytes of the window that are used.
     in_flight: usize,

@@ -19,7 +19,7 @@
 use std::process::ExitCode;
 
 use rdzv_core::rules::Rules;
-use rdzv_sim::agents::plan::{Place, Plan};
+use rdzv_sim::agents::plan::{Medium, Plan};
 use rdzv_sim::history::lines;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents, consensus, fence, references};
@@ -27,8 +27,8 @@ use rdzv_sim::{Violation, agents, consensus, fence, references};
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let word_after = |flag: &str| {
-        let place = arguments.iter().position(|argument| argument == flag)?;
-        arguments.get(place + 1)
+        let medium = arguments.iter().position(|argument| argument == flag)?;
+        arguments.get(medium + 1)
     };
     let value_of = |flag: &str| word_after(flag)?.parse::<u64>().ok();
     if let [word, file] = &arguments[..]
@@ -60,10 +60,10 @@ fn main() -> ExitCode {
     });
     // Returns the report of a seed, and the number of operations that were checked for their order.
     let run = |seed: u64, trace: Trace| -> Result<(String, u64), Violation> {
-        let place = match world.map(String::as_str) {
-            Some("rendezvous") => Place::Store,
-            Some("native") => Place::Coordinator,
-            Some("restarts") => Place::Restartable,
+        let medium = match world.map(String::as_str) {
+            Some("rendezvous") => Medium::Store,
+            Some("native") => Medium::Coordinator,
+            Some("restarts") => Medium::Restartable,
             Some("consensus") => {
                 let mut plan = consensus::plan::Plan::of_seed(seed);
                 plan.rules = broken.map_or_else(Rules::default, Rules::without);
@@ -81,9 +81,9 @@ fn main() -> ExitCode {
             }
         };
         let plan = match agents {
-            Some(agents) if is_calm => Plan::of_many(agents, place),
-            Some(agents) => Plan::of_seed_for(agents, seed, place),
-            None => Plan::of_seed(seed, place),
+            Some(agents) if is_calm => Plan::of_many(agents, medium),
+            Some(agents) => Plan::of_seed_for(agents, seed, medium),
+            None => Plan::of_seed(seed, medium),
         };
         let report = agents::run(plan, seed, trace)?;
         Ok((format!("{report:?}"), report.ordered))

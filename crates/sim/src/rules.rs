@@ -2,7 +2,7 @@
 //!
 //! A world that notices no broken rule may be blind.
 
-use rdzv_consensus::Rule as ConsensusRule;
+use rdzv_consensus::ConsensusRule;
 use rdzv_rendezvous_proto::Rule;
 
 /// Rules of a consensus group.

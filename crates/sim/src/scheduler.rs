@@ -58,7 +58,7 @@ impl<E> Scheduler<E> {
         self.events.insert((time.max(self.now), number), event);
     }
 
-    /// Schedules an event `delay` nanoseconds later, behind all others then.
+    /// Schedules an event in `delay` nanoseconds, after others of that time.
     pub fn after(&mut self, delay: u64, event: E) {
         self.at(self.now + delay, event);
     }
@@ -79,7 +79,7 @@ impl<E> Scheduler<E> {
         self.events.insert((self.now, self.urgent), event);
     }
 
-    /// Takes the next event and advances the time to it.
+    /// Removes and returns the next event, and advances the time to it.
     pub fn pop(&mut self) -> Option<E> {
         let ((time, _), event) = self.events.pop_first()?;
         self.now = time;

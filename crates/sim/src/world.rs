@@ -161,7 +161,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives a client its turn: connect, send a request, cancel a wait, or fail.
+    /// Runs a client's turn: connect, send a request, cancel a wait, or fail.
     fn turn(&mut self, client: usize) {
         let out_of_acts = self.acts_left == 0;
         if self.links[client].is_none() {

@@ -161,12 +161,12 @@ fn operations(group: &mut ProcessGroup) -> Result<(), CollectiveError> {
 }
 
 /// Value of a rank at an index; small, so that sums and products are exact.
-fn value(rank: u32, place: usize) -> u32 {
-    (rank + (place % 5) as u32) % 3 + 1
+fn value(rank: u32, index: usize) -> u32 {
+    (rank + (index % 5) as u32) % 3 + 1
 }
 
 fn values<T>(rank: u32, length: usize, to: impl Fn(u32) -> T) -> Vec<T> {
-    (0..length).map(|place| to(value(rank, place))).collect()
+    (0..length).map(|index| to(value(rank, index))).collect()
 }
 
 /// Combination of two values.
@@ -182,9 +182,9 @@ fn exact<T: Element + PartialEq + std::fmt::Debug>(
     let own = values(me, length, to);
     let each: Vec<Vec<T>> = (0..size).map(|rank| values(rank, length, to)).collect();
     let reduced = |how: Combine| -> Vec<T> {
-        let at = |place| (0..size).map(|rank| value(rank, place)).reduce(how);
+        let at = |index| (0..size).map(|rank| value(rank, index)).reduce(how);
         (0..length)
-            .map(|place| to(at(place).unwrap_or(0)))
+            .map(|index| to(at(index).unwrap_or(0)))
             .collect()
     };
     let reductions: [(ReduceOp, Combine); 4] = [
@@ -259,8 +259,8 @@ fn averages(group: &mut ProcessGroup, length: usize) -> Result<(), CollectiveErr
     let size = group.world_size();
     let mut own = values(group.rank(), length, f64::from);
     group.all_reduce(&mut own, ReduceOp::Average)?;
-    for (place, average) in own.into_iter().enumerate() {
-        let sum: u32 = (0..size).map(|rank| value(rank, place)).sum();
+    for (index, average) in own.into_iter().enumerate() {
+        let sum: u32 = (0..size).map(|rank| value(rank, index)).sum();
         let expected = f64::from(sum) / f64::from(size);
         assert!(
             (average - expected).abs() < 1e-12,

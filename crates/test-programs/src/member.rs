@@ -20,7 +20,7 @@ use std::io::{BufRead, stdin};
 use std::sync::Arc;
 
 use rdzv_rendezvous::{
-    BackendRegistry, Change, Member, RendezvousBackend, RendezvousConfig, RendezvousError,
+    BackendRegistry, Change, JoiningAgent, RendezvousBackend, RendezvousConfig, RendezvousError,
     RendezvousParameters,
 };
 use rdzv_store::Store;
@@ -91,7 +91,7 @@ impl Node {
     }
 
     fn join(&mut self) -> Result<String, RendezvousError> {
-        let info = self.rendezvous.join(&Member {
+        let info = self.rendezvous.join(&JoiningAgent {
             role: "default".to_owned(),
             local_world_size: 1,
             share_store: true,

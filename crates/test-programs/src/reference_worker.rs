@@ -99,8 +99,8 @@ fn keep(entry: Entry) {
     if held.len() < POOL {
         return held.push(entry);
     }
-    let place = NEXT.load(Ordering::Relaxed) as usize % POOL;
-    let former = std::mem::replace(&mut held[place], entry);
+    let index = NEXT.load(Ordering::Relaxed) as usize % POOL;
+    let former = std::mem::replace(&mut held[index], entry);
     drop(held);
     drop(former);
 }
@@ -154,8 +154,8 @@ impl Worker {
         if count == 0 {
             return self.make();
         }
-        let place = self.random.usize(0..count);
-        let Some(entry) = held().get(place).cloned() else {
+        let index = self.random.usize(0..count);
+        let Some(entry) = held().get(index).cloned() else {
             return;
         };
         match self.random.u32(0..100) {
@@ -163,8 +163,8 @@ impl Worker {
             25..55 => self.pass_on(&entry),
             55..80 => {
                 let mut held = held();
-                if place < held.len() {
-                    let dropped = held.swap_remove(place);
+                if index < held.len() {
+                    let dropped = held.swap_remove(index);
                     drop(held);
                     drop(dropped);
                 }
@@ -175,8 +175,8 @@ impl Worker {
 
     fn anybody(&mut self) -> String {
         let workers = self.agent.workers();
-        let place = self.random.usize(0..workers.len());
-        workers[place].name.to_string()
+        let index = self.random.usize(0..workers.len());
+        workers[index].name.to_string()
     }
 
     fn make(&mut self) {
@@ -265,7 +265,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     };
     let options = RpcOptions {
         references: ReferenceSettings {
-            grace: Duration::from_secs(3),
+            lost_after: Duration::from_secs(3),
             ask_after: Duration::from_secs(5),
             renew_after: Duration::from_secs(5),
             ..ReferenceSettings::default()
@@ -303,12 +303,12 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     STOPPING.store(true, Ordering::SeqCst);
     let dropped = std::mem::take(&mut *held());
     drop(dropped);
-    let until = Instant::now() + DRAINED;
+    let deadline = Instant::now() + DRAINED;
     // A reference may be in flight to this worker while other workers are running.
     let is_empty =
         || agent.references() == ReferenceCounters::default() && LIVE.load(Ordering::SeqCst) == 0;
     let mut empty_since = None;
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         match empty_since {
             _ if !is_empty() => empty_since = None,
             None => empty_since = Some(Instant::now()),

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use rdzv_shm::remote_read::{self, Claim, NONCE};
-use rdzv_shm::{Link, pair, pass};
+use rdzv_shm::{SharedLink, pair, pass};
 use rustix::event::{PollFd, PollFlags, poll};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -29,7 +29,7 @@ pub(crate) fn main() -> Result<()> {
 }
 
 /// Accepts the rings that the other process offers.
-fn accepted(socket: &mut UnixStream) -> Result<Link> {
+fn accepted(socket: &mut UnixStream) -> Result<SharedLink> {
     let mut message = [0; pair::MESSAGE];
     let (length, descriptors) = pass::receive(&socket, &mut message)?;
     assert_eq!(length, pair::MESSAGE, "an offer comes in one piece");

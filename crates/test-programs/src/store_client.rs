@@ -52,7 +52,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::RendezvousError;
-use rdzv_rendezvous::dynamic::{C10dState, SharedState, Token};
+use rdzv_rendezvous::dynamic::{C10dState, SharedState, StateToken};
 use rdzv_rendezvous::url::{UrlOptions, rendezvous};
 use rdzv_store::{FileStore, PrefixStore, Store, TcpStore, TcpStoreOptions};
 
@@ -116,7 +116,7 @@ fn named(error: RendezvousError) -> String {
 }
 
 /// Formats a state and its token with a suffix, or `none`.
-fn shown(now: Option<(Bytes, Token)>, more: &str) -> String {
+fn shown(now: Option<(Bytes, StateToken)>, more: &str) -> String {
     match now {
         None => "none".to_owned(),
         Some((state, token)) => format!("{} {}{more}", hex(&state), hex(&token.0)),
@@ -219,7 +219,7 @@ fn run(store: &mut Arc<dyn Store>, words: &[&str]) -> Result<String, Failure> {
         ["get_state", run_id] => shown(state_of(store, run_id)?.get().map_err(named)?, ""),
         ["set_state", run_id, state, token] => {
             let token = unhex(token)?;
-            let token = (!token.is_empty()).then_some(Token(token));
+            let token = (!token.is_empty()).then_some(StateToken(token));
             let mut shared = state_of(store, run_id)?;
             let written = shared.set(&unhex(state)?, token.as_ref());
             let written = written.map_err(named)?;

@@ -205,13 +205,13 @@ def test_the_line_of_a_pod_means_what_its_operator_means(manifest, tmp_path):
 def test_workers_end_before_their_pod_is_killed(manifest):
     words = next(words for document in documents(manifest) if (words := line(document)))
     timeout = next(word for word in words if word.startswith("--shutdown-timeout="))
-    graces = [
+    periods = [
         template["spec"]["terminationGracePeriodSeconds"]
         for document in documents(manifest)
         for template in templates(document)
     ]
     # Half a minute remains for the report, the logs and a guard that has to kill.
-    assert graces and all(grace >= int(timeout.split("=")[1]) + 30 for grace in graces)
+    assert periods and all(period >= int(timeout.split("=")[1]) + 30 for period in periods)
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: path.stem)

@@ -1,7 +1,7 @@
 """Agent API, with the names of ``torch.distributed.elastic``.
 
-``elastic_launch`` is the short form. The workers of a :class:`LocalElasticAgent` are processes of this node.
-:class:`SimpleElasticAgent` is for workers of another kind. New programs can use :func:`rdzv.launch`, which is shorter.
+``elastic_launch`` is the shortest way to run a function. A :class:`LocalElasticAgent` runs processes on this node.
+:class:`SimpleElasticAgent` supports other kinds of workers. New programs can use :func:`rdzv.launch` instead.
 """
 
 from rdzv._config import DefaultLogsSpecs, LaunchConfig, LogsSpecs, Std

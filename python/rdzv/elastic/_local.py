@@ -1,4 +1,4 @@
-"""Agent whose workers are processes of this node, and ``elastic_launch``."""
+"""Agent whose workers are processes on this node, and ``elastic_launch``."""
 
 import json
 import os
@@ -18,24 +18,22 @@ _warned: "set[str]" = set()
 
 
 class LocalElasticAgent(ElasticAgent):
-    """Agent that runs its workers as processes of this node, with ``rdzv run``.
+    """Agent that runs its workers as processes on this node, with ``rdzv run``.
 
     Args:
         spec (WorkerSpec): specification of the workers. Its handler must come from :mod:`rdzv.rendezvous`.
-        logs_specs (LogsSpecs): destinations of their output.
+        logs_specs (LogsSpecs): destinations of the workers' output.
         start_method (str): ``"spawn"``; ``"fork"`` and ``"forkserver"`` warn, and pickle the function by value.
-        exit_barrier_timeout (float): seconds for which a node with succeeded workers waits for the other nodes. The
-            launcher supports only 300.
+        exit_barrier_timeout (float): seconds that a node whose workers have succeeded waits for the other nodes.
         log_line_prefix_template (str | None): prefix of teed lines.
         shutdown_timeout (int): seconds between the closing signal and SIGKILL.
         health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native server.
-        uninterruptible_state_timeout (float | None): longest time that a worker may be in state D, in seconds.
+        uninterruptible_state_timeout (float | None): maximum time that a worker may be in state D, in seconds.
             ``None``: the value of ``TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT``.
 
     Raises:
-        TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is an object of another library.
-        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None;
-            or ``exit_barrier_timeout`` is not 300.
+        TypeError: ``spec.rdzv_handler`` or ``logs_specs`` is an object from another library.
+        ValueError: ``health_check_server``, or ``master_addr`` or ``master_port`` of the specification, is not None.
 
     Example:
         >>> import math
@@ -73,14 +71,13 @@ class LocalElasticAgent(ElasticAgent):
                     f"{name} of the specification is {value!r}: the native launcher chooses the endpoint of the workers'"
                     " store, so it must be None"
                 )
-        if exit_barrier_timeout != 300:
-            raise ValueError(f"exit_barrier_timeout is {exit_barrier_timeout} s: the native launcher waits 300 s")
         self._settings: "dict[str, object]" = {
             "nnodes": f"{params.min_nodes}:{params.max_nodes}",
             "nproc_per_node": spec.local_world_size,
             "rdzv_id": params.run_id or None,
             "log_line_prefix_template": log_line_prefix_template,
             "shutdown_timeout": shutdown_timeout,
+            "exit_barrier_timeout": exit_barrier_timeout,
             "local_addr": spec.local_addr or params.local_addr,
             **worker_flags(spec),
             **rendezvous_flags(params.backend, params.endpoint, params.config, params.max_nodes),
@@ -89,13 +86,14 @@ class LocalElasticAgent(ElasticAgent):
         self._events: "str | None" = None
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
-        """Returns the group of the workers, also for other threads during :meth:`run`.
+        """Returns the group of the workers; any thread may call it in a run.
 
         Args:
             role (str): role of the workers, or the default.
 
         Returns:
-            WorkerGroup: the only group of this agent, with its present state. ``id`` of a worker is its process id.
+            WorkerGroup: the only group of this agent, with its current state. The ``id`` of a worker is its process
+                id.
 
         Raises:
             ValueError: the agent has workers of another role.
@@ -111,7 +109,7 @@ class LocalElasticAgent(ElasticAgent):
             raise ValueError(f"this agent has workers of role {has!r}, none of role {role!r}")
 
     def run(self, role: str = "default") -> RunResult:
-        """Runs the workers until they end.
+        """Runs the workers until they exit.
 
         Args:
             role (str): role of the workers, or the default.
@@ -123,7 +121,7 @@ class LocalElasticAgent(ElasticAgent):
             ValueError: the agent has workers of another role, or the function cannot be imported.
             RuntimeError: another agent of this class runs in this process.
             Error: the launcher failed.
-            KeyboardInterrupt: Ctrl-C was pressed, and the workers have ended.
+            KeyboardInterrupt: Ctrl-C was pressed, and the workers have exited.
         """
         self._check_role(role)
         if not _running.acquire(blocking=False):
@@ -146,7 +144,7 @@ class LocalElasticAgent(ElasticAgent):
             _running.release()
 
     def _began(self, folder: str) -> str:
-        """Notes the beginning of a run, and returns the path of its events file."""
+        """Records the start of a run; returns the path of its events file."""
         self._events = os.path.join(folder, "events.json")
         return self._events
 
@@ -211,9 +209,9 @@ def command_of(entrypoint: "Callable[..., object] | str") -> "Callable[..., obje
 
 
 class elastic_launch:
-    """Launcher of a function or a program in the workers of this node.
+    """Launcher of a function or a program in workers on this node.
 
-    ``elastic_launch(config, entrypoint)(*args)`` runs it.
+    ``elastic_launch(config, entrypoint)(*args)`` runs the function or program.
 
     Args:
         config (LaunchConfig): settings of the launch.
@@ -249,16 +247,16 @@ def launch_agent(
     args: "list[object]",
     health_check_server: object = None,
 ) -> "dict[int, object]":
-    """Runs a function or a program in the workers of this node.
+    """Runs a function or a program in workers on this node.
 
     Args:
-        config (LaunchConfig): settings of the launch. An empty ``run_id`` becomes a random one.
+        config (LaunchConfig): settings of the launch. An empty ``run_id`` is replaced by a random one.
         entrypoint (callable | str | None): the function, or a program.
-        args (list[object]): its arguments.
+        args (list[object]): arguments of the function or program.
         health_check_server (None): must be None. ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts the native server.
 
     Returns:
-        dict[int, object]: return values of the workers of this node, by global rank; None for a program.
+        dict[int, object]: return values of this node's workers, by global rank; None for a program.
 
     Raises:
         ChildFailedError: workers failed after the last restart.

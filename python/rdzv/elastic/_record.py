@@ -13,7 +13,7 @@ _R = TypeVar("_R")
 
 
 class ErrorHandler:
-    """Writer of the error file of a process; other handlers need the same methods.
+    """Writer of a process's error file; other handlers need the same methods.
 
     Example:
         >>> from rdzv.elastic import ErrorHandler
@@ -23,7 +23,7 @@ class ErrorHandler:
     def initialize(self) -> None:
         """Makes a fatal signal print the stacks of all threads to stderr.
 
-        :func:`record` calls it before the function.
+        :func:`record` calls this method before the function.
 
         Example:
             >>> from rdzv.elastic import ErrorHandler
@@ -92,7 +92,8 @@ def record(fn: "Callable[_P, _R]", error_handler: "ErrorHandler | None" = None) 
 
     Returns:
         callable: the function. It raises the same exceptions, but first writes them to the file that
-        ``TORCHELASTIC_ERROR_FILE`` names, in torch's form. For a :class:`ChildFailedError` it writes the first failure.
+        ``TORCHELASTIC_ERROR_FILE`` names, in torch's format. For a :class:`ChildFailedError` it writes the first
+        failure.
         ``sys.exit(0)`` in the function makes it return None.
 
     Example:

@@ -1,4 +1,4 @@
-"""Description of the workers of a node: specification, worker, group."""
+"""Description of the workers on a node: specification, worker, group."""
 
 import os
 from collections.abc import Callable
@@ -14,25 +14,26 @@ if TYPE_CHECKING:
 
 
 class WorkerSpec:
-    """Specification of the workers of one node, with one role and one entry point.
+    """Specification of the workers on one node, with one role and entry point.
 
     Args:
         role (str): label of all workers.
         local_world_size (int): number of workers on this node, at least 1.
         rdzv_handler (RendezvousHandler): handler of the rendezvous between the nodes.
-        fn (callable | None): an older name of ``entrypoint``.
+        fn (callable | None): former name of ``entrypoint``.
         entrypoint (callable | str | None): the function that each worker calls, or a program.
         args (tuple): arguments of the entry point.
-        max_restarts (int): number of restarts after a failure. Default 3.
-        monitor_interval (float): seconds between two calls of ``_monitor_workers``. Default 0.1.
+        max_restarts (int): maximum number of restarts after failures. Default 3.
+        monitor_interval (float): seconds between two calls to ``_monitor_workers``. Default 0.1.
         master_port (int | None): port of the workers' store; ``None``: a free port.
         master_addr (str | None): host of the workers' store; ``None``: rdzv finds it.
         local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
         event_log_handler (str): ``"null"``, ``"console"`` or ``"dynamic_rendezvous"``.
-        numa_options (object | None): torch's ``NumaOptions``; its ``affinity_mode`` is used.
-        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one file.
+        numa_options (object | None): torch's ``NumaOptions``; rdzv uses its ``affinity_mode``.
+        duplicate_stdout_filters (list[str] | None): texts; teed lines that contain one of them are copied to one
+            file.
         duplicate_stderr_filters (list[str] | None): the same for stderr.
-        virtual_local_rank (bool): gives every worker local rank 0 and makes only its own device visible to it.
+        virtual_local_rank (bool): gives every worker local rank 0, and makes only the worker's own device visible.
 
     Raises:
         ValueError: a number is out of range, or there is no entry point.
@@ -98,20 +99,20 @@ class WorkerSpec:
 
 
 class Worker:
-    """Worker, as its agent sees it.
+    """Worker from the point of view of its agent.
 
-    A value of -1 is unknown before the first rendezvous.
+    Before the first rendezvous, unknown values are -1.
 
     Args:
-        local_rank (int): its rank within the node.
-        global_rank (int): its rank in the job.
-        role_rank (int): its rank among the workers of its role.
-        world_size (int): number of workers of the job.
-        role_world_size (int): number of workers of its role.
+        local_rank (int): the worker's rank within its node.
+        global_rank (int): the worker's rank in the job.
+        role_rank (int): the worker's rank among the workers with its role.
+        world_size (int): number of workers in the job.
+        role_world_size (int): number of workers with this worker's role.
 
     Attributes:
-        id (object): the id that ``_start_workers`` returned for it; None before that.
-        environment (dict[str, str]): the environment variables of its ranks (``RANK``, ``MASTER_ADDR`` and so on), for
+        id (object): the id that ``_start_workers`` returned for this worker; None before that.
+        environment (dict[str, str]): the worker's environment variables (``RANK``, ``MASTER_ADDR`` and so on), for
             subclasses of :class:`SimpleElasticAgent`; empty before a rendezvous.
 
     Example:
@@ -149,9 +150,9 @@ class WorkerGroup:
     Attributes:
         workers (list[Worker]): the workers by local rank.
         group_rank (int | None): rank of the agent in the round.
-        group_world_size (int | None): number of agents of the round.
-        master_addr (str | None): host of the store of the workers.
-        master_port (int | None): its port.
+        group_world_size (int | None): number of agents in the round.
+        master_addr (str | None): host of the workers' store.
+        master_port (int | None): port of the workers' store.
         restart_count (int): number of restarts that the run has used.
         state (WorkerState): state of the group.
 
@@ -166,6 +167,8 @@ class WorkerGroup:
         self.workers = [Worker(local_rank) for local_rank in range(spec.local_world_size)]
         # The native agent, which has the store of the round; None if the agent is another process.
         self._native: "Agent | None" = None
+        # Store of a round that a handler of the user has made.
+        self._store: "Any" = None
         self.group_rank: "int | None" = None
         self.group_world_size: "int | None" = None
         self.master_addr: "str | None" = None
@@ -177,14 +180,20 @@ class WorkerGroup:
     def store(self) -> "Store | None":
         """Store | None: the store that the agents of the round share.
 
-        Each round has separate keys and a separate object, which the first use connects. The object ends with the round,
-        except on a single node. The store is None before the first round. For a :class:`LocalElasticAgent` it is always
-        None, because its native agent is another process.
+        Each round has separate keys and a separate object, which connects on first use. The object ends with the
+        round, except on a single node. The store is None before the first round. For a :class:`LocalElasticAgent` it
+        is always None, because the native agent is another process.
 
         Raises:
             StoreError: the server of the round cannot be reached.
         """
-        return None if self._native is None else self._native.store()
+        if self._store is not None or self._native is None:
+            return self._store  # type: ignore[no-any-return]
+        return self._native.store()
+
+    @store.setter
+    def store(self, store: "Any") -> None:
+        self._store = store
 
     def _update(self, snapshot: "tuple[Any, ...]") -> None:
         """Copies the state of the native agent into the group.

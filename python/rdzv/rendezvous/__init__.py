@@ -1,7 +1,7 @@
 """Rendezvous of workers and agents, with the names of ``torch.distributed``.
 
-The module has URLs for workers, and parameters, handlers and backends for agents. The native agent uses a handler of
-:func:`get_rendezvous_handler`. Other handlers derive from :class:`RendezvousHandler`.
+The module has URLs for workers, and parameters, handlers and backends for agents. The native agent uses a handler
+from :func:`get_rendezvous_handler`. Other handlers derive from :class:`RendezvousHandler`.
 """
 
 from rdzv._errors import (
@@ -12,6 +12,7 @@ from rdzv._errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from rdzv.rendezvous._c10d import C10dRendezvousBackend, RendezvousBackend, create_backend
 from rdzv.rendezvous._handler import (
     NativeRendezvousHandler,
     RendezvousHandler,
@@ -23,7 +24,9 @@ from rdzv.rendezvous._registry import RendezvousHandlerRegistry, get_rendezvous_
 from rdzv.rendezvous._url import register_rendezvous_handler, rendezvous
 
 __all__ = [
+    "C10dRendezvousBackend",
     "NativeRendezvousHandler",
+    "RendezvousBackend",
     "RendezvousClosedError",
     "RendezvousConnectionError",
     "RendezvousError",
@@ -35,6 +38,7 @@ __all__ = [
     "RendezvousStateError",
     "RendezvousStoreInfo",
     "RendezvousTimeoutError",
+    "create_backend",
     "get_rendezvous_handler",
     "register_rendezvous_handler",
     "rendezvous",

@@ -4,13 +4,20 @@ from abc import ABC, abstractmethod
 
 from rdzv.rendezvous._parameters import RendezvousParameters
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from rdzv._rdzv import Rendezvous
+
 
 class RendezvousStoreInfo:
     """Endpoint of the store through which the workers of a round meet.
 
     Args:
-        master_addr (str): host of their store.
-        master_port (int): port of their store.
+        master_addr (str): host of the workers' store.
+        master_port (int): port of the workers' store.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousStoreInfo
@@ -54,8 +61,12 @@ class RendezvousInfo:
         self._store, self._rank, self._world_size = store, rank, world_size
         self._bootstrap_store_info = bootstrap_store_info
 
+    def __iter__(self) -> "Iterator[Any]":
+        """Yields the store, the rank and the number of agents."""
+        return iter((self._store, self._rank, self._world_size))
+
     @property
-    def store(self) -> object:
+    def store(self) -> "Any":
         """Store: store that the agents of the round share."""
         return self._store
 
@@ -76,7 +87,7 @@ class RendezvousInfo:
 
 
 class RendezvousHandler(ABC):
-    """Base class of handlers: one way for agents to find one another.
+    """Base class of handlers, through which agents find one another.
 
     Example:
         >>> from rdzv.rendezvous import RendezvousHandler
@@ -102,7 +113,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits until the nodes of the next round have found each other.
+        """Waits until the next round is complete.
 
         Returns:
             RendezvousInfo: the round.
@@ -110,7 +121,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def is_closed(self) -> bool:
-        """Returns True if the rendezvous is closed, so that no node can join any more.
+        """Returns True if the rendezvous is closed; then no node can join.
 
         Returns:
             bool: True after :meth:`set_closed`.
@@ -130,7 +141,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def get_run_id(self) -> str:
-        """Returns the name of the job.
+        """Returns the run id of the job.
 
         Returns:
             str: the name.
@@ -141,17 +152,20 @@ class RendezvousHandler(ABC):
         """Closes the handler and frees its resources.
 
         Returns:
-            bool: True if that succeeded.
+            bool: True on success.
         """
 
 
-class NativeRendezvousHandler:
+class NativeRendezvousHandler(RendezvousHandler):
     """Handler of a backend of rdzv.
 
-    It contains only the parameters. The native agent does the rendezvous.
+    A native agent uses only its parameters. Without an agent, its methods perform the rendezvous.
 
     Args:
         params (RendezvousParameters): backend, endpoint and numbers of nodes.
+
+    Raises:
+        ValueError: the run id is empty. A static rendezvous needs none.
 
     Example:
         >>> from rdzv.rendezvous import NativeRendezvousHandler, RendezvousParameters
@@ -160,7 +174,30 @@ class NativeRendezvousHandler:
     """
 
     def __init__(self, params: RendezvousParameters):
+        if not params.run_id and params.backend != "static":
+            raise ValueError("the run id is empty: all nodes of a job need the same name for it")
         self.params = params
+        self._native: "Rendezvous | None" = None
+
+    def _joined(self) -> "Rendezvous":
+        """The native rendezvous, which the first call makes."""
+        if self._native is None:
+            from rdzv import _secret
+            from rdzv._rdzv import Rendezvous
+
+            params = self.params
+            self._native = Rendezvous(
+                params.backend,
+                params.endpoint,
+                params.run_id,
+                params.min_nodes,
+                params.max_nodes,
+                params.local_addr,
+                {key: str(value) for key, value in params.config.items() if value is not None},
+                token=_secret.token(),
+                tls=_secret.tls(),
+            )
+        return self._native
 
     def get_backend(self) -> str:
         """Returns the backend: ``"c10d"``, ``"static"``, ``"etcd"`` or ``"etcd-v2"``.
@@ -176,7 +213,7 @@ class NativeRendezvousHandler:
         return self.params.backend
 
     def get_run_id(self) -> str:
-        """Returns the name of the job.
+        """Returns the run id of the job.
 
         Returns:
             str: the name.
@@ -192,6 +229,50 @@ class NativeRendezvousHandler:
     def use_agent_store(self) -> bool:
         """bool: True, because workers use the store that an agent hosts."""
         return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Joins the next round.
+
+        Returns:
+            RendezvousInfo: the round.
+
+        Raises:
+            RendezvousError: the round did not form; its subclass tells why.
+        """
+        native = self._joined()
+        _, rank, world_size, host, port = native.join()
+        return RendezvousInfo(native.store(), rank, world_size, RendezvousStoreInfo(host, port))
+
+    def is_closed(self) -> bool:
+        """Returns True if no node can join any more.
+
+        Returns:
+            bool: True after :meth:`set_closed` of any node.
+        """
+        return self._joined().is_closed()
+
+    def set_closed(self) -> None:
+        """Closes the rendezvous for all nodes."""
+        self._joined().set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        """Returns 1 if the round of this node has ended.
+
+        A round ends because nodes wait or have left.
+
+        Returns:
+            int: 0 or 1.
+        """
+        return 0 if self._native is None else self._native.num_nodes_waiting()
+
+    def shutdown(self) -> bool:
+        """Closes the rendezvous for all nodes, and frees its resources.
+
+        Returns:
+            bool: True if that succeeded.
+        """
+        native, self._native = self._native, None
+        return True if native is None else native.shutdown()
 
 
 for _public in (RendezvousStoreInfo, RendezvousInfo, RendezvousHandler, NativeRendezvousHandler):

@@ -7,7 +7,7 @@ class RendezvousParameters:
     Args:
         backend (str): name of the backend: ``"c10d"``, ``"static"``, ``"etcd"``, ``"etcd-v2"`` or a registered name.
         endpoint (str): ``HOST[:PORT]``; empty for a single node.
-        run_id (str): name of the job, the same on all nodes.
+        run_id (str): run id of the job, the same on all nodes.
         min_nodes (int): smallest number of nodes, at least 1.
         max_nodes (int): largest number of nodes, at least ``min_nodes``.
         local_addr (str | None): address at which the other nodes reach this node; ``None``: rdzv finds it.
@@ -46,7 +46,7 @@ class RendezvousParameters:
         """Returns an option.
 
         Args:
-            key (str): its name.
+            key (str): name of the option.
             default (object): the value if the option is missing.
 
         Returns:
@@ -63,7 +63,7 @@ class RendezvousParameters:
         """Returns an option that is true or false.
 
         Args:
-            key (str): its name.
+            key (str): name of the option.
             default (bool | None): the value if the option is missing.
 
         Returns:
@@ -93,7 +93,7 @@ class RendezvousParameters:
         """Returns an option that is a whole number.
 
         Args:
-            key (str): its name.
+            key (str): name of the option.
             default (int | None): the value if the option is missing.
 
         Returns:

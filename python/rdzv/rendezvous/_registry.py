@@ -5,8 +5,7 @@ from collections.abc import Callable
 from rdzv.rendezvous._handler import NativeRendezvousHandler, RendezvousHandler
 from rdzv.rendezvous._parameters import RendezvousParameters
 
-Handler = RendezvousHandler | NativeRendezvousHandler
-RendezvousHandlerCreator = Callable[[RendezvousParameters], Handler]
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 
 class RendezvousHandlerRegistry:
@@ -29,7 +28,7 @@ class RendezvousHandlerRegistry:
             handler.
 
         Raises:
-            ValueError: the name is empty, or it has another creator already.
+            ValueError: the name is empty, or is registered with another creator.
 
         Example:
             >>> from rdzv.rendezvous import NativeRendezvousHandler, rendezvous_handler_registry
@@ -37,20 +36,20 @@ class RendezvousHandlerRegistry:
         """
         if not backend:
             raise ValueError("the name of the rendezvous backend is empty")
-        if self._creators.setdefault(backend, creator) is not creator:
+        if self._creators.setdefault(backend, creator) != creator:
             raise ValueError(f"the rendezvous backend {backend!r} has another creator already")
 
-    def create_handler(self, params: RendezvousParameters) -> Handler:
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
         """Creates a handler.
 
         Args:
             params (RendezvousParameters): the backend and its parameters.
 
         Returns:
-            RendezvousHandler | NativeRendezvousHandler: the new handler.
+            RendezvousHandler: the new handler.
 
         Raises:
-            ValueError: no backend has that name.
+            ValueError: no backend with this name is registered.
             RuntimeError: the creator returned a handler of another backend.
 
         Example:
@@ -76,14 +75,14 @@ for _name in ("c10d", "static", "etcd", "etcd-v2"):
     rendezvous_handler_registry.register(_name, NativeRendezvousHandler)
 
 
-def get_rendezvous_handler(params: RendezvousParameters) -> Handler:
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Creates the handler of a rendezvous.
 
     Args:
         params (RendezvousParameters): the backend and its parameters.
 
     Returns:
-        RendezvousHandler | NativeRendezvousHandler: the new handler, for :class:`rdzv.elastic.WorkerSpec`.
+        RendezvousHandler: the new handler, for :class:`rdzv.elastic.WorkerSpec`.
 
     Raises:
         ValueError: the backend is not registered.

@@ -27,7 +27,7 @@ def register_rendezvous_handler(scheme: str, handler: "Callable[..., Iterator[Me
             specified. The keywords are those of :func:`rendezvous`.
 
     Raises:
-        RuntimeError: the scheme has another handler already.
+        RuntimeError: the scheme already has a handler.
 
     Example:
         >>> import rdzv
@@ -38,8 +38,9 @@ def register_rendezvous_handler(scheme: str, handler: "Callable[..., Iterator[Me
         >>> next(rendezvous("example://here"))[1:]
         (0, 1)
     """
-    if scheme in _BUILT_IN or _handlers.setdefault(scheme, handler) is not handler:
+    if scheme in _BUILT_IN or scheme in _handlers:
         raise RuntimeError(f"Rendezvous handler for {scheme}:// already registered")
+    _handlers[scheme] = handler
 
 
 def rendezvous(
@@ -63,10 +64,10 @@ def rendezvous(
 
     Args:
         url (str): the URL.
-        rank (int): rank of this worker. -1, the default: the URL, the environment or the rendezvous has it.
-        world_size (int): number of workers. -1, the default: the URL or the environment has it.
-        timeout (float | timedelta | None): time limit of the rendezvous in seconds, and timeout of the store. Default 30
-            minutes. ``file://`` does not use it.
+        rank (int): rank of this worker. -1, the default: from the URL, the environment or the rendezvous.
+        world_size (int): number of workers. -1, the default: from the URL or the environment.
+        timeout (float | timedelta | None): time limit for the rendezvous in seconds, and timeout of the store.
+            Default 30 minutes. ``file://`` does not use it.
         token (str | bytes | None): the secret of the job, for a TCP store. Default: the token that the launcher put
             into the environment, if there is one.
         tls (dict | None): PEM files ``certificate``, ``key`` and ``authorities``. Default: those of the environment.
@@ -78,7 +79,7 @@ def rendezvous(
     Raises:
         TypeError: an argument has a wrong type, or a keyword is unknown.
         ValueError: a value is missing, is specified twice, or is invalid.
-        RuntimeError: no handler has the scheme; or the caller requests a second value.
+        RuntimeError: the scheme has no handler, or the caller requests a second value.
         StoreError: the store cannot be reached or hosted.
         RendezvousError: ``rdzv://``: not all workers joined in time, or the endpoint cannot be reached.
 
@@ -108,6 +109,7 @@ def rendezvous(
         raise RuntimeError(f"No rendezvous handler for {scheme}://")
     if kwargs:
         raise TypeError(f"rendezvous() of {scheme}:// got an unexpected keyword argument {next(iter(kwargs))!r}")
+    _check_ranks(url, rank, world_size)
     return _built_in(scheme, url, rank, world_size, timeout, token, tls)
 
 
@@ -115,6 +117,24 @@ def _built_in(scheme: str, url: str, rank: int, world_size: int, *options: objec
     yield url_rendezvous(url, None if rank == -1 else rank, None if world_size == -1 else world_size, *options)
     how = "rerendezvous" if scheme == "file" else "re-rendezvous"
     raise RuntimeError(f"Unable to perform {how} using {scheme}:// method")
+
+
+def _check_ranks(url: str, rank: int, world_size: int) -> None:
+    """Refuses repeated values, and a rank outside of the world size."""
+    known = {"rank": rank, "world_size": world_size}
+    seen = set()
+    for name, _, value in (word.partition("=") for word in urlsplit(url).query.split("&")):
+        if name in seen:
+            raise ValueError(f"the URL {url} has two values of {name}")
+        if name in known:
+            seen.add(name)
+            if value.isascii() and value.isdigit():
+                known[name] = int(value)
+    rank, world_size = known["rank"], known["world_size"]
+    if world_size == 0:
+        raise ValueError("world_size is 0: a job has at least one worker")
+    if -1 < world_size <= rank:
+        raise ValueError(f"rank is {rank}, and world_size is {world_size}: ranks are 0 to {world_size - 1}")
 
 
 def _with_ranks(url: str, rank: int, world_size: int) -> str:

@@ -1,8 +1,8 @@
 """Calls between workers, with the names of ``torch.distributed.rpc``.
 
-A worker offers registered functions with :func:`function`, and other workers call them with
-:func:`rpc_sync`, :func:`rpc_async` and :func:`remote`. Data from another worker can name no other
-code, unless the options permit it.
+A worker registers functions with :func:`function`, and other workers call them with
+:func:`rpc_sync`, :func:`rpc_async` and :func:`remote`. Data from another worker cannot refer to
+other code, unless the options permit it.
 """
 
 from __future__ import annotations

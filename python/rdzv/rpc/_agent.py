@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextvars
 import json
 import logging
 import math
@@ -13,7 +12,7 @@ import threading
 
 from rdzv import _rdzv
 from rdzv._errors import RpcError
-from rdzv.rpc import _errors, _functions, _values
+from rdzv.rpc import _errors, _functions, _serving, _values
 from rdzv.rpc._future import Future
 
 TYPE_CHECKING = False
@@ -29,14 +28,13 @@ _logger = logging.getLogger("rdzv.rpc")
 # Value for the agent's own timeout, as in torch.
 UNSET = -1.0
 
-# Call that this thread, task or callback executes.
-_request: contextvars.ContextVar[RpcRequest | None] = contextvars.ContextVar("rdzv.rpc.request", default=None)
+_request = _serving.request
 
 NO_AGENT = "RPC has not been initialized. Call rdzv.rpc.init_rpc first."
 
 
 class WorkerInfo:
-    """Worker of a group.
+    """Worker in a group.
 
     Args:
         name (str): name of the worker.
@@ -80,25 +78,28 @@ class RpcOptions:
     """Options of the agent of a worker. Times are in seconds.
 
     Args:
-        num_worker_threads (int): maximum number of functions that run at a time. Default 16.
-        rpc_timeout (float): default time limit of a call; ``math.inf`` for no limit. Default 60.
-        init_method (str): URL of the store where the workers meet. Default ``env://``.
+        num_worker_threads (int): maximum number of functions that run at the same time. Default 16. Calls
+            that come back to a worker while its function waits for them do not count: 16 times as
+            many of them, and at least 256, can be nested.
+        rpc_timeout (float): default timeout for calls; ``math.inf``: no timeout. Default 60.
+        init_method (str): URL of the store through which the workers find each other. Default
+            ``env://``.
         device_maps (dict | None): as in PyTorch. Devices are not supported, so it must be empty.
         devices (list | None): the same.
-        functions (str): policy for the calls and values of other workers: ``"registered"``,
+        functions (str): policy for calls and values from other workers: ``"registered"``,
             ``"importable"`` (then with ``packages``) or ``"any"``.
-        packages (list of str): packages whose functions and classes other workers may name.
-        token (str | bytes | None): secret of all workers, at least 16 bytes. Default: the secret of
-            the job, if it has one.
+        packages (list of str): packages whose functions and classes other workers may refer to.
+        token (str | bytes | None): secret that all workers share, at least 16 bytes. Default: the
+            secret of the job, if it has one.
         tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM. Default: no
             TLS.
-        address (str | None): IP address of this host for the other workers. Default: loopback, if
-            the store is on this host.
-        message_limit (int | None): maximum number of bytes of a message, at least 64 KiB. Default 4
-            GiB. All workers need the same limit.
+        address (str | None): IP address at which other workers reach this host. Default: the
+            address from which this host reaches the store.
+        message_limit (int | None): maximum size of a message in bytes, at least 64 KiB. Default 4
+            GiB. Use the same limit on all workers.
         heartbeat_limit (float | None): maximum silence of another host. Default 5.
-        lease (float | None): maximum silence of a member of a dynamic group. Default 5. All workers
-            need the same lease.
+        lease (float | None): maximum silence of a member of a dynamic group. Default 5. Use the
+            same lease on all workers.
         init_deadline (float | None): time limit for forming or joining the group. Default 300.
 
     Raises:
@@ -179,7 +180,8 @@ class Agent(abc.ABC):
         """Returns a worker of the group.
 
         Args:
-            name_or_id (str | int | WorkerInfo | None): its name or rank. Default: this worker.
+            name_or_id (str | int | WorkerInfo | None): name or rank of the worker. Default: this
+                worker.
 
         Returns:
             WorkerInfo: name and rank.
@@ -214,20 +216,20 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits until the calls of all workers have ended.
+        """Waits until all workers have finished their calls.
 
         Args:
-            shutdown (bool): True to end the agent afterwards.
+            shutdown (bool): True to shut the agent down afterwards.
             timeout (float): maximum time to wait in seconds; 0 for no limit.
         """
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Waits for the calls that the agent itself has started."""
+        """Waits for the calls that this agent has made."""
 
     @abc.abstractmethod
     def shutdown(self) -> None:
-        """Ends the agent immediately; does nothing if it has ended."""
+        """Stops the agent immediately; does nothing if it has stopped."""
 
     @abc.abstractmethod
     def get_metrics(self) -> dict[str, str]:
@@ -254,7 +256,7 @@ def _timeout(timeout: float | None) -> float | None:
 
 
 class RdzvAgent(Agent):
-    """Agent that is part of rdzv."""
+    """Agent of the built-in backend."""
 
     def __init__(
         self, name: str, rank: int | None, world_size: int | None, store: Store | None, options: RpcOptions
@@ -263,6 +265,7 @@ class RdzvAgent(Agent):
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._threads = 0
+        self._most_threads = _rdzv.RpcAgent.most_threads(options.num_worker_threads)
         self._done_threads = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._native = _rdzv.RpcAgent(name, rank, world_size, store, options._words())
@@ -272,9 +275,10 @@ class RdzvAgent(Agent):
     # ----------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        """Starts one more thread for calls, unless the limit is reached."""
+        """Starts another thread for calls, unless the limit is reached."""
         with self._lock:
-            if self._threads >= self.options.num_worker_threads:
+            # One thread waits for calls that come back while all others are inside a call.
+            if self._threads >= self._most_threads:
                 return
             self._threads += 1
             number = self._threads
@@ -285,9 +289,12 @@ class RdzvAgent(Agent):
         # No frame of the extension is below this one, so the end of the interpreter may stop it
         # anywhere.
         native, serve = self._native, self._serve
+        _serving.thread.on = True
+        _serving.agent.set(native)
+        is_plain = False
         try:
-            while (taken := native.next_request()) is not None:
-                request, is_last = taken
+            while (taken := native.next_request(is_plain)) is not None:
+                request, is_plain, is_last = taken
                 if is_last:
                     self._spawn()
                 serve(request)
@@ -480,7 +487,10 @@ class RdzvAgent(Agent):
         timeout: float | None,
     ) -> tuple[Any, list[Any], list[RpcReference]]:
         """Sends a message to a function by name, and returns its result message."""
-        return self._native.call_sync(self._to(to), name, body, parts, references, timeout, _request.get())
+        request = _request.get()
+        if request is None:
+            return self._native.call_sync(self._to(to), name, body, parts, references, timeout, None)
+        return _serving.blocked(self._native.call_sync, self._to(to), name, body, parts, references, timeout, request)
 
     def call_async(
         self, to: str | int | WorkerInfo, func: Any, args: Any, kwargs: Any, timeout: float | None
@@ -518,7 +528,7 @@ class RdzvAgent(Agent):
     def start(self) -> None:
         """Starts to serve calls.
 
-        Earlier calls have waited, so that their functions find the agent of the process.
+        Earlier calls wait until then, so that their functions find the process's agent.
         """
         self._spawn()
 
@@ -526,9 +536,9 @@ class RdzvAgent(Agent):
         pass
 
     def join(self, shutdown: bool = False, timeout: float = 0) -> None:
-        """Waits until nothing is in flight and the group may end.
+        """Waits until no call is in flight and the group can shut down.
 
-        The agent has ended afterwards.
+        Afterwards the agent has stopped.
         """
         try:
             self._native.shutdown(True, math.inf if timeout == 0 else timeout)

@@ -29,29 +29,31 @@ def init_rpc(
     *,
     store: Store | None = None,
 ) -> None:
-    """Makes this process a worker that calls other workers and serves their calls.
+    """Makes this process a worker that makes calls and serves calls.
 
-    With a world size, this returns when all workers have arrived. In a dynamic group, it returns
-    when this worker has joined the others.
+    With a world size, this function returns when all workers have joined. In a dynamic group, it
+    returns when this worker has joined.
 
     Args:
         name (str): name of the worker: 1 to 127 letters, digits, ``-``, ``_`` and ``:``. It must be
             unique.
-        backend (BackendType | None): backend that makes the agent. Default: the backend of the
+        backend (BackendType | None): backend that creates the agent. Default: the backend of the
             options, or ``RDZV``.
-        rank (int): rank of the worker, which is its id. Default: the rank of the init method, for
+        rank (int): rank of the worker, which is its id. Default: the rank from the init method, for
             example ``RANK`` with ``env://``.
-        world_size (int | None): number of workers of a static group. Default and 0: a dynamic
+        world_size (int | None): number of workers in a static group. Default and 0: a dynamic
             group, or ``WORLD_SIZE`` in a worker of ``rdzv run``.
         rpc_backend_options (RpcOptions | None): options of the backend.
-        store (Store | None): store where the workers meet. Default: the store of ``init_method``.
+        store (Store | None): store through which the workers find each other. Default: the store of
+            ``init_method``.
 
     Raises:
-        TypeError: ``backend`` is no member of ``BackendType``, or the options have an unknown type.
+        TypeError: ``backend`` is not a member of ``BackendType``, or the options have an unknown
+            type.
         RuntimeError: this process already has an agent.
-        RpcError: the name is invalid or taken, or the group could not be formed. Nothing is left
-            then.
-        Deadline: workers did not arrive in time; the text names them.
+        RpcError: the name is invalid or taken, or the group could not be formed. No agent is
+            running in this case.
+        Deadline: workers did not join in time; the text names them.
 
     Example:
         >>> from rdzv import StoreServer, TCPStore, rpc
@@ -105,16 +107,16 @@ def _inferred(options: object) -> backend_registry.BackendType:
 
 
 def shutdown(graceful: bool = True, timeout: float = 0) -> None:
-    """Ends the agent of this process.
+    """Shuts down the agent of this process.
 
     Args:
-        graceful (bool): True to wait until the calls of this worker have ended. In a static group,
-            it also waits until all workers shut down. False: end immediately; calls in flight fail.
+        graceful (bool): True: wait until this worker's calls have ended and, in a static group,
+            until all workers shut down. False: stop immediately; calls in flight fail.
         timeout (float): maximum time to wait in seconds; 0 for no limit.
 
     Raises:
-        Deadline: calls had not ended, or workers had not arrived; the text names them. The agent
-            has ended all the same.
+        Deadline: calls did not end, or workers did not shut down, in time; the text names them. The
+            agent has stopped even then.
         RuntimeError: this process has no agent.
 
     Example:
@@ -147,7 +149,7 @@ def get_worker_info(name: str | int | WorkerInfo | None = None) -> WorkerInfo:
     """Returns a worker of the group.
 
     Args:
-        name (str | int | None): its name or rank. Default: this worker.
+        name (str | int | None): name or rank of the worker. Default: this worker.
 
     Returns:
         WorkerInfo: name and rank.
@@ -188,25 +190,25 @@ def rpc_sync(
 ) -> Any:
     """Calls a function on a worker and waits for its result.
 
-    Arrays and tensors in arguments and results are not copied into the message. Leave them
-    unchanged until the result has arrived.
+    Arrays and tensors in arguments and results are not copied into the message. Do not modify them
+    until the result has arrived.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
-        func (callable): the function; the worker must have it under the same name.
+        func (callable): the function; the callee must have registered it under the same name.
         args (tuple): arguments of the function.
         kwargs (dict | None): keyword arguments of the function.
-        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+        timeout (float): timeout in seconds; ``math.inf``: none. Default: the agent's timeout.
 
     Returns:
         object: the return value of the function.
 
     Raises:
-        Exception: the exception of the function, with the traceback of the callee as a note.
-        RemoteError: the same, if the exception cannot be raised here.
+        Exception: the exception that the function raised, with the callee's traceback as a note.
+        RemoteError: the function raised an exception that this process cannot re-raise.
         Deadline: the result did not arrive in time.
         PeerLost: the worker is lost.
-        RpcError: the worker has no such function, or refused the call; ``kind`` has the reason.
+        RpcError: the worker has no such function, or refused the call; ``kind`` is the reason.
         TypeError: an argument cannot be sent; nothing was sent.
 
     Example:
@@ -255,7 +257,7 @@ def rpc_async(
         func (callable): the function.
         args (tuple): arguments of the function.
         kwargs (dict | None): keyword arguments of the function.
-        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+        timeout (float): timeout in seconds; ``math.inf``: none. Default: the agent's timeout.
 
     Returns:
         Future: the future of the result; it can be awaited.
@@ -302,17 +304,20 @@ def remote(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Calls a function on a worker, which keeps the result.
+    """Calls a function on a worker, and leaves the result there.
 
     Args:
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function, or a class.
         args (tuple): arguments of the function.
         kwargs (dict | None): keyword arguments of the function.
-        timeout (float): seconds until the worker has accepted the call. Default: the agent's.
+        timeout (float): seconds for the function, as in PyTorch; then the reference raises
+            ``Deadline``. Default: the agent's, until the worker has accepted the call; the function
+            has no limit.
 
     Returns:
-        RRef: a reference to the result, immediately. The reference reports all failures.
+        RRef: a reference to the result. The function returns it immediately; its methods raise all
+            errors of the call.
 
     Raises:
         TypeError: an argument cannot be sent; nothing was sent.
@@ -351,7 +356,7 @@ async def call(
         to (str | int | WorkerInfo): the worker, by name or rank.
         func (callable): the function.
         *args (object): arguments of the function.
-        timeout (float): seconds; ``math.inf`` for no limit. Default: the agent's.
+        timeout (float): timeout in seconds; ``math.inf``: none. Default: the agent's timeout.
         **kwargs (object): keyword arguments of the function.
 
     Returns:
@@ -375,19 +380,19 @@ async def call(
 
 
 def get_rpc_timeout() -> float:
-    """Returns the default time limit of calls.
+    """Returns the default timeout for calls.
 
     Returns:
-        float: seconds; ``math.inf`` for no limit.
+        float: seconds; ``math.inf`` if there is none.
     """
     return _agent.current()._native.timeout
 
 
 def set_rpc_timeout(timeout: float) -> None:
-    """Sets the default time limit of later calls.
+    """Sets the default timeout for later calls.
 
     Args:
-        timeout (float): seconds; ``math.inf`` for no limit.
+        timeout (float): timeout in seconds; ``math.inf``: none.
 
     Raises:
         ValueError: the timeout is not positive.
@@ -401,10 +406,10 @@ def set_rpc_timeout(timeout: float) -> None:
 
 
 def caller() -> WorkerInfo | None:
-    """Returns the worker whose call this thread, task or callback executes.
+    """Returns the worker whose call this thread, task or callback runs.
 
     Returns:
-        WorkerInfo | None: None outside of a call.
+        WorkerInfo | None: the caller; None outside a call.
 
     Example:
         >>> from rdzv import rpc
@@ -416,12 +421,12 @@ def caller() -> WorkerInfo | None:
 
 
 def is_cancelled() -> bool:
-    """Returns True if no worker waits for the result of the current call.
+    """Returns True if the caller no longer waits for the result of this call.
 
-    The call has then timed out, or was cancelled.
+    The call has timed out, or the caller has cancelled it.
 
     Returns:
-        bool: False outside of a call.
+        bool: always False outside a call.
 
     Example:
         >>> from rdzv import rpc
@@ -436,6 +441,16 @@ def _construct(rpc_timeout: float, init_method: str, **kwargs: Any) -> RpcOption
     return RpcOptions(rpc_timeout=rpc_timeout, init_method=init_method, **kwargs)
 
 
+def _construct_like_torch(rpc_timeout: float, init_method: str, **kwargs: Any) -> RpcOptions:
+    """Creates options without unknown keywords, as PyTorch for TENSORPIPE."""
+    known = RpcOptions.__init__.__kwdefaults__
+    dropped = [name for name, value in kwargs.items() if name not in known and value is not None]
+    if dropped:
+        text = f"rdzv.rpc does not use these options of TENSORPIPE: {', '.join(dropped)}"
+        warnings.warn(text, UserWarning, stacklevel=3)
+    return _construct(rpc_timeout, init_method, **{name: value for name, value in kwargs.items() if name in known})
+
+
 def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_options: Any) -> Agent:
     if not isinstance(rpc_backend_options, RpcOptions):
         raise TypeError(f"`rpc_backend_options` must be an RpcOptions, not {type(rpc_backend_options).__name__}")
@@ -444,5 +459,5 @@ def _init(store: Any, name: str, rank: int, world_size: int | None, rpc_backend_
     )
 
 
-backend_registry.register_backend("TENSORPIPE", _construct, _init)
+backend_registry.register_backend("TENSORPIPE", _construct_like_torch, _init)
 backend_registry.register_backend("RDZV", _construct, _init)

@@ -1,4 +1,4 @@
-"""Memory that calls share with workers of the same host without a copy."""
+"""Memory that calls share with workers on the same host without a copy."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 class Arena:
     """Shared memory for numpy arrays.
 
-    A call with an array of at least 64 KiB lends it to a worker of the same host. The call takes as
-    long for 1 GiB as for 64 KiB. The callee reads the array in place, and cannot write to it.
+    A call with an array of at least 64 KiB lends the array to a worker on the same host. The call
+    takes as long for 1 GiB as for 64 KiB. The callee reads the array in place, and cannot write to
+    it.
 
-    Leave an array unchanged while other workers have it. Its memory is free again when no worker
-    has it any more. torch tensors that share the memory of such an array (``torch.from_numpy``) are
-    lent too.
+    Do not modify an array while other workers use it. Its memory becomes free when no worker uses
+    it any more. A call also lends torch tensors that share the memory of such an array
+    (``torch.from_numpy``).
 
     Args:
-        bytes (int): size, rounded up to a power of two. The system provides memory at its first
+        bytes (int): size, rounded up to a power of two. The system provides memory on first
             use.
 
     Raises:
@@ -46,11 +47,11 @@ class Arena:
 
     @property
     def free(self) -> int:
-        """int: number of unused bytes. Blocks are powers of two, so less may fit."""
+        """int: number of free bytes. Blocks are powers of two; less may fit."""
         return self._native.free
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
-        """Makes an array in the arena, with unspecified content.
+        """Creates an array in the arena, with unspecified content.
 
         Args:
             shape (int | sequence of int): number of elements, by dimension.

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 _CLASSES = {"Deadline": Deadline, "PeerLost": PeerLost}
 # Maximum number of nested causes.
 _DEPTH = 16
+# Beginning of the note with the traceback of the callee.
+_NOTE = "raised on worker "
+# Maximum length of a traceback. Each worker of a chain of nested calls adds to it.
+_STACK = 1 << 16
 
 
 class Refused(Exception):
-    """Call that is refused; the caller gets an error of this kind."""
+    """Refusal of a call; the caller gets an error of this kind."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -97,6 +101,8 @@ def fail(request: RpcRequest, error: BaseException) -> None:
             request.hang_up(str(error))
         return
     stack = "".join(traceback.format_exception(error))
+    if len(stack) > _STACK:
+        stack = f"{stack[: _STACK // 2]}\n[...]\n{stack[-_STACK // 2 :]}"
     chain: list[bytes] = []
     causes: list[str] = []
     at: BaseException | None = error
@@ -121,13 +127,20 @@ def _text(error: BaseException) -> str:
 def _pickled(error: BaseException) -> bytes:
     """Returns the exception without its traceback.
 
-    The result is empty if the exception cannot be pickled or read again.
+    The result is empty if the exception cannot be pickled and unpickled.
     """
     if not isinstance(error, Exception):
         return b""
+    notes = getattr(error, "__notes__", [])
     try:
+        if notes:
+            # The traceback of this worker contains those of the workers that it called.
+            error.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
         pickled = pickle.dumps(error, protocol=5)
         pickle.loads(pickled)
     except Exception:  # noqa: BLE001, of a class of the user's
         return b""
+    finally:
+        if notes:
+            error.__notes__ = notes
     return pickled

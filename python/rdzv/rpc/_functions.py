@@ -53,10 +53,10 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
     """Registers a function for calls, or a class for its instances, by name.
 
     Args:
-        f (callable | type): a function, an ``async def``, or a class. Other workers may call the
-            constructor of a class. Through a reference, they may call all methods whose names do
-            not begin with ``_``. Its instances may be in arguments.
-        name (str | None): name for calls. Default: module and qualified name.
+        f (callable | type): a function, an ``async def``, or a class. Other workers can call the
+            constructor of a class. Through a reference, they can call all methods whose names do
+            not begin with ``_``. Arguments and results can contain its instances.
+        name (str | None): name by which workers call it. Default: module and qualified name.
         blocking (bool): False for a short function that never waits: it runs on the thread of the
             event loop. Default True.
 
@@ -64,8 +64,7 @@ def function(f: Any = None, *, name: str | None = None, blocking: bool = True) -
         callable: the same function or class. Without ``f``: a decorator.
 
     Raises:
-        ValueError: another function has the name, or the function is a lambda or local without a
-            name.
+        ValueError: another function has this name, or a lambda or local function has no ``name``.
 
     Example:
         >>> from rdzv import rpc
@@ -116,7 +115,7 @@ def name_of(f: Any) -> str | None:
 
 
 def resolve(name: str) -> Entry:
-    """Returns the function of this name, if it may be called."""
+    """Returns the function with this name, if peers may call it."""
     entry = _entries.get(name)
     if entry is not None:
         return entry
@@ -148,7 +147,7 @@ def resolve(name: str) -> Entry:
 
 
 def method(value: object, name: str) -> Callable[..., Any]:
-    """Returns a method of a value, if it may be called through a reference."""
+    """Returns a method of a value, if peers may call it through a reference."""
     found: Any = getattr(value, name)
     if _values.policy.mode == "any":
         return found  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Futures: results that may not have arrived."""
+"""Futures: results that may not have arrived yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from typing import Generic, TypeVar
 
 from rdzv._errors import Deadline, RpcError
-from rdzv.rpc import _values
+from rdzv.rpc import _serving, _values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ _logger = logging.getLogger("rdzv.rpc")
 
 
 class Future(Generic[T]):
-    """Future result of a call; it can be awaited, on any event loop of asyncio.
+    """Future result of a call; any asyncio event loop can await it.
 
-    A future without a call gets its result from :meth:`set_result`, for functions of
+    A future without a call gets its result from :meth:`set_result`. It is for functions with
     :func:`rdzv.rpc.functions.async_execution`.
 
     Example:
@@ -55,7 +55,7 @@ class Future(Generic[T]):
     def _of(cls, call: RpcFuture, watched: Callable[[], None]) -> Future[Any]:
         """Makes the future of a call.
 
-        `watched` is called before a thread must report its end for the first time.
+        `watched` is called before a thread must report the completion for the first time.
         """
         future: Future[Any] = cls()
         future._call, future._watched = call, watched
@@ -66,7 +66,7 @@ class Future(Generic[T]):
 
         Args:
             timeout (float | None): maximum time to wait in seconds; the call continues afterwards.
-                Default: until the call ends, at the latest at its timeout.
+                Default: until the call ends, at the latest when it times out.
 
         Returns:
             object: the result.
@@ -85,11 +85,11 @@ class Future(Generic[T]):
         if not self._is_done:
             call = self._call
             if call is not None:
-                if not call.wait(timeout):
+                if not _serving.blocked(call.wait, timeout):
                     raise self._late(timeout)
                 self._settle()
             else:
-                self._block(timeout)
+                _serving.blocked(self._block, timeout)
         try:
             return self.value()
         finally:
@@ -111,10 +111,10 @@ class Future(Generic[T]):
         return Deadline(f"the result was not there within {timeout} s; wait again, or longer", kind="Deadline")
 
     def done(self) -> bool:
-        """Returns True if the result has arrived.
+        """Returns True if the call has completed.
 
         Returns:
-            bool: True, even if the call has failed.
+            bool: True after success and after failure.
 
         Example:
             >>> from rdzv import rpc
@@ -124,7 +124,7 @@ class Future(Generic[T]):
         return self._is_done or (self._call is not None and self._call.is_done)
 
     def value(self) -> T:
-        """Returns the result, which must have arrived.
+        """Returns the result; the call must have completed.
 
         Returns:
             object: the result.
@@ -153,7 +153,7 @@ class Future(Generic[T]):
         return self._value  # type: ignore[no-any-return]
 
     def exception(self) -> BaseException | None:
-        """Waits for the end of the call, and returns its exception.
+        """Waits until the call has completed, and returns its exception.
 
         Returns:
             BaseException | None: the exception; None if the call has succeeded.
@@ -176,8 +176,8 @@ class Future(Generic[T]):
         """Calls a function with this future as soon as the result has arrived.
 
         Args:
-            callback (callable): function that gets this future, which is done. It runs on a thread
-                of the agent. If the result has already arrived, it runs immediately.
+            callback (callable): function that gets this future, which has completed. It runs on a
+                thread of the agent. If the result has already arrived, it runs immediately.
 
         Returns:
             Future: the future of the return value or exception of the callback.
@@ -244,7 +244,7 @@ class Future(Generic[T]):
             result (object): the result.
 
         Raises:
-            RuntimeError: the future has a result, or is that of a call.
+            RuntimeError: the future has a result, or belongs to a call.
 
         Example:
             >>> from rdzv import rpc
@@ -260,7 +260,7 @@ class Future(Generic[T]):
             exception (BaseException): the exception.
 
         Raises:
-            RuntimeError: the future has a result, or is that of a call.
+            RuntimeError: the future has a result, or belongs to a call.
 
         Example:
             >>> from rdzv import rpc
@@ -316,7 +316,7 @@ class Future(Generic[T]):
     def cancel(self) -> bool:
         """Cancels the call.
 
-        A function that runs is notified, and a function that has not started never runs.
+        A running function is notified, and a function that has not started never runs.
 
         Returns:
             bool: True if the future had no result.
@@ -327,16 +327,16 @@ class Future(Generic[T]):
             True
         """
         if self._call is not None:
-            before = self._call.is_done
+            was_done = self._call.is_done
             self._call.cancel()
-            return not before
+            return not was_done
         return self._finish(None, RpcError("the future was cancelled", kind="Cancelled"))
 
     def future(self) -> concurrent.futures.Future[T]:
         """Returns a future of ``concurrent.futures`` with the same result.
 
         Returns:
-            concurrent.futures.Future: a future that ends like this one.
+            concurrent.futures.Future: a future with the same result or exception.
 
         Example:
             >>> from rdzv import rpc

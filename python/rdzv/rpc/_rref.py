@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from rdzv.rpc import _agent, _functions, _values
+from rdzv.rpc import _agent, _functions, _serving, _values
 from rdzv.rpc._agent import UNSET, WorkerInfo
 from rdzv.rpc._future import Future
 
@@ -21,12 +21,12 @@ T = TypeVar("T")
 class RRef(Generic[T]):
     """Reference to a value on some worker.
 
-    It may be in the arguments and the result of any call. The value exists until its last reference
-    is dropped.
+    Arguments and results of any call can contain references. The owner keeps the value until its
+    last reference is dropped.
 
     Args:
         value (object): a value of this worker.
-        type_hint (type | None): ignored; torch has it.
+        type_hint (type | None): ignored; for compatibility with torch.
 
     Raises:
         RuntimeError: this process has no agent.
@@ -85,22 +85,22 @@ class RRef(Generic[T]):
         return self._rdzv_reference.confirmed_by_owner
 
     def to_here(self, timeout: float = UNSET) -> T:
-        """Waits for the value, and returns a copy; on the owner the value itself.
+        """Waits for the value; returns a copy or, on the owner, the value.
 
         Args:
-            timeout (float): time limit in seconds. Default: the limit of the agent.
+            timeout (float): timeout in seconds. Default: the agent's timeout.
 
         Returns:
             object: the value.
 
         Raises:
-            Exception: the exception of the function that should have made the value.
+            Exception: the exception of the function that should have created the value.
             Deadline: the value did not arrive in time.
             PeerLost: the owner is lost.
         """
         limit = _agent._timeout(timeout)
         if self._rdzv_reference.is_owner:
-            return self._rdzv_reference.local_value(self._limit(limit))  # type: ignore[no-any-return]
+            return _serving.blocked(self._rdzv_reference.local_value, self._limit(limit))  # type: ignore[no-any-return]
         return self._fetch(timeout).wait()
 
     def _fetch(self, timeout: float = UNSET) -> Future[T]:
@@ -120,13 +120,13 @@ class RRef(Generic[T]):
         Raises:
             RpcError: this worker is not the owner.
         """
-        return self._rdzv_reference.local_value(self._limit(None))  # type: ignore[no-any-return]
+        return _serving.blocked(self._rdzv_reference.local_value, self._limit(None))  # type: ignore[no-any-return]
 
     def rpc_sync(self, timeout: float = UNSET) -> Any:
         """Returns a proxy whose methods run on the owner, and return results.
 
         Args:
-            timeout (float): time limit of each call in seconds. Default: the agent's.
+            timeout (float): timeout for each call, in seconds. Default: the agent's timeout.
 
         Returns:
             object: a proxy with the methods of the value.
@@ -142,7 +142,7 @@ class RRef(Generic[T]):
         """Returns a proxy whose methods run on the owner, and return futures.
 
         Args:
-            timeout (float): time limit of each call in seconds. Default: the agent's.
+            timeout (float): timeout for each call, in seconds. Default: the agent's timeout.
 
         Returns:
             object: a proxy with the methods of the value.
@@ -158,7 +158,8 @@ class RRef(Generic[T]):
         """Returns a proxy whose methods run on the owner, and return references.
 
         Args:
-            timeout (float): seconds until the owner has accepted each call. Default: the agent's.
+            timeout (float): time limit in seconds for the owner to accept each call. Default: the
+                agent's timeout.
 
         Returns:
             object: a proxy with the methods of the value.
@@ -182,7 +183,7 @@ _values.reference_class = RRef
 
 
 def remote(agent: _agent.RdzvAgent, *call: Any) -> RRef[Any]:
-    """Returns a reference to the result of a call, which the callee keeps."""
+    """Returns a reference to the result of a call; the callee keeps it."""
     return RRef._of(agent.call_remote(*call))
 
 

@@ -1,6 +1,6 @@
 """Values as messages, and the policy for reading them.
 
-A value is a pickle of protocol 5, with arrays and tensors beside it.
+A message contains a protocol 5 pickle, with arrays and tensors out of band.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ADMITTED = {
 
 
 class Policy:
-    """Classes that a pickle may name, and functions that may be called.
+    """Classes that pickles may refer to, and functions that peers may call.
 
     ``mode`` is ``"registered"``, ``"importable"`` (which needs ``packages``) or ``"any"``.
     """
@@ -61,7 +61,7 @@ class Policy:
         return any(module == package or module.startswith(package + ".") for package in self.packages)
 
     def admits(self, module: str, name: str) -> bool:
-        """Returns True if a pickle may name this class."""
+        """Returns True if a pickle may refer to this class."""
         if name in _ADMITTED.get(module, ()):
             return True
         if module == "builtins":
@@ -123,7 +123,7 @@ _NONE = pickle.dumps(None, 5)
 
 
 def dump(obj: object) -> tuple[bytes, list[Any], list[RpcReference]]:
-    """Returns the pickle of an object, the memory beside it, and its references."""
+    """Returns an object's pickle, out-of-band memory and references."""
     if obj is None:
         return _NONE, [], []
     file = io.BytesIO()
@@ -134,7 +134,7 @@ def dump(obj: object) -> tuple[bytes, list[Any], list[RpcReference]]:
 
 
 def load(body: Any, parts: list[Any], references: list[RpcReference]) -> Any:
-    """Reads an object, if the policy admits all names in the pickle."""
+    """Reads an object, if the policy allows all names in the pickle."""
     if body == _NONE:
         return None
     if policy.mode != "any":
@@ -236,7 +236,7 @@ def _tensor(
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Returns the number of elements from the first to the last of a tensor."""
+    """Returns the number of elements that the strides of a tensor span."""
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
 
 

@@ -1,7 +1,7 @@
 """Backends by name, as in ``torch.distributed.rpc.backend_registry``.
 
-``BackendType`` is one class for the life of the process. So existing members stay members when
-other backends are registered. It is not an ``enum.Enum``, which cannot grow.
+``BackendType`` is one class for the lifetime of the process, so members stay valid when
+a program registers other backends. It is not an ``enum.Enum``, because an ``Enum`` cannot grow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _members: dict[str, BackendType] = {}
 
 
 class _Members(type):
-    """Metaclass with the backends as attributes, and in iterations, latest first."""
+    """Metaclass: backends are attributes; iteration starts with the newest."""
 
     def __getattr__(cls, name: str) -> BackendType:
         member = _members.get(name)
@@ -82,7 +82,7 @@ class _Members(type):
 class BackendType(metaclass=_Members):
     """Backends: ``BackendType.RDZV``, ``BackendType["RDZV"]``, iteration.
 
-    ``len`` and ``in`` work too.
+    ``len`` and ``in`` also work.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType
@@ -130,7 +130,7 @@ def backend_registered(backend_name: str) -> bool:
     """Returns True if a backend has this name.
 
     Args:
-        backend_name (str): the name; case matters.
+        backend_name (str): the name, which is case-sensitive.
 
     Returns:
         bool: True if it is registered.
@@ -148,7 +148,7 @@ def register_backend(
     construct_rpc_backend_options_handler: Callable[..., Any],
     init_backend_handler: Callable[..., Any],
 ) -> BackendType:
-    """Registers a backend, which makes agents.
+    """Registers a backend, which creates agents.
 
     Args:
         backend_name (str): name of the backend.
@@ -161,7 +161,7 @@ def register_backend(
         BackendType: the new member.
 
     Raises:
-        RuntimeError: the name is taken.
+        RuntimeError: a backend with this name is registered.
 
     Example:
         >>> from rdzv.rpc.backend_registry import register_backend
@@ -186,7 +186,7 @@ def construct_rpc_backend_options(
 
     Args:
         backend (BackendType): the backend.
-        rpc_timeout (float): time limit of calls in seconds. Default 60.
+        rpc_timeout (float): timeout for calls, in seconds. Default 60.
         init_method (str): URL of the store. Default ``env://``.
         **kwargs (object): further options of the backend.
 
@@ -194,7 +194,7 @@ def construct_rpc_backend_options(
         object: the options.
 
     Raises:
-        TypeError: the backend does not support a keyword.
+        TypeError: the backend does not support a keyword. ``TENSORPIPE`` drops it with a warning.
 
     Example:
         >>> from rdzv.rpc.backend_registry import BackendType, construct_rpc_backend_options
@@ -205,7 +205,7 @@ def construct_rpc_backend_options(
 
 
 def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
-    """Makes an agent with a backend.
+    """Creates an agent with a backend.
 
     Args:
         backend (BackendType): the backend.
@@ -225,7 +225,7 @@ def init_backend(backend: BackendType, *args: Any, **kwargs: Any) -> Any:
 
 
 def check_agent(agent: object) -> None:
-    """Refuses the result of an init handler if it is no agent."""
+    """Refuses the result of an init handler if it is not an agent."""
     if isinstance(agent, Agent):
         return
     missing = [name for name in sorted(Agent.__abstractmethods__) if not callable(getattr(agent, name, None))]

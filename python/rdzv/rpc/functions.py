@@ -20,14 +20,14 @@ __all__ = ["async_execution"]
 def async_execution(fn: Callable[P, Future[R]]) -> Callable[P, R]:
     """Marks a function that returns a :class:`rdzv.rpc.Future`.
 
-    The caller gets the result of that future, and no thread waits for it. Put this below
+    The caller gets the result of that future, and no thread waits for it. Put this decorator below
     ``@rpc.function``, and below ``@staticmethod`` or ``@classmethod``.
 
     Args:
         fn (callable): a function that returns a future.
 
     Returns:
-        callable: the marked function. A local call of it still returns a future.
+        callable: the marked function. A local call to it still returns a future.
 
     Example:
         >>> from rdzv import rpc

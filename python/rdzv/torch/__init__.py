@@ -1,6 +1,7 @@
 """PyTorch support of rdzv.
 
-Importing it makes ``rdzv://`` a scheme of ``torch.distributed.init_process_group``.
+Importing this package registers the scheme ``rdzv://`` for
+``torch.distributed.init_process_group``.
 """
 
 try:

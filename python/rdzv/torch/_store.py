@@ -1,4 +1,4 @@
-"""Adapters that make stores of rdzv usable as stores of torch."""
+"""Adapters that make rdzv stores usable as torch stores."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _LONGEST = timedelta(days=365 * 100)
 
 
 def store(x: rdzv.Store) -> dist.Store:
-    """Returns a store of torch for a store of rdzv.
+    """Returns a torch store for an rdzv store.
 
     Args:
         x (rdzv.Store): a ``TCPStore``, or a ``PrefixStore`` over one: the result is torch's own
-            client of the same server, in C++, with a separate connection. For any other store the
+            C++ client for the same server, with a separate connection. For any other store, the
             result is a ``PyStore``.
 
     Returns:
         torch.distributed.Store: a store for ``init_process_group(store=...)``.
 
     Raises:
-        TypeError: ``x`` is no store of rdzv.
+        TypeError: ``x`` is not an rdzv store.
         torch.distributed.DistNetworkError: the server cannot be reached within the store's timeout.
 
     Example:
@@ -55,16 +55,16 @@ def store(x: rdzv.Store) -> dist.Store:
 
 
 class PyStore(dist.Store):
-    """Store of rdzv behind torch's interface for stores in Python.
+    """rdzv store with torch's interface for Python stores.
 
-    Each call takes the interpreter's lock, even calls from threads of torch. With a TCP server,
+    Each call acquires the interpreter lock, including calls from torch's threads. For a TCP store,
     ``rdzv.torch.store`` returns torch's own client instead.
 
     Args:
-        inner (rdzv.Store): store that is called.
+        inner (rdzv.Store): store that performs the operations.
 
     Raises:
-        TypeError: ``inner`` is not a store of rdzv.
+        TypeError: ``inner`` is not an rdzv store.
 
     Example:
         >>> import rdzv.torch

@@ -4,6 +4,7 @@ torch finds the backend through the entry point ``torch.distributed.backends``. 
 ``init_process_group("cpu:rdzv,cuda:nccl")`` and ``new_group(backend="rdzv")`` therefore need no import.
 """
 
+import collections
 import threading
 import time
 from datetime import timedelta
@@ -31,8 +32,9 @@ _OPERATORS = {
 }
 _NO_TIME = timedelta(0)
 # torch keeps only the C++ half of a backend, and calls into a dropped Python half fail. So backends
-# are never dropped.
-_kept = []
+# stay until they are destroyed, and the last destroyed ones report their end.
+_kept = set()
+_destroyed = collections.deque(maxlen=64)
 
 
 def _operator(op):
@@ -51,9 +53,9 @@ def _limit(timeout):
 
 
 def _translated(error):
-    """Returns an error of the group with the words of torch.
+    """Returns an error of the group with torch's text.
 
-    Callers of torch search for these words. The text of the group follows.
+    Users of torch search for this text. The text of the group follows.
     """
     if isinstance(error, CollectiveTimeout) and error.elapsed is not None:
         text = f"rdzv: Timed out waiting {round(error.elapsed * 1000)}ms: {error}"
@@ -71,7 +73,7 @@ def _translated(error):
 
 
 class _QuietStore:
-    """Store of torch whose waits write no warnings.
+    """torch store whose waits write no warnings.
 
     torch's own waits write one at the end of each slice of time.
     """
@@ -239,7 +241,7 @@ class RdzvBackend(_Backend):
         epoch = (store.add("rdzv/arrivals", 1) - 1) // size
         store = _QuietStore(store)
         self._native = _rdzv.Group(store, rank, size, "torch", options._timeout, epoch, None)
-        _kept.append(self)
+        _kept.add(self)
 
     def getBackendName(self):
         return "rdzv"
@@ -490,6 +492,9 @@ class RdzvBackend(_Backend):
 
     def shutdown(self):
         self._native.close("destroy_process_group()")
+        if self in _kept:
+            _kept.remove(self)
+            _destroyed.append(self)
 
     def abort(self):
         self._native.abort()
@@ -566,7 +571,7 @@ def _options(timeout):
 
 
 def create(opts, backend_options=None, backend=RdzvBackend):
-    """Makes the backend of one group; torch calls this function.
+    """Creates the backend of one group; torch calls this function.
 
     Args:
         opts (torch.distributed.distributed_c10d._DistributedBackendOptions): store, rank, size and
@@ -575,7 +580,7 @@ def create(opts, backend_options=None, backend=RdzvBackend):
         backend (type[RdzvBackend]): class of the backend.
 
     Returns:
-        RdzvBackend: the backend, when all ranks have joined.
+        RdzvBackend: the backend, once all ranks have joined.
 
     Raises:
         rdzv.CollectiveError: ranks are missing, or do not match.

@@ -1,13 +1,39 @@
 """``torchrun --rdzv-backend rdzv``: torchrun uses the native rendezvous.
 
-The entry point ``torchrun.handlers`` names :func:`handler`, so a program imports nothing.
+The entry point ``torchrun.handlers`` names :func:`handler`, so a program needs no import.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.elastic.rendezvous import (
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RdzvRendezvousHandler", "handler"]
+
+
+def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """Returns the creator of handlers: the entry point of torchrun.
+
+    Returns:
+        callable: a function that makes an :class:`RdzvRendezvousHandler` from torch's parameters.
+
+    Example:
+        >>> from rdzv.torch.elastic import handler
+        >>> handler().__name__
+        'create'
+    """
+    return create
+
+
+def create(params: RendezvousParameters) -> RendezvousHandler:
+    """Makes a handler. Args: params (RendezvousParameters)."""
+    return RdzvRendezvousHandler(params)
+
+
+# This import calls `handler`, so `handler` is above it.
+from torch.distributed.elastic.rendezvous import (  # noqa: E402
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -20,15 +46,10 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-import rdzv.rendezvous
-from rdzv import _secret
-from rdzv._rdzv import Rendezvous
-from rdzv.torch._store import PyStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["RdzvRendezvousHandler", "handler"]
+import rdzv.rendezvous  # noqa: E402
+from rdzv import _secret  # noqa: E402
+from rdzv._rdzv import Rendezvous  # noqa: E402
+from rdzv.torch._store import PyStore  # noqa: E402
 
 # torch's agent catches only torch's classes.
 _CLASSES = {
@@ -41,7 +62,7 @@ _CLASSES = {
 
 
 class RdzvRendezvousHandler(RendezvousHandler):
-    """Rendezvous handler of torch over the native backend ``c10d`` of rdzv.
+    """torch rendezvous handler that uses rdzv's native backend ``c10d``.
 
     Args:
         params (RendezvousParameters): torch's parameters from ``torchrun``: endpoint, run, numbers
@@ -50,10 +71,12 @@ class RdzvRendezvousHandler(RendezvousHandler):
             RDZV_TLS_KEY and RDZV_TLS_CA.
 
     Raises:
-        ValueError: an option has an invalid value.
+        ValueError: the run id is empty, or an option has an invalid value.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
+        if not params.run_id:
+            raise ValueError("the run id is empty: give the job a name with --rdzv-id")
         self._run_id, self._backend = params.run_id, params.backend
         config = {key: str(value) for key, value in params.config.items() if value is not None}
         # Options of the static rendezvous, which torchrun passes to every backend.
@@ -104,17 +127,3 @@ class RdzvRendezvousHandler(RendezvousHandler):
             return call()
         except rdzv.rendezvous.RendezvousError as error:
             raise _CLASSES.get(type(error), RendezvousError)(str(error)) from None
-
-
-def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """Returns the class of handlers: the entry point of torchrun.
-
-    Returns:
-        callable: a function that makes an :class:`RdzvRendezvousHandler` from torch's parameters.
-
-    Example:
-        >>> from rdzv.torch.elastic import RdzvRendezvousHandler, handler
-        >>> handler() is RdzvRendezvousHandler
-        True
-    """
-    return RdzvRendezvousHandler

@@ -1,12 +1,12 @@
 """``BackendType.RDZV`` for programs that use ``torch.distributed.rpc``.
 
 A program only needs to import this module and to pass ``backend=rpc.BackendType.RDZV``. torch's
-agents cannot be made in Python, so this module replaces the torch functions directly above the
-agent. The new functions check which agent is in use. With an agent of rdzv they call rdzv, and
+agents cannot be implemented in Python, so this module replaces the torch functions that call the
+agent directly. The replacements check which agent is in use. With an rdzv agent they call rdzv, and
 otherwise torch's own functions. ``uninstall()`` restores torch's functions.
 
 Import it before ``from torch.distributed.rpc import RRef``. As in torch, function names and values
-of peers are trusted (``functions="any"``). A job token or Unix sockets keep unknown peers out.
+of peers are trusted (``functions="any"``). A job token, or Unix sockets, keep unknown peers out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.distributed.rpc import api, backend_registry, internal
 from torch.nn.parallel import DistributedDataParallel
 
 import rdzv
-from rdzv.rpc import _agent, _functions, _values
+from rdzv.rpc import _agent, _functions, _serving, _values
 from rdzv.rpc._agent import RdzvAgent, RpcOptions
 from rdzv.rpc._errors import Refused
 from rdzv.rpc._future import Future
@@ -47,14 +47,14 @@ UNSET = -1.0
 
 
 class RdzvRpcBackendOptions(torch_rpc.TensorPipeRpcBackendOptions):  # type: ignore[misc]
-    """Options for ``BackendType.RDZV``: torch's options, and these.
+    """Options for ``BackendType.RDZV``, in addition to torch's options.
 
-    ``_transports`` and ``_channels`` are not used.
+    ``_transports`` and ``_channels`` are ignored.
 
     Args:
-        token (str | None): secret of all workers, at least 16 bytes.
+        token (str | None): secret that all workers share, at least 16 bytes.
         tls (dict | None): files ``certificate``, ``key`` and ``authorities``, in PEM.
-        address (str | None): IP address of this host for the other workers.
+        address (str | None): IP address at which other workers reach this host.
         lease (float | None): maximum silence of a member of a dynamic group, in seconds.
         **torch_options (object): options of ``TensorPipeRpcBackendOptions``.
 
@@ -127,7 +127,7 @@ def _ours() -> TorchAgent:
 def _limit(timeout: float) -> float:
     """Converts a timeout of torch.
 
-    -1 is the agent's timeout, and 0 is no limit. Other negative values expire immediately.
+    -1 means the agent's timeout, and 0 means no timeout. Other negative values expire immediately.
     """
     if timeout == 0:
         return math.inf
@@ -217,7 +217,7 @@ class PyRRef(metaclass=_Kind):
         inner, limit = _ours().inner, _limit(timeout)
         try:
             if native.is_owner:
-                return native.local_value(inner._native.timeout if limit == UNSET else limit)
+                return _serving.blocked(native.local_value, inner._native.timeout if limit == UNSET else limit)
             context = _autograd.current()
             if context is not None:
                 owner = native.owner[1]
@@ -238,7 +238,7 @@ class PyRRef(metaclass=_Kind):
             me = _ours().get_worker_info()
             raise RuntimeError(f"For {name}, can't call localValue() on user {me}. Call it on owner {self.owner()}")
         try:
-            return self._reference.local_value(_ours().inner._native.timeout)
+            return _serving.blocked(self._reference.local_value, _ours().inner._native.timeout)
         except rdzv.RpcError as error:
             raise RuntimeError(str(error)) from None
 
@@ -368,7 +368,7 @@ def _deserialize(
 def _check_policy() -> None:
     """Refuses calls unless this module has made the agent.
 
-    torch's pickles may name anything.
+    torch's pickles may refer to any function or class.
     """
     if _values.policy.mode != "any":
         raise Refused("NoSuchMethod", "this worker does not take calls of torch.distributed.rpc")
@@ -387,7 +387,7 @@ def _mark(message: tuple[Any, ...]) -> _autograd.Mark | None:
 def _message(to: Any, pickled: bytes, tensors: list[Any]) -> tuple[Any, ...]:
     """Returns a call in torch's pickle.
 
-    It has a mark if it is made in a context of distributed autograd.
+    The message has a mark if the call is made in a context of distributed autograd.
     """
     context = _autograd.current()
     mark = () if context is None else (context.send(to.id, tensors),)
@@ -507,7 +507,7 @@ _fetch._rdzv_async_execution = True  # type: ignore[attr-defined]
 
 
 def _backward_from(native: Any, context_id: int, retain_graph: bool) -> None:
-    root = native.local_value(_ours().inner._native.timeout)
+    root = _serving.blocked(native.local_value, _ours().inner._native.timeout)
     if not isinstance(root, torch.Tensor):
         raise RuntimeError("RRef should contain a tensor for .backward()")
     if context_id == -1:
@@ -537,8 +537,11 @@ def _torch_future(future: Future[Any], timeout: float, read: Callable[[Any], Any
     """Converts the future of a call to one of torch."""
     other: Any = torch.futures.Future()
     context = _autograd.current()
+    # Futures of torch wait outside Python.
+    ended = _serving.pending()
 
     def end(done: Future[Any]) -> None:
+        ended()
         try:
             result = read(done.value())
         except BaseException as error:  # noqa: BLE001, it is the result
@@ -854,9 +857,9 @@ def uninstall() -> None:
 
 
 def _store(store: Any) -> rdzv.Store:
-    """Returns a store of rdzv for a store of torch.
+    """Returns an rdzv store for a torch store.
 
-    With a server it is a separate client.
+    For a store with a server, the result is a separate client.
     """
     if isinstance(store, rdzv.Store):
         return store

@@ -120,7 +120,7 @@ else:
     from rdzv.elastic import ChildFailedError, LaunchConfig, elastic_launch, record
     settings = {}
 
-def place(number):
+def ranks(number):
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME",
              "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"]
     return number, {name: os.environ[name] for name in names}
@@ -153,7 +153,7 @@ def attempt(function, *args, **more):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps([
-            attempt(place, 5, role="trainer"), attempt(restarted, folder, max_restarts=1), attempt(fail, 3),
+            attempt(ranks, 5, role="trainer"), attempt(restarted, folder, max_restarts=1), attempt(fail, 3),
             attempt("true"), attempt("sh", "-c", "exit 9"), attempt("sh", "-c", "kill -9 $$$$"),
         ]))
 """

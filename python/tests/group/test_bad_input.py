@@ -203,7 +203,7 @@ def test_a_nested_call_in_a_callback_of_the_same_group():
         assert all("callback of the same group" in text for text in caught)
 
 
-def test_use_after_close_names_the_place():
+def test_use_after_close_names_the_location():
     group = rdzv.Group(rdzv.HashStore(), 0, 1)
     group.close()
     group.close()

@@ -100,7 +100,7 @@ def test_broadcast_reads_what_is_read_only_at_the_root():
     assert threads(WORLD, rank) == [b"payload"] * WORLD
 
 
-def test_all_gather_into_one_array_into_lists_and_in_place():
+def test_all_gather_into_one_array_into_lists_and_into_one_buffer():
     def rank(group):
         own = np.full(2, group.rank, "i2")
         whole = np.zeros((WORLD, 2), "i2")

@@ -83,3 +83,33 @@ def test_the_wheel_has_types_licences_and_no_dependency():
     assert all("extra ==" in requirement for requirement in package.requires or [])
     assert package.metadata["Requires-Python"] == ">=3.11"
     assert not any(file.endswith("/torchrun") for file in files)
+
+
+INTROSPECTION = """
+import inspect, pydoc, rlcompleter, sys
+sys.path.append(sys.argv[1])
+sys.modules["torch"] = None
+import rdzv
+completer = rlcompleter.Completer({"rdzv": rdzv})
+names = [completer.complete("rdzv.", number) for number in range(len(dir(rdzv)))]
+assert any(name and name.startswith("rdzv.launch") for name in names), names
+assert not hasattr(rdzv, "torch") and not hasattr(rdzv, "no_such_name")
+assert "launch" in dict(inspect.getmembers(rdzv))
+text = pydoc.render_doc(rdzv)
+assert "Control plane" in text
+try:
+    rdzv.torch
+except AttributeError as error:
+    assert "pip install rdzv[torch]" in str(error), error
+print(*sys.modules)
+"""
+
+
+def test_introspection_raises_nothing_and_loads_nothing_that_takes_long():
+    folder = str(Path(rdzv.__file__).parents[1])
+    finished = python("-I", "-S", "-c", INTROSPECTION, folder)
+    assert finished.returncode == 0, finished.stderr
+    assert set(finished.stdout.split()) & {"asyncio", "numpy", "ssl"} == set()
+    # With torch, too.
+    finished = python("-c", "import inspect, rdzv, sys; inspect.getmembers(rdzv); print(*sys.modules)")
+    assert "rdzv.rpc" in finished.stdout and "torch" not in finished.stdout.split(), finished.stderr

@@ -9,8 +9,8 @@ import rdzv
 from rdzv.testing import run_workers
 
 
-def test_a_worker_knows_its_place():
-    def place():
+def test_a_worker_knows_its_ranks():
+    def ranks():
         worker = rdzv.worker
         return (
             worker.rank(),
@@ -23,7 +23,7 @@ def test_a_worker_knows_its_place():
             worker.is_worker(),
         )
 
-    assert run_workers(place, 2) == [(0, 0, 2, 2, 0, 0, 0, True), (1, 1, 2, 2, 0, 1, 0, True)]
+    assert run_workers(ranks, 2) == [(0, 0, 2, 2, 0, 0, 0, True), (1, 1, 2, 2, 0, 1, 0, True)]
     assert rdzv.launch("rdzv.worker:run_id", nprocs=1, rdzv_id="job-7")[0] == "job-7"
 
 

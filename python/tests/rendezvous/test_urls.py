@@ -122,6 +122,56 @@ def test_a_second_value_is_refused(tmp_path):
             next(iterator)
 
 
+@pytest.mark.parametrize("scheme", ["tcp://h:1", "file:///x", "env://", "rdzv://h:1/job"])
+@pytest.mark.parametrize(
+    ("query", "arguments", "text"),
+    [
+        ("rank=2&world_size=2", {}, "ranks are 0 to 1"),
+        ("rank=2", {"world_size": 2}, "ranks are 0 to 1"),
+        ("", {"rank": 1, "world_size": 1}, "ranks are 0 to 0"),
+        ("rank=0&world_size=0", {}, "world_size is 0"),
+        ("rank=0&rank=1&world_size=2", {}, "two values of rank"),
+        ("rank=0&world_size=2&world_size=2", {}, "two values of world_size"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_before_any_wait(scheme, query, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        next(rendezvous(f"{scheme}?{query}", timeout=5, **arguments))
+
+
+def test_a_name_is_registered_once():
+    def handler(url, **kwargs):
+        yield rdzv.HashStore(), 0, 1
+
+    class Creators:
+        def create(self, parameters):
+            raise NotImplementedError
+
+    creators, registry = Creators(), rdzv.rendezvous.RendezvousHandlerRegistry()
+    for register in (register_rendezvous_handler, dist.register_rendezvous_handler):
+        register("once", handler)
+        with pytest.raises(RuntimeError, match="Rendezvous handler for once:// already registered"):
+            register("once", handler)
+    # The same creator is accepted, also as another object that is equal.
+    registry.register("own", creators.create)
+    registry.register("own", creators.create)
+    with pytest.raises(ValueError, match="'own' has another creator"):
+        registry.register("own", Creators().create)
+
+
+def test_a_run_needs_a_name():
+    for backend in ("c10d", "etcd", "etcd-v2"):
+        parameters = rdzv.rendezvous.RendezvousParameters(backend, "h:1", "", 2, 2)
+        with pytest.raises(ValueError, match="run id is empty"):
+            rdzv.rendezvous.get_rendezvous_handler(parameters)
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from rdzv.torch.elastic import handler
+
+    with pytest.raises(ValueError, match="run id is empty"):
+        handler()(RendezvousParameters("rdzv", "h:1", "", 2, 2))
+
+
 def test_a_handler_of_ones_own():
     seen = []
 

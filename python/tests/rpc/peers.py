@@ -77,7 +77,7 @@ def _worker(port, rank, world_size, function, options, graceful, pipe):
     os._exit(0)
 
 
-def until(condition, what, seconds=30):
+def wait_for(condition, what, seconds=30):
     """Polls for an effect of another thread that has no notification."""
     end = time.monotonic() + seconds
     while not condition():

@@ -78,7 +78,7 @@ released = threading.Event()
 
 
 @rpc.function
-def until_released():
+def wait_for_release():
     """Runs until its caller cancels it, and ends at the caller's next command.
 
     A late caller would get a result at its deadline.
@@ -113,6 +113,28 @@ def chain(names):
     if not names:
         return [rpc.get_worker_info().name]
     return [rpc.get_worker_info().name, *rpc.rpc_sync(names[0], chain, args=(names[1:],))]
+
+
+@rpc.function
+def nested(depth, how):
+    """Calls back and forth between w0 and w1."""
+    if depth == 0:
+        return 0
+    to = "w1" if rpc.get_worker_info().name == "w0" else "w0"
+    args = (depth - 1, how)
+    if how == "sync":
+        return 1 + rpc.rpc_sync(to, nested, args=args)
+    if how == "async":
+        return 1 + rpc.rpc_async(to, nested, args=args).wait()
+    return 1 + rpc.remote(to, nested, args=args).to_here()
+
+
+@rpc.function
+def fail_nested(depth):
+    """Fails on the last worker of a chain."""
+    if depth == 0:
+        raise ValueError("at the end")
+    rpc.rpc_sync("w1" if rpc.get_worker_info().name == "w0" else "w0", fail_nested, args=(depth - 1,))
 
 
 @rpc.function

@@ -8,8 +8,9 @@ import time
 import numpy
 import pytest
 import torch
+from ports import free_port
 from rpc import served
-from rpc.peers import group, until
+from rpc.peers import group, wait_for
 
 import rdzv
 from rdzv import rpc
@@ -132,16 +133,16 @@ def test_timeouts():
     def caller():
         begun = time.monotonic()
         with pytest.raises(rpc.Deadline, match="w1") as raised:
-            rpc.rpc_sync("w1", served.until_released, timeout=0.2)
+            rpc.rpc_sync("w1", served.wait_for_release, timeout=0.2)
         assert time.monotonic() - begun < 5 and isinstance(raised.value, TimeoutError)
-        until(lambda: rpc.rpc_sync("w1", served.flag, args=("cancelled",)), "the function was not told")
+        wait_for(lambda: rpc.rpc_sync("w1", served.flag, args=("cancelled",)), "the function was not told")
         for bad in (0, -2.0, math.nan, None):
             with pytest.raises(ValueError, match="timeout"):
                 rpc.rpc_sync("w1", served.nothing, timeout=bad)
         assert rpc.get_rpc_timeout() == 60.0
         rpc.set_rpc_timeout(0.2)
         with pytest.raises(rpc.Deadline):
-            rpc.rpc_sync("w1", served.until_released)
+            rpc.rpc_sync("w1", served.wait_for_release)
         rpc.rpc_sync("w1", served.release, timeout=30)
         assert rpc.rpc_sync("w1", served.slow, args=(0.3,), timeout=math.inf) == "slept"
         future = rpc.rpc_async("w1", served.slow, args=(0.3,), timeout=30)
@@ -208,7 +209,7 @@ def test_references():
         assert rpc.rpc_sync("w1", served.add_to, args=(rref, 2)) == 10
         assert rpc.rpc_sync("w0", served.add_to, args=(rref, 1)) == 11
         assert rref.to_here().value == 11
-        until(rref.confirmed_by_owner, "the owner does not know of it")
+        wait_for(rref.confirmed_by_owner, "the owner does not know of it")
         mine = rpc.RRef([1, 2])
         assert mine.is_owner() and mine.local_value() == [1, 2] and mine.to_here() is mine.local_value()
         assert rpc.rpc_sync("w1", served.value_of, args=(mine,)) == [1, 2]
@@ -229,7 +230,7 @@ def test_references():
             slow.to_here(timeout=0.05)
         assert slow.to_here() == "slept"
         del rref, mine, tensor, failed, slow
-        until(
+        wait_for(
             lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0 and served.counters()["num_owner_rrefs"] == 0,
             "a reference was not given back",
         )
@@ -247,8 +248,8 @@ def test_an_array_in_an_arena_is_not_copied():
         assert rpc.rpc_sync("w1", served.sum_of, args=(array,)) == (3.0 * (1 << 18), False)
         assert rpc.rpc_sync("w1", served.double, args=(torch.from_numpy(array),)).sum() == 6 * (1 << 18)
         del array
-        until(lambda: arena.free == before, "the memory does not come back")
-        with pytest.raises(MemoryError, match="bytes are needed"):
+        wait_for(lambda: arena.free == before, "the memory does not come back")
+        with pytest.raises(MemoryError, match="do not fit"):
             arena.empty(1 << 30)
 
     group([caller, idle])
@@ -336,11 +337,80 @@ def test_workers_of_a_static_group_are_named_if_they_do_not_come():
 
 def test_a_dynamic_group():
     def caller():
-        until(lambda: len(rpc._agent.current().get_worker_infos()) == 2, "the other does not come")
+        wait_for(lambda: len(rpc._agent.current().get_worker_infos()) == 2, "the other does not come")
         assert rpc.rpc_sync("w1", served.add, args=(1, 2)) == 3
 
     def other():
-        until(lambda: rpc._agent.current().get_worker_infos()[0].name == "w0", "the other does not come")
-        until(lambda: len(rpc._agent.current().get_worker_infos()) == 1, "the other does not leave")
+        wait_for(lambda: rpc._agent.current().get_worker_infos()[0].name == "w0", "the other does not come")
+        wait_for(lambda: len(rpc._agent.current().get_worker_infos()) == 1, "the other does not leave")
 
     group([caller, other], world_size=0)
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "remote"])
+def test_calls_nested_deeper_than_there_are_threads_progress(how):
+    def caller():
+        assert rpc.rpc_sync("w1", served.nested, args=(50, how), timeout=60) == 50
+        # As many functions as before run at a time afterwards.
+        assert rpc.rpc_sync("w1", served.add, args=(1, 2)) == 3
+
+    group([caller, idle], options={"num_worker_threads": 1})
+
+
+def test_calls_that_are_nested_without_end_are_refused():
+    def caller():
+        begun = time.monotonic()
+        with pytest.raises(rpc.RpcError, match="nested too deeply.*\n.*num_worker_threads") as raised:
+            rpc.rpc_sync("w1", served.nested, args=(10_000, "sync"), timeout=200)
+        assert ":nested;" in str(raised.value)
+        assert time.monotonic() - begun < 100
+
+    group([caller, idle], options={"num_worker_threads": 1})
+
+
+def test_an_error_of_a_deep_call_stays_short():
+    def caller():
+        with pytest.raises(ValueError, match="at the end") as raised:
+            rpc.rpc_sync("w1", served.fail_nested, args=(40,))
+        (note,) = raised.value.__notes__
+        assert note.count("raised on worker w1") == 21 and len(note) < 100_000
+        return len(note)
+
+    group([caller, idle])
+
+
+def test_a_thousand_newcomers_are_known_to_all_when_init_rpc_returns():
+    from rdzv.rpc import _agent
+
+    with rdzv.StoreServer() as server:
+        def joined(name, rank):
+            store = rdzv.TCPStore(server.host, server.port)
+            return _agent.RdzvAgent(name, rank, None, store, rpc.RpcOptions())
+
+        elders = [joined("w0", 0), joined("w1", 1)]
+        for _ in range(1000):
+            newcomer = joined("w2", 2)
+            for elder in elders:
+                assert elder.get_worker_info("w2").id == 2
+            newcomer.join()
+        for elder in elders:
+            elder.shutdown()
+
+
+@pytest.mark.parametrize("to", ["w0", "w1"])
+def test_a_reference_reports_a_function_that_exceeds_its_timeout(to):
+    def caller():
+        begun = time.monotonic()
+        late = rpc.remote(to, served.slow, args=(60,), timeout=0.3)
+        with pytest.raises(rpc.Deadline, match="300 ms"):
+            late.to_here()
+        assert time.monotonic() - begun < 30
+        assert rpc.remote(to, served.slow, args=(0.01,), timeout=30).to_here() == "slept"
+
+    group([caller, idle])
+
+
+def test_the_store_of_a_url_may_have_brackets():
+    options = rpc.RpcOptions(init_method=f"tcp://[::1]:{free_port()}", address="[::1]")
+    rpc.init_rpc("w0", rank=0, world_size=1, rpc_backend_options=options)
+    rpc.shutdown()

@@ -14,7 +14,7 @@ import numpy
 import pytest
 from ranks import CALLS, Program, resident
 from rpc import served
-from rpc.peers import group, until
+from rpc.peers import group, wait_for
 
 import rdzv
 from rdzv import rpc
@@ -42,7 +42,7 @@ def test_a_callee_that_is_killed_ends_its_calls_at_once():
     def caller():
         futures = [rpc.rpc_async("w1", served.slow, args=(60,)) for _ in range(5)]
         kept = rpc.remote("w1", served.Counter)
-        until(kept.confirmed_by_owner, "the reference does not come")
+        wait_for(kept.confirmed_by_owner, "the reference does not come")
         begun = time.monotonic()
         with pytest.raises(rpc.PeerLost, match="w1") as raised:
             rpc.rpc_sync("w1", served.die)
@@ -60,13 +60,13 @@ def test_a_callee_that_is_killed_ends_its_calls_at_once():
 @pytest.mark.accident(rounds=2)
 def test_references_of_a_dead_worker_are_given_back():
     def owner():
-        until(lambda: served.counters()["served"] >= 20, "no value is kept")
-        until(lambda: served.counters()["num_owner_rrefs"] == 0, "the references of the dead stay", 60)
+        wait_for(lambda: served.counters()["served"] >= 20, "no value is kept")
+        wait_for(lambda: served.counters()["num_owner_rrefs"] == 0, "the references of the dead stay", 60)
 
     def holder():
-        until(lambda: rpc._agent.current().get_worker_infos()[0].name == "w0", "the owner does not come")
+        wait_for(lambda: rpc._agent.current().get_worker_infos()[0].name == "w0", "the owner does not come")
         kept = [rpc.remote("w0", served.Counter, args=(number,)) for number in range(20)]
-        until(lambda: all(rref.confirmed_by_owner() for rref in kept), "they are not confirmed")
+        wait_for(lambda: all(rref.confirmed_by_owner() for rref in kept), "they are not confirmed")
         assert rpc.rpc_sync("w0", served.counters)["num_owner_rrefs"] >= 20
         os._exit(9)
 
@@ -213,10 +213,10 @@ def test_calls_do_not_make_a_worker_grow():
                 rpc.remote("w1", served.nothing).to_here()
 
         some(4000)
-        until(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
+        wait_for(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
         before = resident(os.getpid()), resident(rpc.rpc_sync("w1", served.pid))
         some(CALLS)
-        until(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
+        wait_for(lambda: rpc.rpc_sync("w1", served.counters)["num_owner_rrefs"] == 0, "references stay")
         after = resident(os.getpid()), resident(rpc.rpc_sync("w1", served.pid))
         return before, after
 
@@ -271,7 +271,7 @@ def test_a_failed_future_that_nobody_waits_for_is_logged(caplog):
         rpc.init_rpc("w0", rank=0, world_size=1, store=rdzv.TCPStore(server.host, server.port))
         try:
             future = rpc.rpc_async("w0", served.fail, args=("value", "unheard"))
-            until(future.done, "it does not end")
+            wait_for(future.done, "it does not end")
             del future
             assert "no code has read its result: unheard" in caplog.text
         finally:

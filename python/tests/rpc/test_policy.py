@@ -11,7 +11,7 @@ import struct
 
 import pytest
 from rpc import served
-from rpc.peers import group, until
+from rpc.peers import group, wait_for
 
 from rdzv import _rdzv, rpc
 from rdzv.rpc import _values
@@ -117,7 +117,7 @@ def test_a_hostile_pickle_runs_nothing_and_ends_the_connection(tmp_path):
             # The previous connection may end only now, and this call with it.
             raised = None
             while raised is None or isinstance(raised.value, rpc.PeerLost):
-                until(connected, "there is no other connection")
+                wait_for(connected, "there is no other connection")
                 # Nothing is left of the other calls on the same connection.
                 other = rpc.rpc_async("w1", served.slow, args=(60,))
                 with pytest.raises(rpc.RpcError) as raised:
@@ -126,14 +126,14 @@ def test_a_hostile_pickle_runs_nothing_and_ends_the_connection(tmp_path):
             with pytest.raises(rpc.PeerLost, match="does not admit|closed the connection"):
                 other.wait(timeout=30)
             # The same pickle as a call for a value that is kept.
-            until(connected, "there is no other connection")
+            wait_for(connected, "there is no other connection")
             kept = agent._native.remote("w1", "rpc.served:echo", body, [], [], 10, None)
             future = agent._native.fetch(kept, 10, None)
             assert future.wait(30) and future.has_failed, what
             # The same pickle as a result of a peer, which must not run at the caller either.
             with pytest.raises((pickle.UnpicklingError, ValueError)):
                 _values.load(body, [], [])
-        until(connected, "there is no other connection")
+        wait_for(connected, "there is no other connection")
         # There is one warning each, with the caller and the name.
         warnings = [text for text in rpc.rpc_sync("w1", served.warnings) if text.startswith("a call of w0 was refused")]
         assert len(warnings) == 2 * COUNT, warnings

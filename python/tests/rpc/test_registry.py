@@ -95,3 +95,12 @@ def test_tensorpipe_is_another_name():
         store = rdzv.TCPStore(server.host, server.port)
         rpc.init_rpc("w0", backend=BackendType.TENSORPIPE, rank=0, world_size=1, store=store)
         rpc.shutdown()
+
+
+def test_tensorpipe_drops_options_that_it_does_not_know():
+    with pytest.warns(UserWarning, match="_transports, num_send_recv_threads$") as warned:
+        options = construct_rpc_backend_options(
+            BackendType.TENSORPIPE, 5.0, num_worker_threads=4, _transports=["uv"], _channels=None, num_send_recv_threads=8
+        )
+    assert len(warned) == 1
+    assert (options.num_worker_threads, options.rpc_timeout) == (4, 5.0)

@@ -135,3 +135,46 @@ def test_errors_can_be_pickled(client):
     error = pickle.loads(pickle.dumps(caught.value))
     assert type(error) is rdzv.StoreTimeout and str(error) == str(caught.value)
     assert isinstance(error, (rdzv.StoreError, rdzv.Error, RuntimeError)) and isinstance(error, TimeoutError)
+
+
+def test_a_key_above_the_limit_is_refused_by_its_own_call(client):
+    with pytest.raises(ValueError, match="at most 8191 bytes.*kkk.*8192 bytes") as raised:
+        client.set("k" * 8192, "v")
+    assert len(str(raised.value)) < 400
+    client.set("k" * 8191, "v")
+    assert client.get("k" * 8191) == b"v"
+    with pytest.raises(rdzv.StoreTimeout, match=r"\[never\]"):
+        client.get("never", timeout=0.05)
+
+
+def test_a_caller_that_timed_out_at_a_barrier_waits_again(tmp_path):
+    with rdzv.StoreServer() as server:
+        tcp = rdzv.TCPStore(server.host, server.port)
+        for store in (rdzv.HashStore(), tcp, tcp.prefix("p"), rdzv.FileStore(tmp_path / "store")):
+            for _ in range(2):
+                with pytest.raises(rdzv.StoreTimeout, match="1 of 2"):
+                    store.barrier("b", 2, 0.1)
+            other = threading.Thread(target=store.clone().barrier, args=("b", 2, 30))
+            other.start()
+            store.barrier("b", 2, 30)
+            other.join()
+
+
+def test_addresses_may_have_brackets():
+    with rdzv.StoreServer("[::1]") as server:
+        assert server.host == "::1"
+        assert rdzv.TCPStore("[::1]", server.port).host == "::1"
+        with pytest.raises(rdzv.StoreError, match=rf"\[::1\]:{server.port}.*in use.*\(pid \d+\) listens on it"):
+            rdzv.StoreServer("[::1]", server.port)
+
+
+def test_a_server_of_torch_is_pointed_to_the_class_that_hosts():
+    with pytest.raises(TypeError, match="not \\(1, True\\)\n.*rdzv.StoreServer"):
+        rdzv.TCPStore("127.0.0.1", 0, 1, True)
+    with pytest.raises(TypeError, match="'is_master'.*\n.*rdzv.StoreServer"):
+        rdzv.TCPStore("127.0.0.1", 1, is_master=True)
+
+
+def test_a_path_that_is_no_regular_file_is_named_as_such():
+    with pytest.raises(rdzv.StoreError, match="/dev/null.*not a regular file, but a device"):
+        rdzv.FileStore("/dev/null")

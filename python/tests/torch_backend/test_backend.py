@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import processes
+from ranks import Program, processes
 
 TYPES = [
     torch.uint8,
@@ -334,3 +334,34 @@ def test_groups_of_one_name_and_split_groups(tmp_path):
         return True
 
     assert processes(2, rank, tmp_path / "store") == [True, True]
+
+
+def test_groups_that_are_destroyed_leave_nothing():
+    source = """
+        import os, sys
+        import torch, torch.distributed as dist
+
+        def level():
+            with open("/proc/self/statm") as file:
+                pages = int(file.read().split()[1])
+            return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), pages * os.sysconf("SC_PAGE_SIZE")
+
+        def rounds(count):
+            for _ in range(count):
+                store = dist.HashStore()
+                dist.init_process_group("rdzv", store=store, rank=0, world_size=1)
+                other = dist.new_group([0], backend="rdzv")
+                dist.all_reduce(torch.ones(4))
+                dist.all_reduce(torch.ones(4), group=other)
+                dist.destroy_process_group()
+            return level()
+
+        before = rounds(100)
+        after = rounds(1000)
+        print(before, after)
+        assert after[:2] == before[:2], (before, after)
+        assert after[2] - before[2] < 8 << 20, (before, after)
+    """
+    with Program(source) as program:
+        code, out, err = program.end()
+        assert code == 0, (out, err)

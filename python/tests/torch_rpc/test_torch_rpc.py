@@ -36,7 +36,7 @@ def test_tests_of_pytorch_pass():
 
 def program(source):
     command = [sys.executable, "-c", textwrap.dedent(source)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def test_a_torch_that_lacks_a_name_is_refused():
@@ -149,7 +149,7 @@ def test_calls_that_wait_are_as_torch_has_them():
         (lambda: rpc_sync("alone", failing, args=("weights",)), KeyError, "weights"),
         (lambda: rpc_sync("alone", back, args=(lambda: 0,)), Exception, "lambda"),
         (lambda: rpc_sync("alone", later, timeout=0.1), RuntimeError, "RPC ran for more than set timeout"),
-        (lambda: rpc_sync("nobody", back), RuntimeError, "nobody"),
+        (lambda: rpc_sync("unknown", back), RuntimeError, "unknown"),
         (lambda: rpc_sync("alone", 5), TypeError, "function should be callable"),
         (lambda: rpc_sync(None, back), ValueError, "Cannot get WorkerInfo from name None"),
     ):
@@ -210,3 +210,70 @@ def test_an_agent_of_rdzv_rpc_takes_no_calls_of_torch():
         print("good")
     """)
     assert finished.stdout.splitlines() == ["good"], finished.stdout + finished.stderr
+
+
+PAIR = """
+    import os
+    import rdzv.torch.rpc
+    import torch, torch.distributed.rpc as rpc
+
+    def joined(name, rank, path, world_size=None, **options):
+        # Every life has the same prefix in the store.
+        rpc._init_counter = 0
+        backend = rpc.BackendType.RDZV
+        options = rpc.backend_registry.construct_rpc_backend_options(backend, init_method=f"file://{path}", **options)
+        rpc.init_rpc(name, rank=rank, world_size=world_size, backend=backend, rpc_backend_options=options)
+"""
+
+
+def test_a_hundred_newcomers_are_known_to_all_when_init_rpc_returns(tmp_path):
+    finished = program(PAIR + f"""
+    path = {str(tmp_path / "store")!r}
+
+    def back(name):
+        return rpc.rpc_sync(name, torch.add, args=(torch.ones(1), 1)).item()
+
+    ready, ended = os.pipe(), os.pipe()
+    if (child := os.fork()) == 0:
+        joined("w0", 0, path)
+        os.write(ready[1], b"x")
+        os.read(ended[0], 1)
+        rpc.shutdown()
+        os._exit(0)
+    os.read(ready[0], 1)
+    for round in range(100):
+        joined("w1", 1, path)
+        assert rpc.rpc_sync("w0", back, args=("w1",)) == 2
+        rpc.shutdown()
+    os.write(ended[1], b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    print("good")
+    """)
+    assert finished.stdout.strip().endswith("good"), finished.stderr
+
+
+def test_calls_nested_deeper_than_there_are_threads_progress(tmp_path):
+    finished = program(PAIR + f"""
+    def nested(depth, how):
+        if depth == 0:
+            return 0
+        to = "w1" if rpc.get_worker_info().name == "w0" else "w0"
+        if how == "sync":
+            return 1 + rpc.rpc_sync(to, nested, args=(depth - 1, how))
+        if how == "async":
+            return 1 + rpc.rpc_async(to, nested, args=(depth - 1, how)).wait()
+        return 1 + rpc.remote(to, nested, args=(depth - 1, how)).to_here()
+
+    child = os.fork()
+    name, rank = ("w1", 1) if child else ("w0", 0)
+    joined(name, rank, {str(tmp_path / "store")!r}, 2, num_worker_threads=1)
+    if child:
+        for how in ("sync", "async", "remote"):
+            assert rpc.rpc_sync("w0", nested, args=(50, how), timeout=60) == 50
+    rpc.shutdown()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print("good")
+    """)
+    assert finished.stdout.strip().endswith("good"), finished.stderr

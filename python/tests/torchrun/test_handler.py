@@ -62,3 +62,21 @@ def test_agents_form_again_after_a_failure(tmp_path):
     # The count is that of the agent whose worker failed. The other agent only meets it again, and
     # without that meeting neither ends with 0.
     assert any("sum 1 of 2 restart 1" in out for (out, _), _ in results), results
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["rdzv.torch.elastic", "rdzv.torch", "rdzv.torch.rpc", "torch.distributed.elastic.rendezvous", "torch.distributed.run"],
+)
+def test_any_order_of_imports_registers_the_backend(first):
+    program = f"""
+        import {first}
+        import rdzv.torch.elastic
+        from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
+        from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+        made = get_rendezvous_handler(RendezvousParameters("rdzv", "localhost:0", "job", 1, 1))
+        assert isinstance(made, rdzv.torch.elastic.RdzvRendezvousHandler)
+        rendezvous_handler_registry.register("rdzv", rdzv.torch.elastic.handler())
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -16,7 +16,7 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// Returns the optimized `rdzv run`, and the `torchrun` beside `python`.
+    /// Returns the optimised `rdzv run`, and the `torchrun` beside `python`.
     pub(super) fn both(python: &Path) -> anyhow::Result<[Self; 2]> {
         let ours = Self {
             words: vec![release_binary()?, PathBuf::from("run")],

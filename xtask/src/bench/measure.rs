@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "measure-one";
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Usage {
     pub(super) wall_seconds: f64,
-    /// Resident size of the largest process: the command or a child it waited for.
+    /// Resident size of the largest process: the command or an awaited child.
     pub(super) peak_megabytes: f64,
 }
 

@@ -1,8 +1,8 @@
 //! `cargo xtask bench`: compares rdzv with PyTorch on the same machine.
 //!
 //! Runs of the two sides alternate, so that a busy minute of the machine affects both. The output
-//! is the medians and their ratio. The program also starts itself in two other roles: [`measure`]
-//! is the process that measures, and [`worker`] is the worker that a launcher starts.
+//! consists of the medians and their ratio. The program also starts itself in two other roles:
+//! [`measure`] is the process that measures, and [`worker`] is the worker that a launcher starts.
 
 mod agent;
 mod arguments;
@@ -51,18 +51,18 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the path of the optimized `rdzv`, after an incremental build.
+/// Returns the path of the optimised `rdzv`, after an incremental build.
 fn release_binary() -> anyhow::Result<PathBuf> {
     optimised("rdzv")
 }
 
-/// Returns the path of one of the test programs, built optimized.
+/// Returns the path of one of the test programs, built optimised.
 fn test_program(name: &str) -> anyhow::Result<PathBuf> {
     let all = optimised("rdzv-test-programs")?;
     crate::test::programs(&all, &[name]).map(|mut programs| programs.remove(0))
 }
 
-/// Builds the program of the package with the same name, optimized.
+/// Builds the program of the package with the same name, optimised.
 fn optimised(name: &str) -> anyhow::Result<PathBuf> {
     step(
         &format!("build {name} optimised"),

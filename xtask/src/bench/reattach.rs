@@ -42,11 +42,14 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
     let mut met = true;
     for voters in [1, 3] {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let places = (1..=voters).map(|place| SocketAddr::from(([127, 0, 0, place], port)));
-        let places: Vec<SocketAddr> = places.collect();
-        let list = places.iter().map(SocketAddr::to_string).collect::<Vec<_>>();
+        let endpoints = (1..=voters).map(|index| SocketAddr::from(([127, 0, 0, index], port)));
+        let endpoints: Vec<SocketAddr> = endpoints.collect();
+        let list = endpoints
+            .iter()
+            .map(SocketAddr::to_string)
+            .collect::<Vec<_>>();
         let (list, port) = (list.join(","), port.to_string());
-        let stores = places.iter().map(|_| {
+        let stores = endpoints.iter().map(|_| {
             let mut store = Command::new(&rdzv);
             store.args(["store", "--restarts", "1000000"]);
             match voters {
@@ -57,7 +60,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
         });
         // The stores start in order, so each one takes the first free address.
         let stores = stores.collect::<anyhow::Result<Vec<_>>>()?;
-        coordinator(&places);
+        coordinator(&endpoints);
         let agents = AGENTS.to_string();
         let hold = ["hold", &list, "job", &agents, &agents, FENCE];
         let mut crowd = Crowd {
@@ -70,7 +73,7 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
         for run in 1..=runs {
             println!("    {voters} voters, run {run} of {runs}");
             thread::sleep(SETTLED);
-            let keeper = stores[coordinator(&places)].process_id();
+            let keeper = stores[coordinator(&endpoints)].process_id();
             let service = children(keeper).into_iter().next();
             let killed = now();
             signal(service.context("no store serves")?, Signal::SIGKILL)?;
@@ -103,10 +106,10 @@ pub(super) fn run(runs: usize) -> anyhow::Result<()> {
 }
 
 /// Waits until exactly one endpoint has a coordinator, and returns its index.
-fn coordinator(places: &[SocketAddr]) -> usize {
+fn coordinator(endpoints: &[SocketAddr]) -> usize {
     loop {
-        let found = places.iter().enumerate();
-        let found = found.filter(|(_, place)| matches!(coordinates(**place), Ok(true)));
+        let found = endpoints.iter().enumerate();
+        let found = found.filter(|(_, endpoint)| matches!(coordinates(**endpoint), Ok(true)));
         if let [(index, _)] = found.collect::<Vec<_>>()[..] {
             return index;
         }
@@ -115,10 +118,10 @@ fn coordinator(places: &[SocketAddr]) -> usize {
 }
 
 /// Returns `true` if the process at this endpoint is the coordinator.
-fn coordinates(place: SocketAddr) -> anyhow::Result<bool> {
+fn coordinates(endpoint: SocketAddr) -> anyhow::Result<bool> {
     // The greeting of the store protocol, and a ping with a number that only a coordinator answers.
     const QUESTION: [u8; 10] = *b"\x00\xce\xf7\x85\x3c\x0dRdzv";
-    let mut stream = TcpStream::connect(place)?;
+    let mut stream = TcpStream::connect(endpoint)?;
     stream.write_all(&QUESTION)?;
     let mut answer = [0; 4];
     stream.read_exact(&mut answer)?;

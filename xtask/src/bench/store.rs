@@ -1,12 +1,8 @@
 //! `cargo xtask bench store`: the TCP store server against PyTorch's server.
 //!
 //! PyTorch's server is the one with libuv. Both servers run all the time. The same native load
-//! generator (the test program `load`) and PyTorch's client send requests to them in turn, at a
-//! numeric address.
-//!
-//! Both servers stay up. The same native load generator (the program `load` of the test programs)
-//! and PyTorch's own client query them alternately. Both listen on all addresses, and the clients
-//! use a numeric address.
+//! generator (the test program `load`) and PyTorch's own client send requests to them in turn. Both
+//! servers listen on all addresses, and the clients use a numeric address.
 //!
 //! | quantity | content |
 //! |---|---|

@@ -58,7 +58,7 @@ fn number(name: &str) -> anyhow::Result<u32> {
         .with_context(|| format!("{name} is not a number: {text}"))
 }
 
-/// Reports its start to `socket`, and then waits without an end.
+/// Reports its start to `socket`, and then waits forever.
 fn stay(socket: &Path, started: u128) -> anyhow::Result<()> {
     // Some launchers leave their workers running when they are killed.
     set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -15,7 +15,7 @@ use crate::command::{Dependency, Metadata, Package};
 ///
 /// The state of a rendezvous uses Base64 and civil dates (jiff without its clock and time zone
 /// files). Messages between Rust workers use postcard. anstyle, textwrap, unicode-width and vte
-/// handle colors, lines, columns and terminal sequences as text. raft is a pure state machine, and
+/// handle colours, lines, columns and terminal sequences as text. raft is a pure state machine, and
 /// slog is the type of its logger.
 const PURE_MAY_LINK: [&str; 15] = [
     "anstyle",
@@ -210,8 +210,8 @@ fn impurities(sources: &[Source], folder: &str, module: &str) -> Vec<Finding> {
         for module in modules.filter(|inside| inside.name.starts_with(module)) {
             let impure = module.paths.iter().filter(|(path, _)| is_impure(path));
             findings.extend(impure.map(|(path, line)| {
-                let place = format!("{}:{line}", module.file);
-                Finding::new(place, format!("{} in pure code", path.join("::")))
+                let location = format!("{}:{line}", module.file);
+                Finding::new(location, format!("{} in pure code", path.join("::")))
             }));
         }
     }
@@ -258,7 +258,7 @@ mod tests {
         let source = example("crates/base/core/src/lib.rs", "use rdzv_core::a;");
         check(metadata, &layers(TABLE).unwrap(), &[source])
             .into_iter()
-            .filter(|finding| !finding.place.ends_with(".md"))
+            .filter(|finding| !finding.location.ends_with(".md"))
             .map(|finding| finding.rule)
             .collect()
     }
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_crate_needs_a_place() {
+    fn a_new_crate_needs_a_layer() {
         assert_eq!(rules(&package("rdzv-utils", &[])).len(), 1);
     }
 

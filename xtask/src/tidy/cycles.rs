@@ -59,8 +59,8 @@ fn cycles(tree: &Tree) -> Vec<Finding> {
         if let (Some(from), Some(to)) = (from.get(shared), to.get(shared)) {
             let parent = tree.ancestry(*from)[shared - 1];
             let file = tree.modules[found.from].file.clone();
-            let places = folders.entry(parent).or_default().entry((*from, *to));
-            places.or_default().insert((file, found.line));
+            let locations = folders.entry(parent).or_default().entry((*from, *to));
+            locations.or_default().insert((file, found.line));
         }
     }
     let named = |(parent, uses): (&usize, &Uses)| {
@@ -85,15 +85,19 @@ fn describe(tree: &Tree, parent: usize, knot: &BTreeSet<usize>, uses: &Uses) -> 
     };
     let members: Vec<String> = knot.iter().map(name).collect();
     let mut text = format!("cycle of {}", members.join(", "));
-    for ((from, to), places) in uses {
+    for ((from, to), locations) in uses {
         if knot.contains(from) && knot.contains(to) {
-            let places: Vec<_> = places
+            let locations: Vec<_> = locations
                 .iter()
                 .map(|(file, line)| format!("{file}:{line}"))
                 .collect();
-            let shown = &places[..places.len().min(3)];
+            let shown = &locations[..locations.len().min(3)];
             let edge = format!("{} -> {}", name(from), name(to));
-            text += &format!("\n        {edge} ({}): {}", places.len(), shown.join(" "));
+            text += &format!(
+                "\n        {edge} ({}): {}",
+                locations.len(),
+                shown.join(" ")
+            );
         }
     }
     Finding::new(&tree.modules[parent].file, text)

@@ -41,9 +41,9 @@ pub(super) fn check(path: &str, text: &str, functions: &Functions<'_>) -> Vec<Fi
                     .get(test)
                     .is_some_and(|files| files.contains(file))
             {
-                let place = format!("{path}:{line}");
+                let location = format!("{path}:{line}");
                 findings.push(Finding::new(
-                    place,
+                    location,
                     format!("there is no test {test} in {file}"),
                 ));
             }
@@ -71,8 +71,8 @@ pub(super) fn verdicts(path: &str, text: &str) -> Vec<Finding> {
 pub(super) fn figures(path: &str, text: &str, measured: &str) -> Vec<Finding> {
     let unknown = rows(text, FIGURES).filter(|(_, row)| !measured.lines().any(|it| it == *row));
     let finding = |(line, _): (usize, &str)| {
-        let place = format!("{path}:{line}");
-        Finding::new(place, "docs/benchmarks.md has no such row")
+        let location = format!("{path}:{line}");
+        Finding::new(location, "docs/benchmarks.md has no such row")
     };
     unknown.map(finding).collect()
 }
@@ -207,7 +207,7 @@ mod tests {
 | `j` | missing |
 ";
         let findings = verdicts("docs/x.md", text);
-        let lines = findings.iter().map(|finding| finding.place.as_str());
+        let lines = findings.iter().map(|finding| finding.location.as_str());
         let expected = ["6", "7", "8", "9", "10"].map(|line| format!("docs/x.md:{line}"));
         assert_eq!(lines.collect::<Vec<_>>(), expected);
     }

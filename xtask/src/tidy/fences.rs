@@ -44,14 +44,14 @@ pub(crate) fn declared_variables(sources: &[Source]) -> anyhow::Result<Vec<Strin
 
 pub(crate) fn check(source: &Source, tokens: &Tokens, variables: &[String]) -> Vec<Finding> {
     let mut findings = environment_names(source, tokens, variables);
-    let may_be = |place: &&str| match place.strip_suffix('/') {
-        Some(_) => source.path.starts_with(*place),
-        None => source.path == **place,
+    let may_be = |path: &&str| match path.strip_suffix('/') {
+        Some(_) => source.path.starts_with(*path),
+        None => source.path == **path,
     };
     if !MAY_BE_UNSAFE.iter().any(may_be) {
         let rule = format!("unsafe code belongs in {}", MAY_BE_UNSAFE.join(", "));
         let found = words(&tokens.all).filter(|word| word.text == "unsafe");
-        findings.extend(found.map(|word| Finding::new(source.place(word.line), rule.clone())));
+        findings.extend(found.map(|word| Finding::new(source.location(word.line), rule.clone())));
     }
     findings
 }
@@ -82,7 +82,7 @@ fn environment_names(source: &Source, tokens: &Tokens, variables: &[String]) -> 
                     || name.starts_with("PET_") && !may_name_flag_defaults);
             if declared || foreign {
                 let rule = format!("the variable {name} is spelt in {ENVIRONMENT} only");
-                findings.push(Finding::new(source.place(line), rule));
+                findings.push(Finding::new(source.location(line), rule));
             }
         }
     }

@@ -20,6 +20,7 @@ mod python;
 pub(crate) mod source;
 mod style;
 pub(crate) mod tokens;
+mod types;
 
 use std::{fmt, fs};
 
@@ -36,14 +37,14 @@ const LONG: usize = 600;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// Location, relative to the root of the workspace, with any line number.
-    place: String,
+    location: String,
     rule: String,
 }
 
 impl Finding {
-    fn new(place: impl fmt::Display, rule: impl Into<String>) -> Self {
+    fn new(location: impl fmt::Display, rule: impl Into<String>) -> Self {
         Self {
-            place: place.to_string(),
+            location: location.to_string(),
             rule: rule.into(),
         }
     }
@@ -51,7 +52,7 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.place, self.rule)
+        write!(formatter, "{}: {}", self.location, self.rule)
     }
 }
 
@@ -81,6 +82,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let mut findings = crates::check(&metadata()?, &layers, &sources);
     findings.extend(cycles::check(&sources));
     let variables = fences::declared_variables(&sources)?;
+    let mut types = Vec::new();
     for source in &sources {
         let mut lines = source.text.lines().count();
         let tokens = source.is_rust().then(|| Tokens::of(source)).transpose();
@@ -88,6 +90,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             Ok(Some(tokens)) => {
                 lines -= tokens.test_lines;
                 findings.extend(fences::check(source, tokens, &variables));
+                types.extend(types::declared(source, tokens));
             }
             Ok(None) => {}
             Err(finding) => findings.push(finding.clone()),
@@ -99,6 +102,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
             );
         }
     }
+    findings.extend(types::check(&types));
     let functions = docs::functions(&sources);
     for document in documents
         .iter()

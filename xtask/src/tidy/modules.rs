@@ -22,7 +22,7 @@ pub(crate) struct Module {
     /// File that contains the module.
     pub(crate) file: String,
     pub(super) children: BTreeMap<String, usize>,
-    /// Names that `use` brings, and their origins.
+    /// Names that `use` imports, and their origins.
     pub(super) imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
     declared: BTreeSet<String>,
@@ -214,7 +214,7 @@ impl Tree {
 
     /// Reads the inside of `use ...;`.
     ///
-    /// Only a `use` outside of functions brings names to the module.
+    /// Only a `use` outside of functions imports names into the module.
     fn read_use(&mut self, id: usize, tokens: &[Token], items: bool) {
         let module = &mut self.modules[id];
         let mut path: Vec<String> = Vec::new();
@@ -303,7 +303,7 @@ impl Tree {
     }
 }
 
-/// Returns the names from `at` on that `::` joins.
+/// Returns the names joined by `::`, from `at` on.
 fn path_at(tokens: &[Token], mut at: usize) -> Vec<String> {
     let mut path = vec![tokens[at].text.clone()];
     while text(tokens, at + 1) == ":" && text(tokens, at + 2) == ":" {

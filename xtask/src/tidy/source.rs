@@ -44,7 +44,7 @@ impl Source {
         Some(&path[..inside.min()?])
     }
 
-    /// `true` if the file is shipped: below a crate's `src`, and no file of tests.
+    /// `true` if the file is shipped: below a crate's `src`, and not a test file.
     pub(crate) fn is_shipped(&self) -> bool {
         let folder = self.crate_folder().unwrap_or("tests");
         let inside = self.path.strip_prefix(&format!("crates/{folder}/src/"));
@@ -55,7 +55,7 @@ impl Source {
     }
 
     /// Returns `path:line`, for a finding.
-    pub(crate) fn place(&self, line: usize) -> String {
+    pub(crate) fn location(&self, line: usize) -> String {
         format!("{}:{line}", self.path)
     }
 }

@@ -36,11 +36,11 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Reads the tokens of `source`. A file that is no Rust is a finding.
+    /// Reads the tokens of `source`. A file that is not Rust is a finding.
     pub(crate) fn of(source: &Source) -> Result<Self, Finding> {
         let stream: TokenStream = source.text.parse().map_err(|error: LexError| {
-            let place = source.place(error.span().start().line);
-            Finding::new(place, format!("not readable as Rust: {error}"))
+            let location = source.location(error.span().start().line);
+            Finding::new(location, format!("not readable as Rust: {error}"))
         })?;
         let mut all = Vec::new();
         flatten(stream, &mut all);

@@ -46,10 +46,7 @@ impl Endpoint {
             Some((host, port)) if !bare_brackets => (host, parse_port(port, text)?),
             _ => (trimmed, default_port),
         };
-        let host = host
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-            .unwrap_or(host);
+        let host = bare_host(host);
         let valid = |letter: char| letter.is_alphanumeric() || "_.:-".contains(letter);
         if host.is_empty() || !host.chars().all(valid) {
             return Err(EndpointError::Host(text.to_owned()));
@@ -59,6 +56,17 @@ impl Endpoint {
             port,
         })
     }
+}
+
+/// Returns a host without spaces around it, and an IPv6 address without its brackets.
+///
+/// URLs and endpoints need the brackets (`[::1]:29500`). Workers and sockets need the bare address.
+pub fn bare_host(text: &str) -> &str {
+    let text = text.trim();
+    let inside = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    inside.unwrap_or(text)
 }
 
 fn parse_port(digits: &str, whole: &str) -> Result<u16, EndpointError> {
@@ -97,6 +105,18 @@ mod tests {
         assert_eq!(parsed("[::1]:29500"), ("::1".into(), 29500));
         assert_eq!(parsed("[::1]"), ("::1".into(), 29400));
         assert_eq!(parsed("::1:5"), ("::1".into(), 5));
+    }
+
+    #[test]
+    fn a_host_is_bare_without_brackets_and_spaces() {
+        for (text, bare) in [
+            (" [::1] ", "::1"),
+            ("::1", "::1"),
+            ("node", "node"),
+            ("[::1", "[::1"),
+        ] {
+            assert_eq!(bare_host(text), bare);
+        }
     }
 
     #[test]

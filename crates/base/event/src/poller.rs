@@ -167,7 +167,7 @@ mod tests {
     use crate::Waker;
 
     #[test]
-    fn a_poller_reports_tokens_until_their_descriptors_are_removed() {
+    fn a_poller_reports_no_tokens_of_removed_descriptors() {
         let poller = Poller::new().unwrap();
         let waker = Waker::new().unwrap();
         let mut events = Vec::with_capacity(4);

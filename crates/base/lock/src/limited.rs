@@ -43,22 +43,22 @@ impl<T> LimitedMutex<T> {
     pub fn try_lock_for(&self, limit: Duration) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),
-            None => self.wait_until(Instant::now().checked_add(limit)),
+            None => self.wait_before(Instant::now().checked_add(limit)),
         }
     }
 
     /// Waits for the value until the given time; `None` if it is still locked.
-    pub fn try_lock_until(&self, until: Instant) -> Option<LimitedGuard<'_, T>> {
+    pub fn try_lock_before(&self, deadline: Instant) -> Option<LimitedGuard<'_, T>> {
         match self.try_lock() {
             Some(guard) => Some(guard),
-            None => self.wait_until(Some(until)),
+            None => self.wait_before(Some(deadline)),
         }
     }
 
     /// Waits for the value until the given time.
     /// `None` means no limit.
-    fn wait_until(&self, until: Option<Instant>) -> Option<LimitedGuard<'_, T>> {
-        let Some(until) = until else {
+    fn wait_before(&self, deadline: Option<Instant>) -> Option<LimitedGuard<'_, T>> {
+        let Some(deadline) = deadline else {
             return Some(self.lock());
         };
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -70,7 +70,7 @@ impl<T> LimitedMutex<T> {
             if let Some(guard) = self.try_lock() {
                 break Some(guard);
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break None;
             }

@@ -8,19 +8,19 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType,
 use tempfile::TempDir;
 
 /// A certificate authority with its certificates in a temporary folder.
-pub struct Authority {
+pub struct TestAuthority {
     folder: TempDir,
     certificates: AtomicU32,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Default for Authority {
+impl Default for TestAuthority {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Authority {
+impl TestAuthority {
     /// Creates an authority.
     pub fn new() -> Self {
         let folder = TempDir::new().unwrap();
@@ -50,7 +50,7 @@ impl Authority {
         self.sign(name, CertificateParams::new(Vec::<String>::new()).unwrap())
     }
 
-    /// Signs a certificate that has expired; otherwise like [`Authority::files`].
+    /// Signs an expired certificate, otherwise like [`TestAuthority::files`].
     pub fn expired_files(&self, name: &str) -> (PathBuf, PathBuf) {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.not_before = date_time_ymd(2001, 1, 1);

@@ -6,7 +6,7 @@
 //! - [`Marker`]: all processes that descend from a program, found by an environment variable
 //! - [`Words`]: arguments of a program, as one text or as a list
 //! - [`free_port`]: a port that stays reserved until the test program ends
-//! - [`Authority`]: certificates in files
+//! - [`TestAuthority`]: certificates in files
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ mod words;
 
 use std::time::Duration;
 
-pub use certificates::Authority;
+pub use certificates::TestAuthority;
 pub use marker::Marker;
 pub use port::free_port;
 pub use process::Process;

@@ -67,14 +67,14 @@ impl Marker {
 
     /// Waits until no process but `except` carries the marker.
     /// Returns the processes that are left at `until`.
-    pub fn left_at(&self, until: Instant, except: Option<i32>) -> Vec<(i32, String)> {
+    pub fn left_at(&self, deadline: Instant, except: Option<i32>) -> Vec<(i32, String)> {
         loop {
             let mut left = self.processes();
             left.retain(|(pid, _)| Some(*pid) != except);
             let Some((first, _)) = left.first() else {
                 return left;
             };
-            let remaining = until.saturating_duration_since(Instant::now());
+            let remaining = deadline.saturating_duration_since(Instant::now());
             if !pids::ends_within(*first, remaining) {
                 return left;
             }

@@ -49,9 +49,9 @@ pub fn state(pid: i32) -> Option<char> {
 #[track_caller]
 pub fn wait_for_state(pid: i32, letter: char) {
     // The kernel notifies parents only, so the state is polled.
-    let until = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     while state(pid) != Some(letter) {
-        assert!(Instant::now() < until, "{pid} is {:?}", state(pid));
+        assert!(Instant::now() < deadline, "{pid} is {:?}", state(pid));
         assert!(
             !ends_within(pid, Duration::from_millis(2)),
             "{pid} has ended"

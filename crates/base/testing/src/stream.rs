@@ -73,9 +73,9 @@ impl Stream {
     #[track_caller]
     pub fn all(&self) -> String {
         let mut output = self.lock();
-        let until = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + DEADLINE;
         loop {
-            match output.read(until) {
+            match output.read(deadline) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Disconnected) => return output.text(),
                 Err(RecvTimeoutError::Timeout) => panic!("a process still holds the output open"),
@@ -87,9 +87,9 @@ impl Stream {
     #[track_caller]
     pub fn await_text(&self, text: &str, times: usize) {
         let mut output = self.lock();
-        let until = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + DEADLINE;
         while output.text().matches(text).count() < times {
-            if let Err(reason) = output.read(until) {
+            if let Err(reason) = output.read(deadline) {
                 panic!(
                     "{text:?} was not written {times} times ({reason}), but:\n{}",
                     output.text()
@@ -101,12 +101,12 @@ impl Stream {
     /// Returns the next line, without its line end.
     pub fn line_within(&self, limit: Duration) -> Result<String, NoLine> {
         let mut output = self.lock();
-        let until = Instant::now() + limit;
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(line) = output.line() {
                 return Ok(line);
             }
-            match output.read(until) {
+            match output.read(deadline) {
                 Ok(()) => {}
                 Err(RecvTimeoutError::Timeout) => return Err(NoLine::Timeout),
                 // The last line may have no line end.
@@ -141,8 +141,8 @@ impl Output {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    fn read(&mut self, until: Instant) -> Result<(), RecvTimeoutError> {
-        let left = until.saturating_duration_since(Instant::now());
+    fn read(&mut self, deadline: Instant) -> Result<(), RecvTimeoutError> {
+        let left = deadline.saturating_duration_since(Instant::now());
         let chunk = self.chunks.recv_timeout(left)?;
         self.bytes.extend(chunk);
         Ok(())

@@ -115,7 +115,7 @@ impl Terminal {
     /// Waits until the screen meets a condition, and returns it.
     #[track_caller]
     pub fn wait_for(&self, what: &str, is_like_that: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let until = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + DEADLINE;
         let (shown, changed) = &*self.shared;
         let mut shown = shown.lock().unwrap();
         loop {
@@ -123,7 +123,7 @@ impl Terminal {
             if is_like_that(&screen) {
                 return screen;
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             let screen = screen.join("\n");
             assert!(!shown.is_closed, "it ended without {what}:\n{screen}");
             assert!(!left.is_zero(), "no {what} within {DEADLINE:?}:\n{screen}");

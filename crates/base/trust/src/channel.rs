@@ -49,25 +49,30 @@ impl Channel {
         credentials: &Credentials,
         within: Duration,
     ) -> Result<(Self, Vec<u8>), OpenError> {
-        let until = Instant::now() + within.min(MOST);
+        let deadline = Instant::now() + within.min(MOST);
         let mut channel = match &credentials.identity {
-            Some(identity) => Self::encrypt(stream, identity, until)?,
+            Some(identity) => Self::encrypt(stream, identity, deadline)?,
             None => Self::Plain(stream),
         };
         let first = match &credentials.token {
-            Some(token) => channel.prove(token, until)?,
+            Some(token) => channel.prove(token, deadline)?,
             None => Vec::new(),
         };
         Ok((channel, first))
     }
 
-    fn encrypt(stream: TcpStream, identity: &Identity, until: Instant) -> Result<Self, OpenError> {
+    fn encrypt(
+        stream: TcpStream,
+        identity: &Identity,
+        deadline: Instant,
+    ) -> Result<Self, OpenError> {
         let mut session = Session::connector(identity, stream).map_err(OpenError::Refused)?;
         loop {
-            set_timeouts(session.stream(), until).map_err(|e| OpenError::Silent(e.to_string()))?;
+            set_timeouts(session.stream(), deadline)
+                .map_err(|e| OpenError::Silent(e.to_string()))?;
             match session.handshake() {
                 Ok(true) => return Ok(Self::Tls(Box::new(session))),
-                Ok(false) if Instant::now() < until => {}
+                Ok(false) if Instant::now() < deadline => {}
                 Ok(false) => {
                     let what = "it did not answer the TLS handshake; check that it was started \
                                 with --tls-cert";
@@ -78,14 +83,14 @@ impl Channel {
         }
     }
 
-    fn prove(&mut self, token: &Token, until: Instant) -> Result<Vec<u8>, OpenError> {
+    fn prove(&mut self, token: &Token, deadline: Instant) -> Result<Vec<u8>, OpenError> {
         let hello = handshake::hello(nonce());
-        set_timeouts(self.stream(), until).map_err(unanswered)?;
+        set_timeouts(self.stream(), deadline).map_err(unanswered)?;
         self.write_all(&hello).map_err(unanswered)?;
         let mut answer = [0; ANSWER_LENGTH];
         let mut length = 0;
         while length < ANSWER_LENGTH {
-            set_timeouts(self.stream(), until).map_err(unanswered)?;
+            set_timeouts(self.stream(), deadline).map_err(unanswered)?;
             match self.read(&mut answer[length..]) {
                 Ok(0) => match length {
                     0 => return Err(unanswered(io::ErrorKind::UnexpectedEof.into())),
@@ -94,7 +99,7 @@ impl Channel {
                 Ok(count) => length += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {}
+                    if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
                 Err(error) => return Err(unanswered(error)),
             }
             if answer[0] != handshake::OPCODE {
@@ -181,8 +186,10 @@ fn shown(bytes: &[u8]) -> String {
     }
 }
 
-fn set_timeouts(stream: &TcpStream, until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now()).max(LEAST);
+fn set_timeouts(stream: &TcpStream, deadline: Instant) -> io::Result<()> {
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .max(LEAST);
     stream.set_read_timeout(Some(left))?;
     stream.set_write_timeout(Some(left))
 }

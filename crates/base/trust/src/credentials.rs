@@ -35,10 +35,10 @@ pub enum TokenError {
         source: io::Error,
     },
     /// The token is too short.
-    #[error("{place}: {source}")]
+    #[error("{origin}: {source}")]
     Weak {
         /// File or variable that holds the token.
-        place: String,
+        origin: String,
         /// Error with the length of the token.
         source: WeakToken,
     },
@@ -92,13 +92,13 @@ impl Token {
         Self::of(&text, path.display().to_string())
     }
 
-    /// Creates a token from a text; errors name its origin, `place`.
+    /// Creates a token from a text; errors name its origin, `origin`.
     ///
     /// # Errors
     ///
     /// Returns [`TokenError::Weak`] if it has fewer than 16 bytes.
-    pub fn of(text: &[u8], place: String) -> Result<Self, TokenError> {
-        Self::new(text.trim_ascii()).map_err(|source| TokenError::Weak { place, source })
+    pub fn of(text: &[u8], origin: String) -> Result<Self, TokenError> {
+        Self::new(text.trim_ascii()).map_err(|source| TokenError::Weak { origin, source })
     }
 }
 
@@ -114,18 +114,18 @@ pub fn is_readable_by_others(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::Role;
+    use crate::token::HandshakeRole;
 
     #[test]
     fn white_space_around_a_token_does_not_count() {
         let bare = Token::of(b"0123456789abcdef", "x".to_owned()).unwrap();
         let spaced = Token::of(b" 0123456789abcdef\r\n", "x".to_owned()).unwrap();
-        let proof = bare.prove(Role::Connector, b"a", b"b");
-        assert!(spaced.verify(Role::Connector, b"a", b"b", &proof));
+        let proof = bare.prove(HandshakeRole::Connector, b"a", b"b");
+        assert!(spaced.verify(HandshakeRole::Connector, b"a", b"b", &proof));
     }
 
     #[test]
-    fn a_token_that_cannot_be_used_is_named_by_its_place_and_not_shown() {
+    fn a_token_that_cannot_be_used_is_named_by_its_origin_and_not_shown() {
         let error = Token::of(b"secret\n", "RDZV_JOB_TOKEN".to_owned()).unwrap_err();
         assert_eq!(
             error.to_string(),

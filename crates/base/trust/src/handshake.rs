@@ -15,7 +15,7 @@
 //! instead of the answer. The line begins with [`REFUSAL`]. Programs without this handshake report
 //! that line, because they do not expect it.
 
-use crate::token::{NONCE_LENGTH, Role, Token};
+use crate::token::{HandshakeRole, NONCE_LENGTH, Token};
 
 /// The first byte of a hello.
 /// It is the first of the opcodes that the store's table reserves for the token.
@@ -43,7 +43,7 @@ pub const REFUSAL: &str = "rdzv refuses: ";
 pub const LONGEST_REFUSAL: usize = 300;
 
 /// A hello.
-pub type Hello = [u8; HELLO_LENGTH];
+pub type HelloBytes = [u8; HELLO_LENGTH];
 
 /// Reason why a peer is refused. The text follows "the peer …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum Refused {
 }
 
 /// Creates a hello with this nonce.
-pub fn hello(nonce: [u8; NONCE_LENGTH]) -> Hello {
+pub fn hello(nonce: [u8; NONCE_LENGTH]) -> HelloBytes {
     let mut hello = [0; HELLO_LENGTH];
     hello[..HEAD.len()].copy_from_slice(&HEAD);
     hello[HEAD.len()..].copy_from_slice(&nonce);
@@ -71,17 +71,17 @@ pub fn hello(nonce: [u8; NONCE_LENGTH]) -> Hello {
 /// Returns the reason why the acceptor is refused.
 pub fn answer_to(
     token: &Token,
-    hello: &Hello,
+    hello: &HelloBytes,
     answer: &[u8; ANSWER_LENGTH],
 ) -> Result<[u8; PROOF_LENGTH], Refused> {
     let (theirs, proof) = answer.split_at(HELLO_LENGTH);
     if !theirs.starts_with(&HEAD) {
         return Err(Refused::Version);
     }
-    if !token.verify(Role::Acceptor, hello, theirs, proof) {
+    if !token.verify(HandshakeRole::Acceptor, hello, theirs, proof) {
         return Err(Refused::WrongToken);
     }
-    Ok(token.prove(Role::Connector, hello, theirs))
+    Ok(token.prove(HandshakeRole::Connector, hello, theirs))
 }
 
 /// The acceptor's side of one connection.
@@ -89,7 +89,7 @@ pub fn answer_to(
 #[derive(Debug)]
 pub struct Acceptor {
     token: Token,
-    ours: Hello,
+    ours: HelloBytes,
     /// Received bytes of the hello, followed by those of the proof.
     received: Vec<u8>,
 }
@@ -141,13 +141,15 @@ impl Acceptor {
         if !is_greeted {
             let mut answer = [0; ANSWER_LENGTH];
             answer[..HELLO_LENGTH].copy_from_slice(&self.ours);
-            let proof = self.token.prove(Role::Acceptor, theirs, &self.ours);
+            let proof = self
+                .token
+                .prove(HandshakeRole::Acceptor, theirs, &self.ours);
             answer[HELLO_LENGTH..].copy_from_slice(&proof);
             return Ok(Progress::Answer(used, answer));
         }
         if self
             .token
-            .verify(Role::Connector, theirs, &self.ours, proof)
+            .verify(HandshakeRole::Connector, theirs, &self.ours, proof)
         {
             Ok(Progress::Proven(used))
         } else {
@@ -209,7 +211,7 @@ mod tests {
         Ok((answers, None))
     }
 
-    fn answer_of(acceptor: &mut Acceptor, hello: &Hello) -> [u8; ANSWER_LENGTH] {
+    fn answer_of(acceptor: &mut Acceptor, hello: &HelloBytes) -> [u8; ANSWER_LENGTH] {
         let (answer, _) = accept(acceptor, hello, usize::MAX).unwrap();
         answer.try_into().unwrap()
     }
@@ -239,7 +241,7 @@ mod tests {
             Err(Refused::WrongToken)
         );
         let theirs = &answer[..HELLO_LENGTH];
-        let wrong = token(2).prove(Role::Connector, &ours, theirs);
+        let wrong = token(2).prove(HandshakeRole::Connector, &ours, theirs);
         assert_eq!(acceptor.take(&wrong), Err(Refused::WrongToken));
     }
 
@@ -259,7 +261,7 @@ mod tests {
         let mut other = Acceptor::new(token(1), [9; NONCE_LENGTH]);
         let mut acceptor = Acceptor::new(token(1), [9; NONCE_LENGTH]);
         let answer = answer_of(&mut other, &hello([9; NONCE_LENGTH]));
-        let theirs: Hello = answer[..HELLO_LENGTH].try_into().unwrap();
+        let theirs: HelloBytes = answer[..HELLO_LENGTH].try_into().unwrap();
         answer_of(&mut acceptor, &theirs);
         assert_eq!(
             acceptor.take(&answer[HELLO_LENGTH..]),

@@ -38,8 +38,8 @@ impl<S: Read + Write> Session<S> {
     /// Returns the reason why TLS cannot begin.
     pub fn connector(identity: &Identity, stream: S) -> Result<Self, String> {
         // No name is sent, and none is compared; see `Hosts`.
-        let nobody = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let tls = ClientConnection::new(Arc::clone(&identity.client), nobody);
+        let no_name = ServerName::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let tls = ClientConnection::new(Arc::clone(&identity.client), no_name);
         Ok(Self::new(tls.map_err(|e| explain(&e))?.into(), stream))
     }
 

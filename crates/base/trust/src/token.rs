@@ -25,7 +25,7 @@ pub struct WeakToken(usize);
 
 /// The side of a connection that a peer is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum HandshakeRole {
     /// The peer that connected.
     Connector,
     /// The peer that listened.
@@ -50,7 +50,7 @@ impl Token {
     /// # Panics
     ///
     /// Never: the hash has 32 bytes.
-    pub fn prove(&self, prover: Role, connector: &[u8], acceptor: &[u8]) -> [u8; 32] {
+    pub fn prove(&self, prover: HandshakeRole, connector: &[u8], acceptor: &[u8]) -> [u8; 32] {
         let tag = hmac::sign(&self.0, &transcript(prover, connector, acceptor));
         let tag = tag.as_ref().try_into();
         tag.expect("SHA-256 makes 32 bytes")
@@ -58,7 +58,13 @@ impl Token {
 
     /// `true` if the proof of a peer in this role is valid.
     /// The check takes the same time for every wrong proof.
-    pub fn verify(&self, prover: Role, connector: &[u8], acceptor: &[u8], proof: &[u8]) -> bool {
+    pub fn verify(
+        &self,
+        prover: HandshakeRole,
+        connector: &[u8],
+        acceptor: &[u8],
+        proof: &[u8],
+    ) -> bool {
         hmac::verify(&self.0, &transcript(prover, connector, acceptor), proof).is_ok()
     }
 }
@@ -107,10 +113,10 @@ impl fmt::Debug for Token {
 
 /// Returns the bytes that the side in this role signs with the token.
 /// `connector` and `acceptor` are the bytes of both hellos.
-pub fn transcript(prover: Role, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
+pub fn transcript(prover: HandshakeRole, connector: &[u8], acceptor: &[u8]) -> Vec<u8> {
     let mut text = match prover {
-        Role::Connector => b"rdzv rpc connector".to_vec(),
-        Role::Acceptor => b"rdzv rpc acceptor\0".to_vec(),
+        HandshakeRole::Connector => b"rdzv rpc connector".to_vec(),
+        HandshakeRole::Acceptor => b"rdzv rpc acceptor\0".to_vec(),
     };
     for hello in [connector, acceptor] {
         text.extend_from_slice(&(hello.len() as u64).to_le_bytes());
@@ -141,27 +147,57 @@ mod tests {
         Token::new(&[byte; 16]).unwrap()
     }
 
-    fn verifies(token: &Token, prover: Role, hellos: (&[u8], &[u8]), proof: &[u8; 32]) -> bool {
+    fn verifies(
+        token: &Token,
+        prover: HandshakeRole,
+        hellos: (&[u8], &[u8]),
+        proof: &[u8; 32],
+    ) -> bool {
         token.verify(prover, hellos.0, hellos.1, proof)
     }
 
     #[test]
     fn a_proof_holds_for_one_token_role_and_conversation() {
-        let proof = token(1).prove(Role::Connector, HELLOS.0, HELLOS.1);
-        assert!(verifies(&token(1), Role::Connector, HELLOS, &proof));
-        assert!(!verifies(&token(2), Role::Connector, HELLOS, &proof));
-        assert!(!verifies(&token(1), Role::Acceptor, HELLOS, &proof));
+        let proof = token(1).prove(HandshakeRole::Connector, HELLOS.0, HELLOS.1);
+        assert!(verifies(
+            &token(1),
+            HandshakeRole::Connector,
+            HELLOS,
+            &proof
+        ));
+        assert!(!verifies(
+            &token(2),
+            HandshakeRole::Connector,
+            HELLOS,
+            &proof
+        ));
+        assert!(!verifies(
+            &token(1),
+            HandshakeRole::Acceptor,
+            HELLOS,
+            &proof
+        ));
         let others = (b"connectos".as_slice(), HELLOS.1);
-        assert!(!verifies(&token(1), Role::Connector, others, &proof));
+        assert!(!verifies(
+            &token(1),
+            HandshakeRole::Connector,
+            others,
+            &proof
+        ));
         let mut changed = proof;
         changed[31] ^= 1;
-        assert!(!verifies(&token(1), Role::Connector, HELLOS, &changed));
+        assert!(!verifies(
+            &token(1),
+            HandshakeRole::Connector,
+            HELLOS,
+            &changed
+        ));
     }
 
     #[test]
     fn it_is_hmac_sha_256_of_the_transcript() {
         // The expected value comes from Python: `hmac.new(b"k" * 16, text, "sha256")`.
-        let proof = token(b'k').prove(Role::Acceptor, b"", b"");
+        let proof = token(b'k').prove(HandshakeRole::Acceptor, b"", b"");
         let text: String = proof.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             text,
@@ -197,9 +233,9 @@ mod tests {
 
     #[test]
     fn no_two_conversations_have_the_same_transcript() {
-        let base = transcript(Role::Connector, b"ab", b"c");
-        assert_ne!(base, transcript(Role::Acceptor, b"ab", b"c"));
-        assert_ne!(base, transcript(Role::Connector, b"a", b"bc"));
-        assert_ne!(base, transcript(Role::Connector, b"c", b"ab"));
+        let base = transcript(HandshakeRole::Connector, b"ab", b"c");
+        assert_ne!(base, transcript(HandshakeRole::Acceptor, b"ab", b"c"));
+        assert_ne!(base, transcript(HandshakeRole::Connector, b"a", b"bc"));
+        assert_ne!(base, transcript(HandshakeRole::Connector, b"c", b"ab"));
     }
 }

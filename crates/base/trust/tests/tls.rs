@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 use rdzv_trust::{Identity, Session};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 #[test]
 fn a_client_without_a_certificate_is_refused_with_the_reason() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let (certificate, key) = authority.files("node");
     let identity = Identity::from_files(&certificate, &key, &authority.file()).unwrap();
     let mut roots = RootCertStore::empty();

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use crate::error::{CollectiveError, Result};
 use crate::inbound::{Handshake, Inbound};
 use crate::socket::Listener;
-use crate::wire::{Frame, GroupId, Hello, Refusal, VERSION};
+use crate::wire::{Frame, GroupId, GroupRefusal, Hello, VERSION};
 
 /// Rank with its group, as in a hello.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub(crate) struct Acceptor {
     shared: bool,
 }
 
-/// Maximum number of unauthenticated connections, beside one for each peer.
+/// Maximum number of unauthenticated connections, beside one for each rank.
 ///
 /// If there are more, the oldest ones are closed.
 const UNAUTHENTICATED: usize = 64;
@@ -75,8 +75,8 @@ impl Acceptor {
 
     /// Accepts connections and reads their first frames.
     ///
-    /// Returns the peers among them. `present` is `true` for a peer that was already connected. All
-    /// other connections are refused with the reason.
+    /// Returns the peers among them. `present` is `true` for a peer that was already connected. A
+    /// connection with an unexpected hello is refused with the reason.
     pub(crate) fn accept_peers(
         &mut self,
         present: impl Fn(u32) -> bool,
@@ -154,23 +154,23 @@ fn admit(
     member: &Member,
     hello: Option<Hello>,
     is_present: impl Fn(u32) -> bool,
-) -> Result<u32, Refusal> {
-    let hello = hello.ok_or(Refusal::NotAHello)?;
+) -> Result<u32, GroupRefusal> {
+    let hello = hello.ok_or(GroupRefusal::NotAHello)?;
     let (rank, world_size) = (member.rank, member.world_size);
     if hello.version != VERSION {
-        Err(Refusal::Version { expected: VERSION })
+        Err(GroupRefusal::Version { expected: VERSION })
     } else if hello.group != member.group {
-        Err(Refusal::Group)
+        Err(GroupRefusal::Group)
     } else if hello.world_size != world_size {
-        Err(Refusal::WorldSize {
+        Err(GroupRefusal::WorldSize {
             expected: world_size,
         })
     } else if hello.to != rank {
-        Err(Refusal::Rank { expected: rank })
+        Err(GroupRefusal::Rank { expected: rank })
     } else if hello.from >= world_size || hello.from == rank {
-        Err(Refusal::NotAHello)
+        Err(GroupRefusal::NotAHello)
     } else if is_present(hello.from) {
-        Err(Refusal::Duplicate)
+        Err(GroupRefusal::Duplicate)
     } else {
         Ok(hello.from)
     }
@@ -194,7 +194,7 @@ mod tests {
         offers_memory: false,
     };
 
-    fn answer(change: impl Fn(&mut Hello)) -> Result<u32, Refusal> {
+    fn answer(change: impl Fn(&mut Hello)) -> Result<u32, GroupRefusal> {
         let mut hello = RIGHT;
         change(&mut hello);
         admit(&MEMBER, Some(hello), |rank| rank == 1)
@@ -205,17 +205,23 @@ mod tests {
         assert_eq!(answer(|_| {}), Ok(3));
         let expected = VERSION;
         let wrong = answer(|hello| hello.version += 1);
-        assert_eq!(wrong, Err(Refusal::Version { expected }));
-        assert_eq!(answer(|hello| hello.group[15] = 0), Err(Refusal::Group));
+        assert_eq!(wrong, Err(GroupRefusal::Version { expected }));
+        assert_eq!(
+            answer(|hello| hello.group[15] = 0),
+            Err(GroupRefusal::Group)
+        );
         let wrong = answer(|hello| hello.world_size = 5);
-        assert_eq!(wrong, Err(Refusal::WorldSize { expected: 4 }));
+        assert_eq!(wrong, Err(GroupRefusal::WorldSize { expected: 4 }));
         let wrong = answer(|hello| hello.to = 1);
-        assert_eq!(wrong, Err(Refusal::Rank { expected: 2 }));
-        assert_eq!(answer(|hello| hello.from = 1), Err(Refusal::Duplicate));
+        assert_eq!(wrong, Err(GroupRefusal::Rank { expected: 2 }));
+        assert_eq!(answer(|hello| hello.from = 1), Err(GroupRefusal::Duplicate));
         for impossible in [2, 4, u32::MAX] {
             let wrong = answer(|hello| hello.from = impossible);
-            assert_eq!(wrong, Err(Refusal::NotAHello));
+            assert_eq!(wrong, Err(GroupRefusal::NotAHello));
         }
-        assert_eq!(admit(&MEMBER, None, |_| false), Err(Refusal::NotAHello));
+        assert_eq!(
+            admit(&MEMBER, None, |_| false),
+            Err(GroupRefusal::NotAHello)
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! `all_to_all`: every rank sends values to every other rank.
 
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::element::Element;
 use crate::error::{CollectiveError, Result};
 use crate::exchange::{Buffers, Source, Target};
@@ -26,13 +26,13 @@ impl ProcessGroup {
         let parts = Parts::even(world_size, source.len());
         let elements = source.len() as u64;
         let (source, target) = ((source, &parts), (target, &parts));
-        self.exchange_parts(Operation::AllToAll, elements, source, target)
+        self.exchange_parts(GroupOperation::AllToAll, elements, source, target)
     }
 
     /// Sends each rank a part of the source, and receives the parts of the target.
     fn exchange_parts<T: Element>(
         &mut self,
-        operation: Operation,
+        operation: GroupOperation,
         elements: u64,
         source: Source<'_, T>,
         target: Target<'_, T>,
@@ -94,7 +94,7 @@ impl ProcessGroup {
         }
         let (source_parts, target_parts) = (Parts::of(source_lengths), Parts::of(target_lengths));
         let (source, target) = ((source, &source_parts), (target, &target_parts));
-        self.exchange_parts(Operation::AllToAllUnequal, 0, source, target)
+        self.exchange_parts(GroupOperation::AllToAllUnequal, 0, source, target)
     }
 
     /// Sends each rank the length of its part; returns the lengths for this rank.
@@ -102,7 +102,7 @@ impl ProcessGroup {
         let mut incoming = outgoing.to_vec();
         let each = Parts::even(self.world_size(), outgoing.len());
         let (source, target) = ((outgoing, &each), (&mut incoming[..], &each));
-        self.exchange_parts(Operation::AllToAllUnequal, 0, source, target)?;
+        self.exchange_parts(GroupOperation::AllToAllUnequal, 0, source, target)?;
         Ok(incoming)
     }
 
@@ -128,7 +128,7 @@ impl ProcessGroup {
             (&source[..], &source_parts),
             (&mut target[..], &target_parts),
         );
-        self.exchange_parts(Operation::AllToAllUnequal, 0, from, into)?;
+        self.exchange_parts(GroupOperation::AllToAllUnequal, 0, from, into)?;
         let received = (0..world_size).map(|rank| target[target_parts.range(rank)].to_vec());
         Ok(received.collect())
     }

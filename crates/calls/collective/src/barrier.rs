@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
 use crate::mesh::Mesh;
@@ -15,7 +15,7 @@ impl ProcessGroup {
     pub fn barrier(&mut self) -> Result<()> {
         let schedule = schedule::dissemination(self.rank(), self.world_size());
         let parts = Parts::even(1, 0);
-        self.perform::<u8>(Operation::Barrier, &schedule, &mut [], &parts, None)
+        self.perform::<u8>(GroupOperation::Barrier, &schedule, &mut [], &parts, None)
     }
 
     /// Blocks until all ranks have called this function, and names missing ranks.
@@ -30,7 +30,7 @@ impl ProcessGroup {
     /// Rank 0 gets [`CollectiveError::NotReached`]. The other ranks get
     /// [`CollectiveError::Aborted`] with the first missing rank.
     pub fn monitored_barrier(&mut self, timeout: Duration) -> Result<()> {
-        let call = self.next_call::<u8>(Operation::MonitoredBarrier, 0);
+        let call = self.next_call::<u8>(GroupOperation::MonitoredBarrier, 0);
         let (rank, world_size) = (self.rank(), self.world_size());
         if rank != 0 {
             let limit = timeout.max(self.timeout());

@@ -44,9 +44,9 @@ pub struct GroupOptions {
     /// Address at which the other ranks can reach this host.
     ///
     /// The default is the address from which this host reaches the store
-    /// ([`Store::address_of_this_host`]). It is the loopback address if the store is on this host
-    /// or has no connection. [`address_towards`](rdzv_store::address_towards) finds the address
-    /// towards another host.
+    /// ([`Store::address_of_this_host`]). It is the loopback address if the store has no
+    /// connection, or if its URL names `localhost` or a loopback address.
+    /// [`address_towards`](rdzv_store::address_towards) finds the address towards another host.
     pub address: Option<IpAddr>,
     /// `true` if ranks on one host use Unix sockets, not TCP (default `true`).
     pub local: bool,
@@ -116,8 +116,8 @@ pub(crate) fn join(
             .is_ok()
     });
     let local = host.as_ref().map(|host| format!(" {local} {host}"));
-    let place = format!("{address} {port}{}", local.unwrap_or_default());
-    joining.claim(&joining.key(rank), &place)?;
+    let published = format!("{address} {port}{}", local.unwrap_or_default());
+    joining.claim(&joining.key(rank), &published)?;
     let (endpoints, for_messages) = joining.all_endpoints(host.as_deref())?;
     let member = Member {
         rank,
@@ -203,10 +203,10 @@ impl Joining<'_> {
         self.wait(&keys)?;
         let values = self.store.multi_get(&keys);
         let values = values.map_err(|error| self.failed(error))?;
-        let places = (0..).zip(keys.iter().zip(&values));
-        let endpoints = places.map(|(rank, (key, value))| {
+        let publisheds = (0..).zip(keys.iter().zip(&values));
+        let endpoints = publisheds.map(|(rank, (key, value))| {
             let (address, port, local) =
-                parse_place(value).ok_or_else(|| self.corrupt(key, value))?;
+                parse_endpoints(value).ok_or_else(|| self.corrupt(key, value))?;
             let (name, theirs) = local.unzip();
             if host.is_some() && theirs.is_some() && host != theirs && address.ip().is_loopback() {
                 return Err(self.elsewhere(rank, address));
@@ -279,10 +279,10 @@ impl Joining<'_> {
 }
 
 /// Address, port for messages, and the name of the Unix sockets with the host.
-type Place<'a> = (SocketAddr, u16, Option<(&'a str, &'a str)>);
+type PublishedEndpoints<'a> = (SocketAddr, u16, Option<(&'a str, &'a str)>);
 
 /// Parses the endpoints that a rank has published.
-fn parse_place(value: &[u8]) -> Option<Place<'_>> {
+fn parse_endpoints(value: &[u8]) -> Option<PublishedEndpoints<'_>> {
     let text = str::from_utf8(value).ok()?;
     let (address, rest) = text.split_once(' ')?;
     let (port, local) = match rest.split_once(' ') {

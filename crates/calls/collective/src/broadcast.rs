@@ -1,6 +1,6 @@
 //! `broadcast`, `scatter`: one rank sends values to all ranks.
 
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::element::Element;
 use crate::error::Result;
 use crate::exchange::Buffers;
@@ -31,7 +31,7 @@ impl ProcessGroup {
             let schedule = schedule::scatter_and_ring(rank, world_size, root);
             (schedule, Parts::even(world_size, values.len()))
         };
-        let operation = Operation::Broadcast { root };
+        let operation = GroupOperation::Broadcast { root };
         self.perform(operation, &schedule, values, &parts, None)
     }
 
@@ -44,7 +44,7 @@ impl ProcessGroup {
     pub fn scatter<T: Element>(&mut self, all: &[T], own: &mut [T], root: u32) -> Result<()> {
         self.check_rank("scatter from", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        let operation = Operation::Scatter { root };
+        let operation = GroupOperation::Scatter { root };
         let parts = Parts::even(world_size, self.of_all(own.len()));
         let schedule = schedule::direct_scatter(rank, world_size, root);
         let mine = Parts::only(rank, world_size, own.len());

@@ -1,7 +1,7 @@
 //! End of a group, common to its collective operations and its messages.
 
 use crate::error::CollectiveError;
-use crate::wire::{Cause, Frame};
+use crate::wire::{AbortCause, Frame};
 
 /// First error of a group, from a collective operation or from a message.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub(crate) struct Break {
     pub(crate) first: String,
     /// Rank at fault.
     pub(crate) suspect: u32,
-    pub(crate) cause: Cause,
+    pub(crate) cause: AbortCause,
 }
 
 impl Break {

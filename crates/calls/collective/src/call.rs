@@ -9,7 +9,7 @@ use crate::reduce_op::ReduceOp;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Call {
     /// Operation and its arguments.
-    pub operation: Operation,
+    pub operation: GroupOperation,
     /// Type of the elements.
     pub element: ElementType,
     /// Number of elements on each rank; 0 if ranks may pass different numbers.
@@ -17,13 +17,14 @@ pub struct Call {
     /// Sequence number, from 1.
     ///
     /// For a collective operation, it counts the collective operations in the group. For
-    /// [`Operation::Send`] and [`Operation::Receive`], it counts the messages on this rank.
+    /// [`GroupOperation::Send`] and [`GroupOperation::Receive`], it counts the messages on this
+    /// rank.
     pub sequence: u64,
 }
 
 /// Operation and its arguments other than the data.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Operation {
+pub enum GroupOperation {
     /// All ranks wait for each other.
     Barrier,
     /// All ranks wait for each other, and rank 0 names the missing ranks.
@@ -89,20 +90,22 @@ impl fmt::Display for Call {
         let (element, elements) = (self.element, self.elements);
         let data = format!("{elements} x {element}");
         let text = match self.operation {
-            Operation::Barrier => "barrier()".to_owned(),
-            Operation::MonitoredBarrier => "monitored_barrier()".to_owned(),
-            Operation::Broadcast { root } => format!("broadcast({data}, root {root})"),
-            Operation::Scatter { root } => format!("scatter({data}, root {root})"),
-            Operation::Gather { root } => format!("gather({data}, root {root})"),
-            Operation::AllGather => format!("all_gather({data})"),
-            Operation::AllGatherUnequal => format!("all_gather_unequal({element})"),
-            Operation::AllToAll => format!("all_to_all({data})"),
-            Operation::AllToAllUnequal => format!("all_to_all_unequal({element})"),
-            Operation::Reduce { reduce, root } => format!("reduce({data}, {reduce}, root {root})"),
-            Operation::AllReduce { reduce } => format!("all_reduce({data}, {reduce})"),
-            Operation::ReduceScatter { reduce } => format!("reduce_scatter({data}, {reduce})"),
-            Operation::Send { to, tag } => format!("send({data}, to rank {to}, tag {tag})"),
-            Operation::Receive { from, tag } => {
+            GroupOperation::Barrier => "barrier()".to_owned(),
+            GroupOperation::MonitoredBarrier => "monitored_barrier()".to_owned(),
+            GroupOperation::Broadcast { root } => format!("broadcast({data}, root {root})"),
+            GroupOperation::Scatter { root } => format!("scatter({data}, root {root})"),
+            GroupOperation::Gather { root } => format!("gather({data}, root {root})"),
+            GroupOperation::AllGather => format!("all_gather({data})"),
+            GroupOperation::AllGatherUnequal => format!("all_gather_unequal({element})"),
+            GroupOperation::AllToAll => format!("all_to_all({data})"),
+            GroupOperation::AllToAllUnequal => format!("all_to_all_unequal({element})"),
+            GroupOperation::Reduce { reduce, root } => {
+                format!("reduce({data}, {reduce}, root {root})")
+            }
+            GroupOperation::AllReduce { reduce } => format!("all_reduce({data}, {reduce})"),
+            GroupOperation::ReduceScatter { reduce } => format!("reduce_scatter({data}, {reduce})"),
+            GroupOperation::Send { to, tag } => format!("send({data}, to rank {to}, tag {tag})"),
+            GroupOperation::Receive { from, tag } => {
                 let from = from.map_or("any rank".to_owned(), |from| format!("rank {from}"));
                 format!("receive({data}, from {from}, tag {tag})")
             }

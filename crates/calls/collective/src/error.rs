@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::call::Call;
 use crate::element::ElementType;
-use crate::wire::{Cause, Refusal};
+use crate::wire::{AbortCause, GroupRefusal};
 
 /// Error from creating a group, or from an operation in a group.
 ///
@@ -203,7 +203,7 @@ pub enum CollectiveError {
         /// Address at which that rank listens.
         address: SocketAddr,
         /// Reason for the refusal.
-        refusal: Refusal,
+        refusal: GroupRefusal,
     },
     /// The process at an address does not speak the protocol of a rank.
     #[error(
@@ -298,7 +298,7 @@ pub enum CollectiveError {
         /// Rank at fault.
         suspect: u32,
         /// Reason for the failure.
-        cause: Cause,
+        cause: AbortCause,
     },
     /// An earlier error broke the group.
     #[error("this process group failed earlier and cannot be used: {first}")]
@@ -325,22 +325,24 @@ impl CollectiveError {
     /// Returns the rank at fault, as far as this rank knows, and the cause.
     ///
     /// If this rank itself failed, the returned rank is `own_rank`.
-    pub fn blame(&self, own_rank: u32) -> (u32, Cause) {
+    pub fn blame(&self, own_rank: u32) -> (u32, AbortCause) {
         match *self {
-            Self::Timeout { peer, .. } => (peer, Cause::TimedOut),
-            Self::Lost { peer, .. } => (peer, Cause::Lost),
-            Self::Mismatch { peer, .. } | Self::MessageSize { peer, .. } => (peer, Cause::Mismatch),
-            Self::Part { rank, .. } => (rank, Cause::Mismatch),
-            Self::Refused { peer, .. } => (peer, Cause::Refused),
+            Self::Timeout { peer, .. } => (peer, AbortCause::TimedOut),
+            Self::Lost { peer, .. } => (peer, AbortCause::Lost),
+            Self::Mismatch { peer, .. } | Self::MessageSize { peer, .. } => {
+                (peer, AbortCause::Mismatch)
+            }
+            Self::Part { rank, .. } => (rank, AbortCause::Mismatch),
+            Self::Refused { peer, .. } => (peer, AbortCause::Refused),
             Self::Aborted { suspect, cause, .. } => (suspect, cause),
-            Self::NotARank { peer, .. } => (peer, Cause::Other),
-            Self::Interrupted { rank, .. } => (rank, Cause::Interrupted),
-            Self::TooLarge { rank, .. } => (rank, Cause::Other),
+            Self::NotARank { peer, .. } => (peer, AbortCause::Other),
+            Self::Interrupted { rank, .. } => (rank, AbortCause::Interrupted),
+            Self::TooLarge { rank, .. } => (rank, AbortCause::Other),
             Self::NotReached { ref missing, .. } => {
                 let first = missing.first().map_or(own_rank, |(rank, _)| *rank);
-                (first, Cause::TimedOut)
+                (first, AbortCause::TimedOut)
             }
-            _ => (own_rank, Cause::Other),
+            _ => (own_rank, AbortCause::Other),
         }
     }
 

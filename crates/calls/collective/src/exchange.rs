@@ -26,7 +26,7 @@ pub(crate) type Target<'a, T> = (&'a mut [T], &'a Parts);
 #[derive(Debug)]
 pub(crate) enum Buffers<'a, T> {
     /// One buffer for both.
-    InPlace(Target<'a, T>),
+    OneBuffer(Target<'a, T>),
     /// Two buffers, each with as many parts as there are ranks.
     Between(Source<'a, T>, Target<'a, T>),
 }
@@ -152,13 +152,13 @@ impl Pieces {
 impl<T> Buffers<'_, T> {
     fn outgoing(&self) -> Source<'_, T> {
         match self {
-            Self::InPlace((values, parts)) => (values, parts),
+            Self::OneBuffer((values, parts)) => (values, parts),
             Self::Between(source, _) => *source,
         }
     }
 
     fn incoming(&mut self) -> Target<'_, T> {
-        let (Self::InPlace((values, parts)) | Self::Between(_, (values, parts))) = self;
+        let (Self::OneBuffer((values, parts)) | Self::Between(_, (values, parts))) = self;
         (values, parts)
     }
 }

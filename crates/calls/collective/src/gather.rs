@@ -1,6 +1,6 @@
 //! `gather`, `all_gather`: each rank sends its values to one or all ranks.
 
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::element::Element;
 use crate::error::{CollectiveError, Result};
 use crate::exchange::Buffers;
@@ -20,7 +20,7 @@ impl ProcessGroup {
         self.check_rank("gather to", root)?;
         let (rank, world_size) = (self.rank(), self.world_size());
         let schedule = schedule::direct_gather(rank, world_size, root);
-        let operation = Operation::Gather { root };
+        let operation = GroupOperation::Gather { root };
         if rank != root {
             let mut own = own.to_vec();
             let parts = Parts::only(rank, world_size, own.len());
@@ -30,7 +30,7 @@ impl ProcessGroup {
         let parts = Parts::even(world_size, self.of_all(own.len()));
         let mut all = vec![T::default(); self.of_all(own.len())];
         all[parts.range(rank)].copy_from_slice(own);
-        let buffers = Buffers::InPlace((&mut all, &parts));
+        let buffers = Buffers::OneBuffer((&mut all, &parts));
         self.run_schedule(operation, own.len() as u64, &schedule, buffers, None)?;
         Ok(Some(all))
     }
@@ -46,19 +46,19 @@ impl ProcessGroup {
         self.check_length("all_gather: `all`", all.len(), self.of_all(own.len()))?;
         let parts = Parts::even(self.world_size(), all.len());
         all[parts.range(self.rank())].copy_from_slice(own);
-        self.all_gather_in_place(all)
+        self.all_gather_inplace(all)
     }
 
     /// Performs [`all_gather`](Self::all_gather) in place.
     ///
     /// `all` has one part of equal length for each rank. The caller has already put its own values
     /// into its part.
-    pub fn all_gather_in_place<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
+    pub fn all_gather_inplace<T: Element>(&mut self, all: &mut [T]) -> Result<()> {
         let each = all.len() / self.world_size() as usize;
         self.check_length("all_gather: `all`", all.len(), self.of_all(each))?;
         let parts = Parts::even(self.world_size(), all.len());
         let schedule = self.gathering(size_of_val(all));
-        self.perform(Operation::AllGather, &schedule, all, &parts, None)
+        self.perform(GroupOperation::AllGather, &schedule, all, &parts, None)
     }
 
     /// Returns the values from all ranks, as one list for each rank.
@@ -77,7 +77,7 @@ impl ProcessGroup {
 
     /// Returns the values from all ranks in one buffer, and the part of each rank.
     pub(crate) fn all_gather_parts<T: Element>(&mut self, own: &[T]) -> Result<(Vec<T>, Parts)> {
-        let operation = Operation::AllGatherUnequal;
+        let operation = GroupOperation::AllGatherUnequal;
         let (rank, world_size) = (self.rank(), self.world_size());
         let mut lengths = vec![0_u64; world_size as usize];
         lengths[rank as usize] = own.len() as u64;

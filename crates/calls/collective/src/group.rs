@@ -7,7 +7,7 @@ use rdzv_store::{Breaker, Store};
 
 use crate::bootstrap::{self, GroupOptions};
 use crate::broken::Break;
-use crate::call::{Call, Operation};
+use crate::call::{Call, GroupOperation};
 use crate::element::Element;
 use crate::error::{CollectiveError, Result};
 use crate::exchange::{self, Buffers, Scratch};
@@ -129,7 +129,7 @@ impl ProcessGroup {
 
     /// Registers a function that can interrupt waiting operations.
     ///
-    /// The thread that waits in a collective operation calls the function at least every 100 ms. If
+    /// The thread that waits in a collective operation calls the function about every 100 ms. If
     /// the function returns `true`, the operation is interrupted as with
     /// [`breaker`](Self::breaker). This is for callers that must poll for a reason to stop, such as
     /// an interpreter that handles signals.
@@ -162,22 +162,26 @@ impl ProcessGroup {
     /// Runs a collective operation on one buffer.
     pub(crate) fn perform<T: Element>(
         &mut self,
-        operation: Operation,
+        operation: GroupOperation,
         schedule: &Schedule,
         values: &mut [T],
         parts: &Parts,
         reduce: Option<ReduceOp>,
     ) -> Result<()> {
         let elements = match operation {
-            Operation::AllGatherUnequal => 0,
+            GroupOperation::AllGatherUnequal => 0,
             _ => values.len() as u64,
         };
-        let buffers = Buffers::InPlace((values, parts));
+        let buffers = Buffers::OneBuffer((values, parts));
         self.run_schedule(operation, elements, schedule, buffers, reduce)
     }
 
     /// Returns the next collective call.
-    pub(crate) fn next_call<T: Element>(&mut self, operation: Operation, elements: u64) -> Call {
+    pub(crate) fn next_call<T: Element>(
+        &mut self,
+        operation: GroupOperation,
+        elements: u64,
+    ) -> Call {
         self.sequence += 1;
         Call {
             operation,
@@ -190,7 +194,7 @@ impl ProcessGroup {
     /// Runs one operation and, if it fails, breaks the group here and at the peers.
     pub(crate) fn run_schedule<T: Element>(
         &mut self,
-        operation: Operation,
+        operation: GroupOperation,
         elements: u64,
         schedule: &Schedule,
         buffers: Buffers<'_, T>,

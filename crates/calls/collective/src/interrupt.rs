@@ -42,7 +42,7 @@ impl AsFd for Interrupt {
     }
 }
 
-/// Maximum time between two calls of the function of a [`Watch`].
+/// Time between two calls of the function of a [`Watch`].
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Function that the waiting thread calls, and that may end the operation.

@@ -88,7 +88,7 @@ mod wire;
 mod work;
 
 pub use bootstrap::GroupOptions;
-pub use call::{Call, Operation};
+pub use call::{Call, GroupOperation};
 pub use element::{Bool, Element, ElementType};
 pub use error::{CollectiveError, Result};
 pub use group::ProcessGroup;
@@ -97,5 +97,5 @@ pub use messages::{PointToPoint, ReceiveBuffer, Received, SendBuffer};
 pub use queue::GroupQueue;
 pub use rdzv_store::address_towards;
 pub use reduce_op::ReduceOp;
-pub use wire::{Cause, Refusal};
+pub use wire::{AbortCause, GroupRefusal};
 pub use work::Work;

@@ -53,13 +53,13 @@ impl Outbound {
     pub(crate) fn dial(
         member: &Member,
         peer: u32,
-        place: &Endpoint,
+        endpoint: &Endpoint,
         buffer: Option<&SharedBuffer>,
         call: &Call,
     ) -> Result<Self> {
-        let (socket, refused) = Socket::dial(place).map_err(|error| {
-            let address = place.address;
-            let what = format!("create a socket for rank {peer} at {address} in {call}");
+        let (socket, refused) = Socket::dial(endpoint).map_err(|error| {
+            let address = endpoint.address;
+            let what = format!("{call}: make a socket for rank {peer} at {address}");
             CollectiveError::system(what, error)
         })?;
         let mut outbound = Self {

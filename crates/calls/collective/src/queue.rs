@@ -56,16 +56,16 @@ struct Queued {
 }
 
 /// Operation in the queue, until it has ended or is dropped.
-struct Place(Arc<Queued>);
+struct Enqueued(Arc<Queued>);
 
-impl Place {
+impl Enqueued {
     fn new(queued: &Arc<Queued>) -> Self {
         *queued.count.lock() += 1;
         Self(Arc::clone(queued))
     }
 }
 
-impl Drop for Place {
+impl Drop for Enqueued {
     fn drop(&mut self) {
         let mut count = self.0.count.lock();
         *count -= 1;
@@ -134,13 +134,13 @@ impl GroupQueue {
             thread.send(|held| *held = Some(group))?;
         }
         let (completer, work) = work();
-        let place = Place::new(&self.queued);
+        let entry = Enqueued::new(&self.queued);
         thread.send(|held| {
             let Some(group) = held else { return };
             let outcome = operation(group);
             // The queue slot is freed first, so that a caller that waits for the end finds the
             // queue empty.
-            drop(place);
+            drop(entry);
             completer.complete(outcome);
         })?;
         // The queue thread may have been woken on this processor. Without the yield it would wait

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::element::Element;
 use crate::error::{CollectiveError, Result};
 use crate::group::ProcessGroup;
@@ -26,7 +26,7 @@ impl ProcessGroup {
     pub fn all_reduce<T: Element>(&mut self, values: &mut [T], reduce: ReduceOp) -> Result<()> {
         let reduce = prepare("all_reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        let operation = Operation::AllReduce { reduce };
+        let operation = GroupOperation::AllReduce { reduce };
         if size_of_val(values) <= SMALL {
             let schedule = schedule::recursive_doubling(rank, world_size);
             let whole = Parts::even(1, values.len());
@@ -52,7 +52,7 @@ impl ProcessGroup {
     ) -> Result<Range<usize>> {
         let reduce = prepare("reduce_scatter", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        let operation = Operation::ReduceScatter { reduce };
+        let operation = GroupOperation::ReduceScatter { reduce };
         let schedule = || schedule::ring_reduce_scatter(rank, world_size);
         self.reduce_parts(operation, values, reduce, &|_| false, schedule)?;
         let own = Parts::even(world_size, values.len()).range(rank);
@@ -73,7 +73,7 @@ impl ProcessGroup {
         self.check_rank("reduce to", root)?;
         let reduce = prepare("reduce", values, reduce)?;
         let (rank, world_size) = (self.rank(), self.world_size());
-        let operation = Operation::Reduce { reduce, root };
+        let operation = GroupOperation::Reduce { reduce, root };
         let schedule = || schedule::reduce_to(rank, world_size, root);
         self.reduce_parts(operation, values, reduce, &|rank| rank == root, schedule)?;
         if rank == root {
@@ -89,7 +89,7 @@ impl ProcessGroup {
     /// Ranks for which `takes_all` is true get all parts.
     fn reduce_parts<T: Element>(
         &mut self,
-        operation: Operation,
+        operation: GroupOperation,
         values: &mut [T],
         reduce: ReduceOp,
         takes_all: &dyn Fn(u32) -> bool,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::call::Call;
 use crate::error::CollectiveError;
-use crate::wire::{Cause, Frame, Refusal, Sent};
+use crate::wire::{AbortCause, Frame, GroupRefusal, Sent};
 
 /// Rank with the address at which it listens, as errors show them.
 pub(crate) type Named = (u32, SocketAddr);
@@ -52,7 +52,7 @@ impl Running {
         &self,
         (peer, address): Named,
         suspect: u32,
-        cause: Cause,
+        cause: AbortCause,
     ) -> CollectiveError {
         CollectiveError::Aborted {
             call: self.call,
@@ -63,7 +63,7 @@ impl Running {
         }
     }
 
-    pub(crate) fn refused(&self, (peer, address): Named, refusal: Refusal) -> CollectiveError {
+    pub(crate) fn refused(&self, (peer, address): Named, refusal: GroupRefusal) -> CollectiveError {
         CollectiveError::Refused {
             call: self.call,
             peer,

@@ -109,10 +109,10 @@ struct Piece<'a, 'b, T> {
 impl<T: Element> Piece<'_, '_, T> {
     fn offer(&mut self, mesh: &mut Mesh) -> Result<()> {
         for peer in mesh.member.others() {
-            let place = self.layout.of_part(peer);
+            let offset = self.layout.of_part(peer);
             let bytes = self.own(peer).as_bytes();
             if mesh.shares_buffer_with(peer) {
-                mesh.write_shared(place, bytes);
+                mesh.write_shared(offset, bytes);
                 mesh.post(peer, &[])?;
             } else {
                 mesh.post(peer, &[bytes])?;
@@ -123,7 +123,7 @@ impl<T: Element> Piece<'_, '_, T> {
 
     fn combine(&mut self, mesh: &mut Mesh, scratch: &mut Scratch) -> Result<()> {
         let rank = mesh.member.rank;
-        let (place, reduce) = (self.layout.of_part(rank), self.of.reduce);
+        let (offset, reduce) = (self.layout.of_part(rank), self.of.reduce);
         for peer in mesh.member.others() {
             let own = self.own(rank);
             if !mesh.reads_buffer_of(peer) {
@@ -134,12 +134,12 @@ impl<T: Element> Piece<'_, '_, T> {
             }
             mesh.receive(peer, &mut [])?;
             let chunk = CHUNK / size_of::<T>();
-            let mut place = place;
+            let mut offset = offset;
             for own in own.chunks_mut(chunk) {
                 let arrived: &mut [T] = scratch.room(own.len());
-                mesh.read_shared(peer, place, arrived.as_mut_bytes());
+                mesh.read_shared(peer, offset, arrived.as_mut_bytes());
                 element::combine(reduce, own, arrived, peer < rank);
-                place += CHUNK;
+                offset += CHUNK;
             }
         }
         Ok(())
@@ -147,7 +147,7 @@ impl<T: Element> Piece<'_, '_, T> {
 
     fn publish(&mut self, mesh: &mut Mesh) -> Result<()> {
         let rank = mesh.member.rank;
-        let (takes_all, place) = (self.of.takes_all, self.layout.of_part(rank));
+        let (takes_all, offset) = (self.of.takes_all, self.layout.of_part(rank));
         let bytes = self.own(rank).as_bytes();
         let mut is_written = false;
         for peer in mesh.member.others().filter(|peer| takes_all(*peer)) {
@@ -156,7 +156,7 @@ impl<T: Element> Piece<'_, '_, T> {
                 continue;
             }
             if !is_written {
-                mesh.write_shared(place, bytes);
+                mesh.write_shared(offset, bytes);
                 is_written = true;
             }
             mesh.post(peer, &[])?;
@@ -169,13 +169,13 @@ impl<T: Element> Piece<'_, '_, T> {
             return Ok(());
         }
         for peer in mesh.member.others() {
-            let place = self.layout.of_part(peer);
+            let offset = self.layout.of_part(peer);
             let bytes = self.own(peer).as_mut_bytes();
             if !mesh.reads_buffer_of(peer) {
                 mesh.receive(peer, bytes)?;
             } else {
                 mesh.receive(peer, &mut [])?;
-                mesh.read_shared(peer, place, bytes);
+                mesh.read_shared(peer, offset, bytes);
             }
         }
         Ok(())

@@ -73,19 +73,19 @@ impl Socket {
     ///
     /// Returns an error if the socket cannot be created. A connection that was refused immediately
     /// is returned with the refusal.
-    pub(crate) fn dial(place: &Endpoint) -> io::Result<(Self, Option<io::Error>)> {
-        if let Some(local) = &place.local
+    pub(crate) fn dial(endpoint: &Endpoint) -> io::Result<(Self, Option<io::Error>)> {
+        if let Some(local) = &endpoint.local
             && let Ok(socket) = Self::dial_local(local)
         {
             return Ok((socket, None));
         }
-        let family = match place.address {
+        let family = match endpoint.address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
         let socket = new(family, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
-        let refused = match rustix::net::connect(&socket, &place.address) {
+        let refused = match rustix::net::connect(&socket, &endpoint.address) {
             Ok(()) | Err(Errno::INPROGRESS) => None,
             Err(error) => Some(error.into()),
         };

@@ -40,7 +40,7 @@
 
 use thiserror::Error;
 
-use crate::call::{Call, Operation};
+use crate::call::{Call, GroupOperation};
 use crate::element::ElementType;
 use crate::reduce_op::ReduceOp;
 
@@ -98,7 +98,7 @@ impl Hello {
 
 /// Reason why a rank caused another rank to fail. Reads after "rank 3 …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Cause {
+pub enum AbortCause {
     /// The rank exited or left the group.
     #[error("exited or left the group")]
     Lost,
@@ -119,7 +119,7 @@ pub enum Cause {
     Other,
 }
 
-impl Cause {
+impl AbortCause {
     /// All causes, in the order of their codes on the wire, from 1.
     const ALL: [Self; 6] = [
         Self::Lost,
@@ -133,7 +133,7 @@ impl Cause {
 
 /// Reason why a rank refuses another rank. Reads after "refused this rank: …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum GroupRefusal {
     /// The bytes are not a valid hello.
     #[error("it did not send the hello of a rank")]
     NotAHello,
@@ -176,9 +176,9 @@ pub(crate) enum Frame {
         memory: bool,
     },
     /// The hello was refused.
-    Refuse(Refusal),
+    Refuse(GroupRefusal),
     /// The sender's group is broken.
-    Abort { suspect: u32, cause: Cause },
+    Abort { suspect: u32, cause: AbortCause },
     /// Values follow.
     Data { call: Call, payload: u32 },
     /// A message from one rank to another. If it is eager, its values follow.
@@ -224,7 +224,7 @@ impl Frame {
                 let (code, expected) = refusal_code(refusal);
                 (2, code, expected)
             }
-            Self::Abort { suspect, cause } => (3, code_in(&Cause::ALL, cause), suspect),
+            Self::Abort { suspect, cause } => (3, code_in(&AbortCause::ALL, cause), suspect),
             Self::Data { call, payload } => {
                 let (code, reduce, argument) = operation_code(call.operation);
                 bytes[6] = code_in(&ElementType::ALL, call.element);
@@ -275,7 +275,7 @@ impl Frame {
             2 => Self::Refuse(refusal(detail, argument)?),
             3 => Self::Abort {
                 suspect: argument,
-                cause: coded(&Cause::ALL, detail)?,
+                cause: coded(&AbortCause::ALL, detail)?,
             },
             4 => Self::Data {
                 call: Call {
@@ -323,78 +323,78 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 /// Returns the code of an operation, its reduction, and its root.
-fn operation_code(operation: Operation) -> (u8, Option<ReduceOp>, u32) {
+fn operation_code(operation: GroupOperation) -> (u8, Option<ReduceOp>, u32) {
     match operation {
-        Operation::Barrier => (1, None, 0),
-        Operation::Broadcast { root } => (2, None, root),
-        Operation::AllReduce { reduce } => (3, Some(reduce), 0),
-        Operation::MonitoredBarrier => (4, None, 0),
-        Operation::Scatter { root } => (5, None, root),
-        Operation::Gather { root } => (6, None, root),
-        Operation::AllGather => (7, None, 0),
-        Operation::AllGatherUnequal => (8, None, 0),
-        Operation::AllToAll => (9, None, 0),
-        Operation::AllToAllUnequal => (10, None, 0),
-        Operation::Reduce { reduce, root } => (11, Some(reduce), root),
-        Operation::ReduceScatter { reduce } => (12, Some(reduce), 0),
+        GroupOperation::Barrier => (1, None, 0),
+        GroupOperation::Broadcast { root } => (2, None, root),
+        GroupOperation::AllReduce { reduce } => (3, Some(reduce), 0),
+        GroupOperation::MonitoredBarrier => (4, None, 0),
+        GroupOperation::Scatter { root } => (5, None, root),
+        GroupOperation::Gather { root } => (6, None, root),
+        GroupOperation::AllGather => (7, None, 0),
+        GroupOperation::AllGatherUnequal => (8, None, 0),
+        GroupOperation::AllToAll => (9, None, 0),
+        GroupOperation::AllToAllUnequal => (10, None, 0),
+        GroupOperation::Reduce { reduce, root } => (11, Some(reduce), root),
+        GroupOperation::ReduceScatter { reduce } => (12, Some(reduce), 0),
         // Messages have separate frames.
-        Operation::Send { .. } | Operation::Receive { .. } => (0, None, 0),
+        GroupOperation::Send { .. } | GroupOperation::Receive { .. } => (0, None, 0),
     }
 }
 
-fn operation(code: u8, reduce: Option<ReduceOp>, argument: u32) -> Option<Operation> {
+fn operation(code: u8, reduce: Option<ReduceOp>, argument: u32) -> Option<GroupOperation> {
     let root = argument;
     Some(match code {
-        1 => Operation::Barrier,
-        2 => Operation::Broadcast { root },
-        3 => Operation::AllReduce { reduce: reduce? },
-        4 => Operation::MonitoredBarrier,
-        5 => Operation::Scatter { root },
-        6 => Operation::Gather { root },
-        7 => Operation::AllGather,
-        8 => Operation::AllGatherUnequal,
-        9 => Operation::AllToAll,
-        10 => Operation::AllToAllUnequal,
-        11 => Operation::Reduce {
+        1 => GroupOperation::Barrier,
+        2 => GroupOperation::Broadcast { root },
+        3 => GroupOperation::AllReduce { reduce: reduce? },
+        4 => GroupOperation::MonitoredBarrier,
+        5 => GroupOperation::Scatter { root },
+        6 => GroupOperation::Gather { root },
+        7 => GroupOperation::AllGather,
+        8 => GroupOperation::AllGatherUnequal,
+        9 => GroupOperation::AllToAll,
+        10 => GroupOperation::AllToAllUnequal,
+        11 => GroupOperation::Reduce {
             reduce: reduce?,
             root,
         },
-        12 => Operation::ReduceScatter { reduce: reduce? },
+        12 => GroupOperation::ReduceScatter { reduce: reduce? },
         _ => return None,
     })
 }
 
 /// Returns the code of a value: its index in the list, counted from 1.
 fn code_in<T: PartialEq>(all: &[T], one: T) -> u8 {
-    let place = all.iter().position(|other| *other == one);
-    place.map_or(0, |place| place as u8 + 1)
+    let index = all.iter().position(|other| *other == one);
+    index.map_or(0, |index| index as u8 + 1)
 }
 
 fn coded<T: Copy>(all: &[T], code: u8) -> Option<T> {
     all.get(usize::from(code).checked_sub(1)?).copied()
 }
 
-fn refusal_code(refusal: Refusal) -> (u8, u32) {
+fn refusal_code(refusal: GroupRefusal) -> (u8, u32) {
     match refusal {
-        Refusal::NotAHello => (1, 0),
-        Refusal::Version { expected } => (2, u32::from(expected)),
-        Refusal::Group => (3, 0),
-        Refusal::WorldSize { expected } => (4, expected),
-        Refusal::Rank { expected } => (5, expected),
-        Refusal::Duplicate => (6, 0),
+        GroupRefusal::NotAHello => (1, 0),
+        GroupRefusal::Version { expected } => (2, u32::from(expected)),
+        GroupRefusal::Group => (3, 0),
+        GroupRefusal::WorldSize { expected } => (4, expected),
+        GroupRefusal::Rank { expected } => (5, expected),
+        GroupRefusal::Duplicate => (6, 0),
     }
 }
 
-fn refusal(code: u8, expected: u32) -> Option<Refusal> {
+fn refusal(code: u8, expected: u32) -> Option<GroupRefusal> {
     Some(match code {
-        1 => Refusal::NotAHello,
-        2 => Refusal::Version {
+        1 => GroupRefusal::NotAHello,
+        2 => GroupRefusal::Version {
             expected: u16::try_from(expected).ok()?,
         },
-        3 => Refusal::Group,
-        4 => Refusal::WorldSize { expected },
-        5 => Refusal::Rank { expected },
-        6 => Refusal::Duplicate,
+        3 => GroupRefusal::Group,
+        4 => GroupRefusal::WorldSize { expected },
+        5 => GroupRefusal::Rank { expected },
+        6 => GroupRefusal::Duplicate,
         _ => return None,
     })
 }
@@ -405,7 +405,7 @@ mod tests {
 
     use super::*;
 
-    fn operations() -> impl Strategy<Value = Operation> {
+    fn operations() -> impl Strategy<Value = GroupOperation> {
         let codes = (
             1..=12_u8,
             prop::sample::select(&ReduceOp::ALL[..]),
@@ -450,7 +450,7 @@ mod tests {
             }),
             (1..=6_u8, any::<u32>()).prop_map(|(code, suspect)| Frame::Abort {
                 suspect,
-                cause: coded(&Cause::ALL, code).unwrap()
+                cause: coded(&AbortCause::ALL, code).unwrap()
             }),
             (calls, any::<u32>()).prop_map(|(call, payload)| Frame::Data { call, payload }),
         ]

@@ -147,7 +147,7 @@ impl<R> Drop for Completer<R> {
     }
 }
 
-/// Returns the error of work that no thread can complete any more.
+/// Returns the error of work that no thread can complete.
 pub(crate) fn panicked() -> CollectiveError {
     CollectiveError::broken("the thread that runs its operations panicked")
 }

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use rdzv_collective::{Cause, CollectiveError, ProcessGroup, ReduceOp};
+use rdzv_collective::{AbortCause, CollectiveError, ProcessGroup, ReduceOp};
 use support::{LONG, run};
 
 type Blocking = fn(&mut ProcessGroup) -> Result<(), CollectiveError>;
@@ -95,7 +95,7 @@ fn every_blocking_call_ends_and_the_peer_hears_why() {
             CollectiveError::Aborted {
                 suspect: 0, cause, ..
             } => {
-                assert_eq!(*cause, Cause::Interrupted, "{name}");
+                assert_eq!(*cause, AbortCause::Interrupted, "{name}");
             }
             // The connection may have ended before it was used.
             CollectiveError::Lost { peer: 0, .. } => {}

@@ -16,21 +16,21 @@ use support::{LONG, not_shared, options, run, run_each, run_with};
 const MANY: usize = 700_001;
 
 /// Returns the value of a rank at an index in an operation; the sums fit.
-fn value(operation: usize, rank: u32, place: usize) -> u32 {
-    let mixed = (place + operation * 7919).wrapping_mul(2_654_435_761) >> 7;
+fn value(operation: usize, rank: u32, index: usize) -> u32 {
+    let mixed = (index + operation * 7919).wrapping_mul(2_654_435_761) >> 7;
     (mixed % 1_000_003) as u32 + rank * 17
 }
 
 fn values(operation: usize, rank: u32, len: usize) -> Vec<u32> {
     (0..len)
-        .map(|place| value(operation, rank, place))
+        .map(|index| value(operation, rank, index))
         .collect()
 }
 
 fn sums(operation: usize, world_size: u32, len: usize) -> Vec<u32> {
-    let sum = |place| {
+    let sum = |index| {
         (0..world_size)
-            .map(|rank| value(operation, rank, place))
+            .map(|rank| value(operation, rank, index))
             .sum()
     };
     (0..len).map(sum).collect()

@@ -18,7 +18,7 @@ const MAX_LOST: usize = 1024;
 
 /// Member of a gather: a name, and one process with that name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Participant {
+pub struct GatherParticipant {
     /// Name of the member.
     pub name: WorkerName,
     /// Random number that distinguishes its process from earlier ones of that name.
@@ -29,7 +29,7 @@ pub struct Participant {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GatherKey {
     /// All members, in the order of their names; the first one is the leader.
-    pub members: Vec<Participant>,
+    pub members: Vec<GatherParticipant>,
     /// Number of gathers of these members before this one.
     pub sequence: u64,
 }
@@ -83,16 +83,16 @@ struct Gather<V, W> {
 pub struct GatherTable<V, W> {
     open: BTreeMap<GatherKey, Gather<V, W>>,
     failed: VecDeque<(GatherKey, GatherError)>,
-    lost: VecDeque<Participant>,
+    lost: VecDeque<GatherParticipant>,
     /// Members that have lost their connection.
-    disconnected: BTreeSet<Participant>,
-    begun: BTreeMap<Vec<Participant>, u64>,
+    disconnected: BTreeSet<GatherParticipant>,
+    begun: BTreeMap<Vec<GatherParticipant>, u64>,
     stopped: bool,
 }
 
 impl<V, W> GatherTable<V, W> {
     /// Returns the next gather of these members, this worker included.
-    pub fn next(&mut self, members: Vec<Participant>) -> GatherKey {
+    pub fn next(&mut self, members: Vec<GatherParticipant>) -> GatherKey {
         let begun = self.begun.entry(members.clone()).or_default();
         let sequence = *begun;
         *begun += 1;
@@ -167,19 +167,19 @@ impl<V, W> GatherTable<V, W> {
     }
 
     /// Fails the gathers of a member that lost its connection, until it reconnects.
-    pub fn disconnected(&mut self, member: Participant) -> Vec<Finished<V, W>> {
+    pub fn disconnected(&mut self, member: GatherParticipant) -> Vec<Finished<V, W>> {
         let ended = self.end_with(&member);
         self.disconnected.insert(member);
         ended
     }
 
     /// Records that a member has connected.
-    pub fn connected(&mut self, member: &Participant) {
+    pub fn connected(&mut self, member: &GatherParticipant) {
         self.disconnected.remove(member);
     }
 
     /// Fails the gathers of a member that has left the group permanently.
-    pub fn left(&mut self, member: Participant) -> Vec<Finished<V, W>> {
+    pub fn left(&mut self, member: GatherParticipant) -> Vec<Finished<V, W>> {
         self.begun.retain(|members, _| !members.contains(&member));
         let ended = self.end_with(&member);
         self.disconnected.remove(&member);
@@ -198,7 +198,7 @@ impl<V, W> GatherTable<V, W> {
         ended.flatten().collect()
     }
 
-    fn end_with(&mut self, member: &Participant) -> Vec<Finished<V, W>> {
+    fn end_with(&mut self, member: &GatherParticipant) -> Vec<Finished<V, W>> {
         let with = self.open.keys().filter(|key| key.members.contains(member));
         let with: Vec<GatherKey> = with.cloned().collect();
         let ended = with.iter().map(|key| self.end(key, lost(&member.name)));
@@ -236,8 +236,8 @@ fn names<'a>(names: impl Iterator<Item = &'a WorkerName>) -> String {
 mod tests {
     use super::*;
 
-    fn participant(name: &str) -> Participant {
-        Participant {
+    fn participant(name: &str) -> GatherParticipant {
+        GatherParticipant {
             name: WorkerName::new(name).unwrap(),
             incarnation: 1,
         }

@@ -98,7 +98,7 @@ fn lead(agent: &RpcAgent, begun: &Receiver<()>) -> anyhow::Result<()> {
         .recv_timeout(TEST_LIMIT)
         .context("the call did not begin")?;
     late.0.kill()?;
-    let error = stalled.wait().expect_err("nobody is left to answer it");
+    let error = stalled.wait().expect_err("no worker is left to answer it");
     ensure!(error.kind == RpcErrorKind::PeerLost, "{error}");
     let named = error.worker.context("the error names no worker")?;
     println!("late was killed: {:?} of {}", error.kind, named.name);

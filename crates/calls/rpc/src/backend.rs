@@ -131,13 +131,13 @@ impl RpcBackend for BuiltIn {
 type Init =
     dyn Fn(InitArguments, &Keywords) -> Result<Arc<dyn Agent>, RpcError> + Send + Sync + 'static;
 
-/// Backends by name; [`BackendRegistry::of_process`] is the shared registry.
+/// Backends by name; [`RpcBackendRegistry::of_process`] is the shared registry.
 #[derive(Default)]
-pub struct BackendRegistry {
+pub struct RpcBackendRegistry {
     backends: RwLock<BTreeMap<String, Arc<Init>>>,
 }
 
-impl BackendRegistry {
+impl RpcBackendRegistry {
     /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
@@ -147,8 +147,8 @@ impl BackendRegistry {
     ///
     /// It contains [`BuiltIn`] without accelerators, registered as [`NAME`] and as [`ALIAS`].
     pub fn of_process() -> &'static Self {
-        static OF_PROCESS: LazyLock<BackendRegistry> = LazyLock::new(|| {
-            let registry = BackendRegistry::new();
+        static OF_PROCESS: LazyLock<RpcBackendRegistry> = LazyLock::new(|| {
+            let registry = RpcBackendRegistry::new();
             for name in [NAME, ALIAS] {
                 let devices = CpuOnly::shared();
                 let registered = registry.register(name, BuiltIn { devices });
@@ -209,7 +209,7 @@ impl BackendRegistry {
     }
 }
 
-impl fmt::Debug for BackendRegistry {
+impl fmt::Debug for RpcBackendRegistry {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_set()

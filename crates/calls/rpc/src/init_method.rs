@@ -142,7 +142,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
         drop(listener);
-        let place = |rank: &str, world_size| {
+        let open = |rank: &str, world_size| {
             let variables = [
                 ("MASTER_ADDR", "127.0.0.1"),
                 ("MASTER_PORT", &port),
@@ -152,12 +152,12 @@ mod tests {
             ];
             open_store("env://", None, world_size, LONG, Environment::of(variables))
         };
-        let first = place("0", None).unwrap();
-        let second = place("1", Some(2)).unwrap();
+        let first = open("0", None).unwrap();
+        let second = open("1", Some(2)).unwrap();
         first.store.set("key", b"value").unwrap();
         assert_eq!(second.store.get("key").unwrap(), "value");
         assert_eq!((first.rank, second.rank), (WorkerId(0), WorkerId(1)));
-        let error = place("2", Some(2)).unwrap_err();
+        let error = open("2", Some(2)).unwrap_err();
         assert!(error.message.contains("rank 2 is not below"), "{error}");
     }
 }

@@ -8,28 +8,30 @@ use rdzv_lock::Mutex;
 use crate::{RpcAgent, RpcAgentBuilder, RpcError, RpcErrorKind};
 
 /// State of the agent of this process.
-enum Place {
+enum AgentSlot {
     Free,
     /// A thread is creating an agent.
     Taken,
     Of(RpcAgent),
 }
 
-static PLACE: Mutex<Place> = Mutex::new(Place::Free);
+static AGENT: Mutex<AgentSlot> = Mutex::new(AgentSlot::Free);
 
 /// Guard that releases the reservation if no agent results from it.
 struct Reservation;
 
 impl Reservation {
     fn make() -> Result<Self, RpcError> {
-        let mut place = PLACE.lock();
-        let former = match &*place {
-            Place::Of(agent) if !agent.core().is_stopped() => None,
-            Place::Taken => None,
-            Place::Free | Place::Of(_) => Some(std::mem::replace(&mut *place, Place::Taken)),
+        let mut slot = AGENT.lock();
+        let former = match &*slot {
+            AgentSlot::Of(agent) if !agent.core().is_stopped() => None,
+            AgentSlot::Taken => None,
+            AgentSlot::Free | AgentSlot::Of(_) => {
+                Some(std::mem::replace(&mut *slot, AgentSlot::Taken))
+            }
         };
         // Dropped outside of the lock, because it may be the last handle of an agent.
-        drop(place);
+        drop(slot);
         match former {
             Some(_) => Ok(Self),
             None => Err(RpcError::new(
@@ -42,15 +44,15 @@ impl Reservation {
     fn fill(self, agent: RpcAgent) {
         // The agent is new, so no other code can have set this.
         let _ = agent.core().on_stop.set(ended);
-        *PLACE.lock() = Place::Of(agent);
+        *AGENT.lock() = AgentSlot::Of(agent);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut place = PLACE.lock();
-        if matches!(*place, Place::Taken) {
-            *place = Place::Free;
+        let mut slot = AGENT.lock();
+        if matches!(*slot, AgentSlot::Taken) {
+            *slot = AgentSlot::Free;
         }
     }
 }
@@ -76,8 +78,8 @@ pub fn init_rpc(builder: RpcAgentBuilder) -> Result<RpcAgent, RpcError> {
 /// [`RpcErrorKind::NotInitialized`] before [`init_rpc`] has returned and after the agent has shut
 /// down.
 pub fn current() -> Result<RpcAgent, RpcError> {
-    match &*PLACE.lock() {
-        Place::Of(agent) if !agent.core().is_stopped() => Ok(agent.clone()),
+    match &*AGENT.lock() {
+        AgentSlot::Of(agent) if !agent.core().is_stopped() => Ok(agent.clone()),
         _ => Err(RpcError::new(
             RpcErrorKind::NotInitialized,
             "RPC has not been initialized. Call torch.distributed.rpc.init_rpc first.",
@@ -87,10 +89,10 @@ pub fn current() -> Result<RpcAgent, RpcError> {
 
 /// Clears the agent of the process if it is this agent, which has stopped.
 fn ended(agent: &RpcAgent) {
-    let mut place = PLACE.lock();
-    let is_it = matches!(&*place, Place::Of(current) if current.is(agent));
-    let former = is_it.then(|| std::mem::replace(&mut *place, Place::Free));
-    drop(place);
+    let mut slot = AGENT.lock();
+    let is_it = matches!(&*slot, AgentSlot::Of(current) if current.is(agent));
+    let former = is_it.then(|| std::mem::replace(&mut *slot, AgentSlot::Free));
+    drop(slot);
     // Dropped outside of the lock, because it may be the last handle of the agent.
     drop(former);
 }

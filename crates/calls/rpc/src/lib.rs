@@ -55,12 +55,12 @@ pub use call::handler::{
     Responder, blocking, deferred, kept,
 };
 pub use call::methods::Methods;
-pub use channel::failure::Failure;
+pub use channel::failure::FunctionFailure;
 pub use error::{RemoteError, RpcError, RpcErrorKind};
 pub use init_rpc::{current, init_rpc};
 pub use options::RpcOptions;
 pub use payload::Payload;
-pub use rdzv_rpc_proto::frame::Limits;
+pub use rdzv_rpc_proto::frame::FrameLimits;
 pub use rdzv_rpc_proto::worker::{BadName, WorkerId, WorkerInfo, WorkerName};
 pub use rdzv_shm::{Arena, Block, is_leased};
 pub use rdzv_store::Store;

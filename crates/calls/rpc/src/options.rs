@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rdzv_core::endpoint::bare_host;
 use rdzv_rpc_proto::device::{Device, DeviceMap, DeviceType};
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::heartbeat;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
@@ -83,8 +84,9 @@ pub struct RpcOptions {
     ///
     /// The default, `None`, is the local address of the connection to the store, if the application
     /// supplies a store. Otherwise it is the local address from which this host reaches the host in
-    /// the init method. The address is 127.0.0.1 for `env://` without `MASTER_ADDR`, and for a
-    /// store without a connection.
+    /// the init method, or other networks if the init method has no host. The address is 127.0.0.1
+    /// for `env://` without `MASTER_ADDR`, without a route, and for a store without a connection.
+    #[serde(deserialize_with = "address")]
     pub address: Option<IpAddr>,
     /// Token with which all workers of the job authenticate each other.
     ///
@@ -107,9 +109,9 @@ pub struct RpcOptions {
     pub lease: Duration,
     /// Time without a message from a host after which calls to its workers fail.
     ///
-    /// It is also the timeout for connecting to a worker. The default is 5 s, and the minimum is 2
-    /// s. A worker that is busy or stopped does not trigger it, because the operating system
-    /// replies.
+    /// It is also the timeout for opening a TCP connection to a worker. The default is 5 s, and the
+    /// minimum is 2 s. A worker that is busy or stopped does not trigger it, because the operating
+    /// system replies.
     #[serde(deserialize_with = "seconds")]
     pub heartbeat_limit: Duration,
     /// Maximum size of a message including its tensors, in bytes.
@@ -143,7 +145,7 @@ impl Default for RpcOptions {
             init_deadline: DEFAULT_INIT_DEADLINE,
             lease: DEFAULT_LEASE,
             heartbeat_limit: heartbeat::DEFAULT_LIMIT,
-            message_limit: Limits::default().total,
+            message_limit: FrameLimits::default().total,
             transport: TransportOptions::default(),
             references: ReferenceSettings::default(),
         }
@@ -307,6 +309,13 @@ impl DeviceWord {
             Self::Text(text) => text.parse().map_err(E::custom),
         }
     }
+}
+
+/// Parses an address, which may have the brackets of IPv6.
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<IpAddr>, D::Error> {
+    let word = Option::<String>::deserialize(from)?;
+    let address = word.map(|word| bare_host(&word).parse().map_err(D::Error::custom));
+    address.transpose()
 }
 
 fn devices<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Device>, D::Error> {

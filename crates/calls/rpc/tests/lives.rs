@@ -48,11 +48,11 @@ fn twenty_lives_leave_neither_threads_nor_descriptors() {
             }
         });
         // Threads of functions end automatically, a little later.
-        let until = Instant::now() + LONG;
+        let deadline = Instant::now() + LONG;
         while threads() > most_threads {
             let now = threads();
             assert!(
-                Instant::now() < until,
+                Instant::now() < deadline,
                 "{now} threads after {life} lives, {most_threads} before"
             );
             std::thread::yield_now();

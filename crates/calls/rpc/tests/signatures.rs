@@ -7,18 +7,18 @@
 use std::sync::Arc;
 
 use rdzv_rpc::device::{BadDevice, Device, DeviceMap, DeviceType, NotOneToOne};
-use rdzv_rpc::group::{Change, Group, GroupView, Member, NotUnique};
+use rdzv_rpc::group::{Group, GroupView, Member, NotUnique, ViewChange};
 use rdzv_rpc::init_method::{Environment, open_store};
 use rdzv_rpc::tensor::{DataType, TensorMeta};
 use rdzv_rpc::transport::{Carrier, Leases, Peer, PeerAddress};
 use rdzv_rpc::{
-    BadName, CallContext, Limits, ReferenceSettings, RpcAgent, RpcAgentBuilder, RpcError,
+    BadName, CallContext, FrameLimits, ReferenceSettings, RpcAgent, RpcAgentBuilder, RpcError,
     RpcOptions, Store, Timeout, WorkerId, WorkerInfo, WorkerName,
 };
 
 /// An application that starts an agent, with explicit types.
 fn start(store: Arc<dyn Store>, name: &str) -> Result<RpcAgent, RpcError> {
-    let limits: Limits = Limits::default();
+    let limits: FrameLimits = FrameLimits::default();
     let references: ReferenceSettings = ReferenceSettings::default();
     let options = RpcOptions {
         message_limit: limits.total,
@@ -64,5 +64,5 @@ fn whatever_public_signatures_name_can_be_named() {
     agent.shutdown(options.init_deadline).unwrap();
     let _ = (caller, seen_by, members);
     let _: Option<(DataType, TensorMeta, PeerAddress)> = None;
-    let _: Option<(Change, NotUnique)> = None;
+    let _: Option<(ViewChange, NotUnique)> = None;
 }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_at_the_same_place() {
+    fn what_is_written_is_read_at_the_same_offset() {
         let (mut mine, theirs) = pair(8192);
         mine.write(5000, b"here");
         let mut bytes = [9; 6];

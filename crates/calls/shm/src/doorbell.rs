@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rings_until_it_is_cleared() {
+    fn it_rings_while_it_is_not_cleared() {
         let doorbell = Doorbell::new().unwrap();
         assert!(!is_set(&doorbell));
         let theirs = Doorbell::from_peer(doorbell.duplicate().unwrap().0).unwrap();

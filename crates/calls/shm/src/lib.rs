@@ -9,7 +9,7 @@
 //! | `sleeping` | the flag by which a sleeping side requests a wake-up, so that none is lost |
 //! | `ring` | a stream of bytes in one direction |
 //! | [`pass`] | descriptors sent over a Unix socket, and the identity of the peer |
-//! | [`pair`] | two rings, offered by one process and accepted by another: a [`Link`] |
+//! | [`pair`] | two rings, offered by one process and accepted by another: a [`SharedLink`] |
 //! | [`arena`] | memory that peers read in place |
 //! | [`buffer`] | memory that one process writes and many processes copy from |
 //! | [`pool`] | reusable receive buffers |
@@ -55,6 +55,6 @@ pub mod spin;
 pub use arena::{Arena, Block, Leases, Location, is_leased};
 pub use buffer::{PeerBuffer, SharedBuffer};
 pub use error::{Result, ShmError};
-pub use pair::{Link, Offer};
+pub use pair::{Offer, SharedLink};
 pub use pool::{Pool, PooledBuffer};
 pub use ring::{Consumer, Producer};

@@ -32,7 +32,7 @@ const VERSION: u16 = 1;
 
 /// Both directions of a connection through shared memory.
 #[derive(Debug)]
-pub struct Link {
+pub struct SharedLink {
     /// Sender of bytes to the peer.
     pub producer: Producer,
     /// Receiver of bytes from the peer.
@@ -41,7 +41,7 @@ pub struct Link {
 
 /// End of an offer that the peer has yet to accept; by default a link.
 #[derive(Debug)]
-pub struct Offer<T = Link, const N: usize = DESCRIPTORS> {
+pub struct Offer<T = SharedLink, const N: usize = DESCRIPTORS> {
     end: T,
     capacity: usize,
     /// Memory, then the doorbells of each ring.
@@ -108,7 +108,7 @@ impl<T, const N: usize> Offer<T, N> {
 ///
 /// [`ShmError::Refused`] if the offer is not that of a correct peer of this version;
 /// [`ShmError::System`] if the system has no memory or descriptors left for it.
-pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<Link> {
+pub fn accept(message: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Result<SharedLink> {
     let [inward, outward] = open(message, descriptors)?;
     Ok(link(outward, inward))
 }
@@ -217,8 +217,8 @@ fn laid_out<const RINGS: usize>(
     })
 }
 
-fn link(outward: Ring, inward: Ring) -> Link {
-    Link {
+fn link(outward: Ring, inward: Ring) -> SharedLink {
+    SharedLink {
         producer: Producer::new(outward.layout, outward.data, outward.space),
         consumer: Consumer::new(inward.layout, inward.data, inward.space),
     }

@@ -64,8 +64,8 @@ impl Pool {
 
     /// Returns a buffer that may grow to `length`, for a peer that may send less.
     ///
-    /// The buffer starts with `at_first` bytes. It starts with all bytes if they are few or memory
-    /// is reused.
+    /// The buffer starts with `at_first` bytes. It starts with `length` bytes if that is less than
+    /// 64 KiB, or if memory is reused.
     pub fn begin(&self, length: usize, at_first: usize) -> PooledBuffer {
         let buffer = |memory, length, populated, cleared| PooledBuffer {
             memory,
@@ -249,7 +249,8 @@ impl PooledBuffer {
     ///
     /// # Errors
     ///
-    /// Returns the bytes if there are other clones, or if they are not from a buffer.
+    /// Returns the bytes if there are other clones, or if they are not the whole content of a
+    /// buffer of at least 64 KiB.
     pub fn thaw(bytes: Bytes) -> Result<Self, Bytes> {
         let found = FROZEN.lock().get(&bytes.as_ptr().addr()).cloned();
         let Some(frozen) = found.and_then(|weak| weak.upgrade()) else {
@@ -325,20 +326,20 @@ mod tests {
         let mut buffer = pool.take(3 * MEBI + 5);
         buffer.as_mut().fill(9);
         let bytes = buffer.freeze();
-        let (place, other) = (bytes.as_ptr(), bytes.clone());
+        let (address, other) = (bytes.as_ptr(), bytes.clone());
         let bytes = PooledBuffer::thaw(bytes).expect_err("another clone exists");
-        assert_eq!((bytes.as_ptr(), bytes.len()), (place, 3 * MEBI + 5));
+        assert_eq!((bytes.as_ptr(), bytes.len()), (address, 3 * MEBI + 5));
         drop(other);
         let part = PooledBuffer::thaw(bytes.slice(1..)).expect_err("a part of them");
         assert_eq!(pool.kept(), 0);
         drop((part, bytes));
         let bytes = pool.take(3 * MEBI + 5).freeze();
-        assert_eq!(bytes.as_ptr(), place, "the same memory was returned");
+        assert_eq!(bytes.as_ptr(), address, "the same memory was returned");
         let mut buffer = PooledBuffer::thaw(bytes).expect("no other clone exists");
         assert!(buffer.as_ref().iter().all(|byte| *byte == 9));
         buffer.as_mut()[0] = 8;
         let bytes = buffer.freeze();
-        assert_eq!((bytes.as_ptr(), bytes[0]), (place, 8));
+        assert_eq!((bytes.as_ptr(), bytes[0]), (address, 8));
         drop(bytes);
         assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
         let few = pool.take(100).freeze();
@@ -350,7 +351,7 @@ mod tests {
         let pool = Pool::default();
         let mut buffer = pool.take(3 * MEBI + 5);
         buffer.as_mut().fill(9);
-        let place = buffer.as_ref().as_ptr();
+        let address = buffer.as_ref().as_ptr();
         let bytes = buffer.freeze();
         let part = bytes.slice(MEBI..);
         drop(bytes);
@@ -358,7 +359,7 @@ mod tests {
         assert!(part.iter().all(|byte| *byte == 9) && part.len() == 2 * MEBI + 5);
         drop(part);
         assert_eq!(pool.kept(), 3 * MEBI + MEBI / 2);
-        assert_eq!(pool.take(3 * MEBI).as_ref().as_ptr(), place);
+        assert_eq!(pool.take(3 * MEBI).as_ref().as_ptr(), address);
     }
 
     #[test]

@@ -26,8 +26,8 @@ fn peeked(bytes: &[u8], flip: u8) -> (Vec<u8>, String) {
     claim.nonce[0] ^= flip;
     socket.write_all(&claim.address.to_ne_bytes()).unwrap();
     socket.write_all(&claim.nonce).unwrap();
-    let place = [bytes.as_ptr() as u64, bytes.len() as u64];
-    for number in place {
+    let location = [bytes.as_ptr() as u64, bytes.len() as u64];
+    for number in location {
         socket.write_all(&number.to_ne_bytes()).unwrap();
     }
     let mut read = Vec::new();

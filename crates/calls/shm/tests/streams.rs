@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use rdzv_shm::{Consumer, Link, Producer, pair, pass};
+use rdzv_shm::{Consumer, Producer, SharedLink, pair, pass};
 use rdzv_testing::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::dup;
@@ -92,8 +92,8 @@ fn receive_all(consumer: &mut Consumer, total: usize, piece: usize) -> usize {
     slept
 }
 
-/// Makes both ends in this process, with separate mappings.
-fn links(capacity: usize) -> (Link, Link) {
+/// Creates both ends in this process, with separate mappings.
+fn links(capacity: usize) -> (SharedLink, SharedLink) {
     let offer = pair::offer(capacity).unwrap();
     let passed = offer
         .descriptors()
@@ -130,7 +130,7 @@ fn threads_stream_through_the_smallest_ring_in_small_pieces() {
 struct Peer {
     process: Process,
     socket: UnixStream,
-    link: Link,
+    link: SharedLink,
 }
 
 impl Peer {
@@ -164,7 +164,7 @@ impl Peer {
 fn processes_stream_there_and_back() {
     const TOTAL: usize = 512 << 20;
     let mut peer = Peer::start("echo", 32 << 10);
-    let Link { producer, consumer } = &mut peer.link;
+    let SharedLink { producer, consumer } = &mut peer.link;
     let slept = thread::scope(|scope| {
         let reader = scope.spawn(|| receive_all(consumer, TOTAL, 48 << 10));
         let writer = send_all(producer, TOTAL, 48 << 10);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::health::Liveness;
 use rdzv_agent_proto::group::{
     GroupIdentity, GroupSpec, Master, PreemptionPlan, RestartOptions, Round, StopOptions,
-    WorkerRanks, barrier, environment,
+    WorkerRanks, environment,
 };
 use rdzv_agent_proto::topology::{CpuList, VisibleLists};
 use rdzv_core::endpoint::Endpoint;
@@ -89,8 +89,13 @@ pub struct RendezvousOptions {
     /// Corresponds to `TORCH_ELASTIC_WORKER_IDENTICAL=1`. The default is `false`.
     pub identical_workers: bool,
     /// Limit on how long a node whose workers succeeded waits for other nodes.
-    /// The default is 300 s.
-    pub exit_barrier_timeout: Duration,
+    /// The default is `None`: the node waits while the others run.
+    pub exit_barrier_timeout: Option<Duration>,
+    /// `true` if a node whose workers succeeded joins again when other nodes restart theirs.
+    /// It also leaves the run to the others after [`Self::exit_barrier_timeout`], and does not end
+    /// it for them. Has an effect only in a dynamic rendezvous. `false` is for behaviour as in
+    /// torchrun. The default is `true`.
+    pub joins_again: bool,
     /// Limit on consecutive restarts of an agent that was killed.
     /// The limit counts only agents that die within 10 s of their start; 0 disables restarts. It
     /// applies only to an agent that [`keep`](crate::keep) started.
@@ -112,7 +117,8 @@ impl Default for RendezvousOptions {
             share_store: true,
             store_policy: StorePolicy::default(),
             identical_workers: false,
-            exit_barrier_timeout: barrier::EXIT_BARRIER_TIMEOUT,
+            exit_barrier_timeout: None,
+            joins_again: true,
             agent_restarts: 0,
             kept: None,
         }
@@ -180,6 +186,7 @@ impl AgentConfig {
             // Every round of a dynamic rendezvous has an empty store.
             purge_store: !dynamic && plan.nodes() == 1,
             dynamic,
+            joins_again: dynamic && self.rendezvous.joins_again,
             nccl_error_handling: self.variable(env::TORCH_NCCL_ASYNC_ERROR_HANDLING),
             virtual_local_rank: self
                 .placement
@@ -336,6 +343,10 @@ pub struct LogPlan {
     /// Workers then get a pseudo-terminal as their stderr, and the agent copies its bytes to the
     /// terminal unchanged. The default is `false`.
     pub capture_terminal: bool,
+    /// `true` if lines of workers that share the agent's output stay whole.
+    /// Workers then write to stdout through a pipe too, if it is a file, a pipe or a socket. The
+    /// default is `false`: they inherit stdout.
+    pub whole_lines: bool,
 }
 
 impl LogPlan {
@@ -353,7 +364,23 @@ impl LogPlan {
             collapse: false,
             capture_stderr: true,
             capture_terminal: false,
+            whole_lines: false,
         }
+    }
+}
+
+impl LogPlan {
+    /// `true` if a setting needs files for the workers' output.
+    pub(crate) fn asks_for_files(&self) -> bool {
+        matches!(self.base, LogBase::Directory(_))
+            || self.writes_files()
+            || self.console_ranks.is_some()
+    }
+
+    /// `true` if output of some worker goes to files (`-r`, `-t`).
+    pub fn writes_files(&self) -> bool {
+        let nothing = RankSelection::All(StreamSelection::default());
+        self.base != LogBase::Discard && (self.redirects != nothing || self.tee != nothing)
     }
 }
 
@@ -379,7 +406,7 @@ pub enum LogBase {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerPreview {
     /// Ranks of the worker.
-    pub place: WorkerRanks,
+    pub ranks: WorkerRanks,
     /// Arguments after the replacement of macros.
     pub arguments: Vec<OsString>,
     /// Variables that the agent adds to the environment of the configuration.
@@ -411,16 +438,17 @@ pub fn preview(
         group_world_size: nodes,
         master,
         losses_known_within: Duration::ZERO,
+        answers_barrier: false,
     };
     let spec = config.group_spec();
     WorkerRanks::of_node(Assignment::from((first, world, first, world)), size)
         .into_iter()
-        .map(|place| {
-            let variables = environment::variables(&spec, &round, &place, 0);
+        .map(|ranks| {
+            let variables = environment::variables(&spec, &round, &ranks, 0);
             Ok(WorkerPreview {
-                arguments: environment::arguments(&config.entrypoint.arguments, place.local_rank),
+                arguments: environment::arguments(&config.entrypoint.arguments, ranks.local_rank),
                 variables: variables.map_err(AgentError::Plan)?,
-                place,
+                ranks,
             })
         })
         .collect()

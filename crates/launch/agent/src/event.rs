@@ -192,7 +192,7 @@ pub enum AgentEvent {
         /// Rank of the node that received the signal; `None` for this node.
         by: Option<GroupRank>,
         /// Time that workers have to exit after the notice.
-        grace: Duration,
+        shutdown_timeout: Duration,
     },
     /// Output of workers did not reach the console before the run was stopped.
     /// The console's reader had not read this output.

@@ -73,11 +73,11 @@ impl Liveness {
     /// Returns the liveness of every thread; waits up to 100 ms.
     pub fn check(&self) -> Vec<Pulse> {
         self.ask();
-        let until = Instant::now() + ANSWERING;
+        let deadline = Instant::now() + ANSWERING;
         let mut threads = self.lock();
         let pulses = threads.list.iter_mut().map(|thread| Pulse {
             name: thread.name,
-            silent: thread.receive(until),
+            silent: thread.receive(deadline),
         });
         pulses.collect()
     }
@@ -123,11 +123,11 @@ impl Liveness {
 
 impl Thread {
     /// Returns the time of silence; waits for an answer until `until`.
-    fn receive(&mut self, until: Instant) -> Option<Duration> {
+    fn receive(&mut self, deadline: Instant) -> Option<Duration> {
         let Some((since, answers)) = &self.asked else {
             return Some(Duration::ZERO);
         };
-        let timeout = until.saturating_duration_since(Instant::now());
+        let timeout = deadline.saturating_duration_since(Instant::now());
         match answers.recv_timeout(timeout) {
             Ok(()) => {
                 self.asked = None;

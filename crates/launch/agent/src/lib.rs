@@ -72,7 +72,7 @@ pub use error_file::{write_launcher_error_file, write_refusal_to_error_file};
 pub use event::AgentEvent;
 pub use hang::{HangAction, HangPlan, HangReport, HeartbeatPlan, WatchdogAction, WatchdogTimer};
 pub use keeper::{
-    AgentEnd, Restart, Service, end_like, is_kept, keep, keep_service, kept, launcher_pid,
+    AgentEnd, RestartReason, Service, end_like, is_kept, keep, keep_service, kept, launcher_pid,
 };
 pub use logs::{LiveView, ViewOptions, write_own_lines, write_own_output};
 pub use outcome::{Outcome, Verdict};
@@ -82,7 +82,7 @@ pub use rdzv_agent_proto::group::{
     RestartOptions, StartRequest, StopOptions,
 };
 pub use rdzv_rendezvous::{GroupEvent, GroupReport, GroupStatus, NodeState};
-pub use rendezvous::RoundStore;
+pub use rendezvous::{RoundStore, exchange_ranks};
 pub use run::{run, run_in_view};
 pub use signals::when_signalled;
-pub use worker::{WorkerFiles, WorkerId, WorkerIdentity};
+pub use worker::{WorkerFiles, WorkerIdentity, WorkerLocation};

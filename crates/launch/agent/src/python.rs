@@ -69,7 +69,11 @@ pub fn interpreter(
     NAMES.into_iter().find_map(|name| {
         let mut programs = split_paths(path).map(|directory| directory.join(name));
         let program = programs.find(|program| is_program(program))?;
-        Some((program.into(), format!("the first {name} in PATH")))
+        let skipped = match variable(VIRTUAL_ENV) {
+            Some(root) => format!("; {VIRTUAL_ENV}={} has no Python", root.display()),
+            None => String::new(),
+        };
+        Some((program.into(), format!("the first {name} in PATH{skipped}")))
     })
 }
 
@@ -156,6 +160,13 @@ mod tests {
         assert_eq!(found(&environment), Some("/b/python3".into()));
         environment.insert(VIRTUAL_ENV.into(), "/venv".into());
         assert_eq!(found(&environment), Some("/venv/bin/python".into()));
+        environment.insert(VIRTUAL_ENV.into(), "/gone".into());
+        let (_, reason) =
+            interpreter(&environment, None, || None, |_| false, there).unwrap_or_default();
+        assert_eq!(
+            reason,
+            "the first python3 in PATH; VIRTUAL_ENV=/gone has no Python"
+        );
         environment.insert(PYTHON_EXEC.into(), "/named".into());
         assert_eq!(found(&environment), Some("/named".into()));
         assert_eq!(

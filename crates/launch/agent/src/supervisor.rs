@@ -76,7 +76,7 @@ pub(crate) trait Supervisor {
         clock: Clock,
         workers: &[LocalRank],
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Vec<WorkerEvent>;
 
     /// Kills workers whose shutdown timeout has passed.

@@ -16,7 +16,7 @@ use rustix::process::Pid;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use crate::hang::kernel_place_in;
+use crate::hang::kernel_state_in;
 
 /// Watch for workers in an uninterruptible sleep.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl KernelHolds {
     }
 
     fn seen(&self, pid: Pid) -> KernelState {
-        kernel_place_in(&self.proc.join(pid.as_raw_nonzero().to_string()))
+        kernel_state_in(&self.proc.join(pid.as_raw_nonzero().to_string()))
     }
 }
 

@@ -28,13 +28,13 @@ pub struct WorkerIdentity {
 impl WorkerIdentity {
     /// Creates the identity of the worker with these ranks.
     /// `pid` is 0 for a worker that is not a process or has not started.
-    pub(crate) fn new(place: &WorkerRanks, pid: u32) -> Self {
+    pub(crate) fn new(ranks: &WorkerRanks, pid: u32) -> Self {
         Self {
-            local_rank: place.local_rank,
-            rank: place.rank,
-            world_size: place.world_size,
-            role_rank: place.role_rank,
-            role_world_size: place.role_world_size,
+            local_rank: ranks.local_rank,
+            rank: ranks.rank,
+            world_size: ranks.world_size,
+            role_rank: ranks.role_rank,
+            role_world_size: ranks.role_world_size,
             pid,
         }
     }
@@ -42,14 +42,14 @@ impl WorkerIdentity {
 
 /// Location of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WorkerId {
+pub enum WorkerLocation {
     /// Process of this machine, by process id.
     Process(u32),
     /// Worker elsewhere: `host:port`, or a name that its supervisor chose.
     Remote(String),
 }
 
-impl WorkerId {
+impl WorkerLocation {
     /// Returns the process id, if the worker is a process.
     pub fn pid(&self) -> Option<u32> {
         match self {
@@ -59,7 +59,7 @@ impl WorkerId {
     }
 }
 
-impl fmt::Display for WorkerId {
+impl fmt::Display for WorkerLocation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process(pid) => pid.fmt(formatter),
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn ids_are_written_as_torchelastic_writes_them() {
-        assert_eq!(WorkerId::Process(4242).to_string(), "4242");
+        assert_eq!(WorkerLocation::Process(4242).to_string(), "4242");
         assert_eq!(
-            WorkerId::Remote("node-b:29500".into()).to_string(),
+            WorkerLocation::Remote("node-b:29500".into()).to_string(),
             "node-b:29500"
         );
     }

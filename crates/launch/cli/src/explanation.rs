@@ -18,6 +18,8 @@ const WIDEST: usize = 40;
 pub(crate) enum Given {
     /// The command line.
     Typed,
+    /// The command line, together with a variable; the text is the variable's part.
+    Merged(String),
     /// This variable.
     ByVariable(String),
     /// The default of the flag.
@@ -188,7 +190,11 @@ impl Draft {
         value: impl Into<String>,
         reason: impl Into<String>,
     ) {
-        let provenance = self.given(id).because(reason);
+        let mut provenance = self.given(id);
+        let reason = reason.into();
+        if !reason.is_empty() {
+            provenance = provenance.because(reason);
+        }
         self.line(name, value, provenance);
     }
 
@@ -206,11 +212,15 @@ impl Draft {
         self.mention(&[id]);
         let setting = self.find(id);
         let (origin, source) = match &setting.given {
-            Given::Typed => (Origin::Flag, &setting.flag),
+            Given::Typed | Given::Merged(_) => (Origin::Flag, &setting.flag),
             Given::ByVariable(name) => (Origin::Variable, name),
             Given::Default => (Origin::Default, &setting.flag),
         };
-        let mut provenance = Provenance::new(origin, Some(source), "");
+        let reason = match &setting.given {
+            Given::Merged(part) => part,
+            _ => "",
+        };
+        let mut provenance = Provenance::new(origin, Some(source), reason);
         if setting.given != Given::Default {
             provenance.given.clone_from(&setting.value);
         }

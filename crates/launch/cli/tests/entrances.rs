@@ -35,7 +35,7 @@ use rdzv_agent_proto::hang::timers::TimerRequest;
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Wall};
 use rdzv_rendezvous_proto::codec;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, EventReader, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event, EventReader, Operation};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState};
 use rdzv_store::{HashStore, Store, TcpStore, TcpStoreOptions};
 
@@ -193,13 +193,16 @@ fn a_coordinator_speaks() {
         Event::PeerFailed { node, .. } => assert_escaped("node that failed", &node),
         other => panic!("{other:?}"),
     }
-    match read_back(&Event::Refused(Refusal::Unusable(text()))) {
-        Event::Refused(Refusal::Unusable(sentence)) => assert_escaped("refusal", &sentence),
+    match read_back(&Event::Refused(AgentRefusal::Unusable(text()))) {
+        Event::Refused(AgentRefusal::Unusable(sentence)) => assert_escaped("refusal", &sentence),
         other => panic!("{other:?}"),
     }
     let (elapsed, joined) = (Duration::ZERO, vec![text()]);
-    match read_back(&Event::Refused(Refusal::JoinTimeout { elapsed, joined })) {
-        Event::Refused(Refusal::JoinTimeout { joined, .. }) => {
+    match read_back(&Event::Refused(AgentRefusal::JoinTimeout {
+        elapsed,
+        joined,
+    })) {
+        Event::Refused(AgentRefusal::JoinTimeout { joined, .. }) => {
             assert_escaped("node that had joined", &joined[0]);
         }
         other => panic!("{other:?}"),

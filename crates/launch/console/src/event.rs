@@ -2,7 +2,7 @@
 
 use rdzv_agent_proto::group::{Failure, MembershipCause, membership};
 
-use crate::line::{Line, Role, cut, said};
+use crate::line::{Line, LineRole, cut, said};
 use crate::quantity::count;
 
 /// Maximum number of columns of a cause within a sentence.
@@ -37,7 +37,7 @@ impl Restart<'_> {
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 
@@ -66,7 +66,7 @@ impl Regrouped<'_> {
             MembershipCause::Restarted => {
                 let (who, _) = reason.split_once(" joins").unwrap_or((reason, ""));
                 let (who, _) = who.split_once(" has left").unwrap_or((who, ""));
-                format!("{who} restarts its workers, so all nodes restart theirs")
+                format!("{who} restarts its workers, so all do")
             }
             MembershipCause::Lost => reason.to_owned(),
         };
@@ -79,7 +79,7 @@ impl Regrouped<'_> {
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 
@@ -124,8 +124,7 @@ mod tests {
         };
         assert_eq!(
             restart.sentence(),
-            "restart 1 of 3: rank 5 on node-b failed (ValueError: bad config: no key 'lr'); all \
-             workers restart"
+            "restart 1 of 3: rank 5 on node-b failed (ValueError: bad config: no key 'lr'); all workers restart"
         );
         let restart = Restart {
             failure: None,
@@ -143,7 +142,7 @@ mod tests {
             (
                 "node node-c_4242_0 is lost (killed)",
                 Some(3),
-                "node-c is lost (killed); 3 nodes go on",
+                "node-c is lost (killed); 3 nodes continue",
             ),
             (
                 "node node-c_4242_0 is lost (killed)",
@@ -153,18 +152,18 @@ mod tests {
             (
                 "node node-d_7_0 waits to join",
                 Some(4),
-                "node-d joined; 4 nodes go on",
+                "node-d joined; 4 nodes continue",
             ),
             ("node node-d_7_0 waits to join", None, "node-d joined"),
             (
                 "nodes b_1_0, c_2_0 wait to join the next round",
                 Some(4),
-                "b, c joined; 4 nodes go on",
+                "b, c joined; 4 nodes continue",
             ),
             (
                 "node b_1_0 joins again",
                 Some(2),
-                "b restarts its workers, so all nodes restart theirs; 2 nodes continue",
+                "b restarts its workers, so all do; 2 nodes continue",
             ),
         ] {
             assert_eq!(Regrouped { reason, nodes }.sentence(), text);

@@ -20,8 +20,9 @@ use rdzv_agent_proto::group::{Cause, Exit, Failure, Finality};
 use rdzv_core::signal;
 
 use crate::event::{cause, subject};
-use crate::line::{Line, Role, cut, quoted, said};
-use crate::{remedy, stop, traceback};
+use crate::line::{Line, LineRole, cut, quoted, said};
+use crate::remedy::{self, Surroundings};
+use crate::{stop, traceback};
 
 /// Maximum number of lines of stderr that are shown: in a log, on a terminal.
 const STDERR_LINES: (usize, usize) = (10, 4);
@@ -56,6 +57,8 @@ pub struct Failed<'a> {
     pub logs: Option<String>,
     /// Path of the report, if the user requested one.
     pub report: Option<String>,
+    /// Facts on which the advice depends.
+    pub surroundings: Surroundings,
 }
 
 /// An attempt that failed and was followed by a restart.
@@ -103,7 +106,10 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     lines.extend(no_restart(run, width));
     lines.extend(attempts(run, width));
     lines.extend(files(run, width));
-    lines.extend(advice(remedy::of(first).as_deref(), width));
+    lines.extend(advice(
+        remedy::of(first, &run.surroundings).as_deref(),
+        width,
+    ));
     lines
 }
 
@@ -112,7 +118,7 @@ pub fn summary(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 pub fn error(text: &str, width: Option<usize>) -> Vec<Line> {
     // Python puts a number in front: `[Errno 98] Address already in use`.
     let text_alone = traceback::without_mark(text, "[Errno ", "] ");
-    let mut lines = said(Role::Error, text_alone, width);
+    let mut lines = said(LineRole::Error, text_alone, width);
     lines.extend(advice(remedy::of_text(text), width));
     lines
 }
@@ -124,7 +130,7 @@ fn headline(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Line
         cause = cause.replace(reason, &not_started(reason));
     }
     let text = format!("first failure{of}: {first} at {}: {cause}", first.time());
-    within(said(Role::Error, &text, width), width, ROWS.0)
+    within(said(LineRole::Error, &text, width), width, ROWS.0)
 }
 
 /// Replaces Python's form of a missing file in the reason why no worker ran.
@@ -160,11 +166,11 @@ fn origin(first: &Failure, width: Option<usize>) -> Vec<Line> {
     let frames = first.evidence.traceback.as_deref().map(traceback::frames);
     let mut lines = Vec::new();
     for (index, frame) in frames.unwrap_or_default().iter().rev().enumerate() {
-        let place = match index {
-            0 => format!("raised in {}", frame.place),
-            _ => format!("called from {}", frame.place),
+        let location = match index {
+            0 => format!("raised in {}", frame.location),
+            _ => format!("called from {}", frame.location),
         };
-        lines.extend(said(Role::Detail, &place, width));
+        lines.extend(said(LineRole::Detail, &location, width));
         if let Some(code) = &frame.code {
             lines.push(quoted(10, code, width));
         }
@@ -181,7 +187,7 @@ fn last_words(run: &Failed<'_>, first: &Failure, width: Option<usize>) -> Vec<Li
     let (in_log, on_terminal) = STDERR_LINES;
     let most = width.map_or(in_log, |_| on_terminal);
     let shown = tail[tail.len().saturating_sub(most)..].iter();
-    let mut lines = said(Role::Detail, "the last lines of its stderr:", width);
+    let mut lines = said(LineRole::Detail, "the last lines of its stderr:", width);
     lines.extend(shown.map(|line| quoted(4, line.trim_end(), width)));
     lines
 }
@@ -191,13 +197,13 @@ fn consequences(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     let shown = if width.is_some() { GROUPS } else { usize::MAX };
     let mut lines = Vec::new();
     for group in groups.iter().take(shown) {
-        let text = said(Role::Detail, &in_one_line(group), width);
+        let text = said(LineRole::Detail, &in_one_line(group), width);
         lines.extend(within(text, width, ROWS.1));
     }
     let others: usize = groups.iter().skip(shown).map(Vec::len).sum();
     if others > 0 {
         let text = format!("{others} more, with other causes");
-        lines.extend(said(Role::Detail, &text, width));
+        lines.extend(said(LineRole::Detail, &text, width));
     }
     lines
 }
@@ -205,7 +211,7 @@ fn consequences(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
 fn no_restart(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     match run.finality {
         Some(finality) if finality != NONE_WANTED => {
-            said(Role::Detail, &format!("no restart: {finality}"), width)
+            said(LineRole::Detail, &format!("no restart: {finality}"), width)
         }
         _ => Vec::new(),
     }
@@ -224,8 +230,8 @@ fn attempts(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
         format!("{}: {why}", attempt.number)
     });
     let each: Vec<String> = each.collect();
-    let text = format!("earlier attempts: {}", each.join("; "));
-    within(said(Role::Detail, &text, width), width, ROWS.2)
+    let text = format!("attempts before: {}", each.join("; "));
+    within(said(LineRole::Detail, &text, width), width, ROWS.2)
 }
 
 fn files(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
@@ -235,12 +241,12 @@ fn files(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
     if texts.is_empty() {
         Vec::new()
     } else {
-        said(Role::Detail, &texts.join("; "), width)
+        said(LineRole::Detail, &texts.join("; "), width)
     }
 }
 
 fn advice(text: Option<&str>, width: Option<usize>) -> Vec<Line> {
-    let line = |text| said(Role::Advice, &format!("help: {text}"), width);
+    let line = |text| said(LineRole::Advice, &format!("help: {text}"), width);
     text.map_or_else(Vec::new, line)
 }
 

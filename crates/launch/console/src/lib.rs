@@ -33,4 +33,4 @@ pub mod stop;
 pub mod success;
 pub mod traceback;
 
-pub use line::{Line, Role, Span};
+pub use line::{Line, LineRole, Span};

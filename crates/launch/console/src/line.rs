@@ -11,7 +11,7 @@ const HELP: &str = "help: ";
 
 /// The meaning of a part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Role {
+pub enum LineRole {
     /// Plain text.
     #[default]
     Plain,
@@ -27,7 +27,7 @@ pub enum Role {
     Advice,
 }
 
-impl Role {
+impl LineRole {
     fn style(self) -> Style {
         let bold = |colour: AnsiColor| colour.on_default().bold();
         match self {
@@ -45,7 +45,7 @@ impl Role {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     /// Meaning of the part.
-    pub role: Role,
+    pub role: LineRole,
     /// Text of the part, without control characters.
     pub text: String,
 }
@@ -56,14 +56,14 @@ pub struct Line(pub Vec<Span>);
 
 impl Line {
     /// Creates a line of one role.
-    pub fn new(role: Role, text: impl Into<String>) -> Self {
+    pub fn new(role: LineRole, text: impl Into<String>) -> Self {
         let text = text.into();
         Self(vec![Span { role, text }])
     }
 
     /// Appends another part to the line.
     #[must_use]
-    pub fn and(mut self, role: Role, text: impl Into<String>) -> Self {
+    pub fn and(mut self, role: LineRole, text: impl Into<String>) -> Self {
         let text = text.into();
         self.0.push(Span { role, text });
         self
@@ -88,26 +88,26 @@ impl Line {
 }
 
 /// Wraps each line of a text after rdzv's label, as [`headed`] does.
-pub fn said(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
+pub fn said(role: LineRole, text: &str, width: Option<usize>) -> Vec<Line> {
     headed(role, LABEL, text, width)
 }
 
 /// Wraps each line of a text after `head`.
-/// The head has the role, or [`Role::Advice`] before advice. Wrapped lines are indented by the
+/// The head has the role, or [`LineRole::Advice`] before advice. Wrapped lines are indented by the
 /// width of the head. If `width` is `None`, lines are not wrapped.
-pub fn headed(role: Role, head: &str, text: &str, width: Option<usize>) -> Vec<Line> {
+pub fn headed(role: LineRole, head: &str, text: &str, width: Option<usize>) -> Vec<Line> {
     let indent = " ".repeat(textwrap::core::display_width(head));
     let mut lines = Vec::new();
     for text in text.lines() {
         let role = if text.starts_with(HELP) {
-            Role::Advice
+            LineRole::Advice
         } else {
             role
         };
         for (index, text) in wrap(text, width, indent.len()).into_iter().enumerate() {
             lines.push(match index {
-                0 => Line::new(role, head).and(Role::Plain, text),
-                _ => Line::new(Role::Plain, format!("{indent}{text}")),
+                0 => Line::new(role, head).and(LineRole::Plain, text),
+                _ => Line::new(LineRole::Plain, format!("{indent}{text}")),
             });
         }
     }
@@ -121,7 +121,7 @@ pub fn quoted(indent: usize, text: &str, width: Option<usize>) -> Line {
         Some(width) => cut(text, width.saturating_sub(indent).max(1)),
         None => text.to_owned(),
     };
-    Line::new(Role::Detail, format!("{}{text}", " ".repeat(indent)))
+    Line::new(LineRole::Detail, format!("{}{text}", " ".repeat(indent)))
 }
 
 /// Returns the beginning of a text in at most `room` columns, with an ellipsis.
@@ -180,15 +180,18 @@ mod tests {
     #[test]
     fn a_text_is_wrapped_behind_its_label() {
         let text = "waiting for nodes: 2 of 4 (node-a, node-c)";
-        let lines = said(Role::Warning, text, Some(30));
+        let lines = said(LineRole::Warning, text, Some(30));
         let texts: Vec<String> = lines.iter().map(Line::text).collect();
         assert_eq!(
             texts,
             ["rdzv: waiting for nodes: 2 of", "      4 (node-a, node-c)"]
         );
-        assert_eq!(said(Role::Warning, text, None).len(), 1);
-        let lines = said(Role::Error, "no\nhelp: yes", None);
-        let expected = [(Role::Error, "rdzv: no"), (Role::Advice, "rdzv: help: yes")];
+        assert_eq!(said(LineRole::Warning, text, None).len(), 1);
+        let lines = said(LineRole::Error, "no\nhelp: yes", None);
+        let expected = [
+            (LineRole::Error, "rdzv: no"),
+            (LineRole::Advice, "rdzv: help: yes"),
+        ];
         assert_eq!(
             lines
                 .iter()
@@ -201,7 +204,7 @@ mod tests {
     #[test]
     fn a_path_stays_whole_and_a_quoted_line_is_cut_by_columns() {
         let path = "/a/very/long/path/that/no-user/can/copy/if/it/is/broken";
-        let lines = said(Role::Plain, &format!("logs: {path}"), Some(30));
+        let lines = said(LineRole::Plain, &format!("logs: {path}"), Some(30));
         assert_eq!(lines[1].text(), format!("      {path}"));
         assert_eq!(cut("日本語テキスト", 7), "日本語…");
         assert_eq!(quoted(2, "abcdef", Some(6)).text(), "  abc…");
@@ -210,7 +213,7 @@ mod tests {
 
     #[test]
     fn colours_are_there_only_if_asked_for() {
-        let line = Line::new(Role::Error, "rdzv: ").and(Role::Plain, "x");
+        let line = Line::new(LineRole::Error, "rdzv: ").and(LineRole::Plain, "x");
         assert_eq!(line.painted(false), "rdzv: x");
         assert_eq!(line.painted(true), "\u{1b}[1m\u{1b}[31mrdzv: \u{1b}[0mx");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rdzv_core::rank::GroupRank;
 use rdzv_core::signal;
 
-use crate::line::{Line, Role, said};
+use crate::line::{Line, LineRole, said};
 use crate::quantity::time;
 
 /// Returns the lines that report the notice.
@@ -14,16 +14,16 @@ use crate::quantity::time;
 pub fn notice(
     signal: i32,
     by: Option<GroupRank>,
-    grace: Duration,
+    shutdown_timeout: Duration,
     width: Option<usize>,
 ) -> Vec<Line> {
     let at = by.map_or_else(String::new, |by| format!(" at the node with rank {by}"));
     let text = format!(
         "preemption: {}{at}; the workers have {} to exit",
         signal::in_words(signal),
-        time(grace)
+        time(shutdown_timeout)
     );
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 /// Returns the lines at the end of a preempted run.
@@ -39,7 +39,7 @@ pub fn ended(signal: i32, used: Duration, in_order: bool, width: Option<usize>) 
              with code 0 or by that signal"
         )
     };
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 #[cfg(test)]
@@ -52,13 +52,13 @@ mod tests {
 
     #[test]
     fn a_notice_names_its_signal_and_the_node_that_got_it() {
-        let grace = Duration::from_secs(30);
-        let here = text(&notice(10, None, grace, None));
+        let shutdown_timeout = Duration::from_secs(30);
+        let here = text(&notice(10, None, shutdown_timeout, None));
         assert!(
             here.contains("preemption: SIGUSR1; the workers have 30 s to exit"),
             "{here}"
         );
-        let there = text(&notice(10, Some(GroupRank(3)), grace, None));
+        let there = text(&notice(10, Some(GroupRank(3)), shutdown_timeout, None));
         assert!(
             there.contains("SIGUSR1 at the node with rank 3;"),
             "{there}"

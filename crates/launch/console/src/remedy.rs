@@ -37,8 +37,8 @@ const ADVICE: &[(&[&str], &str)] = &[
             "watchdog caught collective operation timeout",
             "collective operation timeout",
         ],
-        "find the rank that did not reach the collective: --hang-timeout 300 names it and \
-         its location, and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 records the collectives",
+        "use --hang-timeout 300 to name the rank that did not reach the collective; set \
+         TORCH_NCCL_TRACE_BUFFER_SIZE=2000 to record the collectives",
     ),
     (
         &[
@@ -77,7 +77,16 @@ const ADVICE: &[(&[&str], &str)] = &[
         &["device-side assert"],
         "set CUDA_LAUNCH_BLOCKING=1, so that the traceback names the operation",
     ),
+    (
+        &["getpwuid"],
+        "set USER=NAME in the environment, because this user id has no entry in /etc/passwd; \
+         TORCHINDUCTOR_CACHE_DIR=DIR selects the cache of the compiler",
+    ),
     (&["no space left on device"], MORE_ROOM),
+    (
+        &["read-only file system"],
+        "use a writable directory: --log-dir for output, TMPDIR for temporary files",
+    ),
     (
         &["can't open file", "no such file or directory"],
         "check the path: relative paths start at the directory in which rdzv was started",
@@ -103,22 +112,66 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
 ];
 
+/// Facts about a launch on which advice depends.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Flags and variables that are set already; no advice names them.
+    pub active: Vec<String>,
+    /// Interpreter of the workers, and its origin.
+    pub interpreter: Option<(String, String)>,
+    /// Modules in the folder in which rdzv was started.
+    pub modules: Vec<String>,
+    /// Process that uses the port in the text of the failure.
+    pub port_user: Option<String>,
+}
+
 /// Returns the advice for a failure, if there is any.
-pub fn of(failure: &Failure) -> Option<String> {
+pub fn of(failure: &Failure, surroundings: &Surroundings) -> Option<String> {
     let text = failure.cause.to_string();
     if let Some(module) = missing_module(&text) {
+        return Some(for_module(module, surroundings));
+    }
+    if let Some(user) = &surroundings.port_user {
         return Some(format!(
-            "install '{module}' into the Python of the workers; another Python is chosen by an active virtual \
-             environment or PYTHON_EXEC (`rdzv run --explain` shows which)"
+            "end that process or choose another port (--master-port, --rdzv-endpoint): {user}"
         ));
     }
+    let advice = of_parts(failure, &text)?;
+    let is_active = |clause: &&str| {
+        let mut words = clause.split([' ', '=', ',', '(', ')']);
+        words.any(|word| surroundings.active.iter().any(|active| active == word))
+    };
+    let clauses = advice.split("; ").filter(|clause| !is_active(clause));
+    let clauses: Vec<&str> = clauses.collect();
+    (!clauses.is_empty()).then(|| clauses.join("; "))
+}
+
+/// Returns the advice for a module that Python does not find.
+fn for_module(module: &str, surroundings: &Surroundings) -> String {
+    let package = module.split('.').next().unwrap_or(module);
+    if surroundings.modules.iter().any(|here| here == package) {
+        return format!(
+            "set PYTHONPATH=., or use -m with a module name instead of a script: '{package}' is in the \
+             current folder, which Python does not search for a script in another folder"
+        );
+    }
+    let python = match &surroundings.interpreter {
+        Some((python, origin)) => format!("{python} ({origin})"),
+        None => "the Python of the workers".to_owned(),
+    };
+    format!(
+        "install '{module}' into {python}; an active virtual environment or PYTHON_EXEC selects \
+         another Python"
+    )
+}
+
+fn of_parts(failure: &Failure, text: &str) -> Option<&'static str> {
     let mut last_lines = failure.evidence.stderr_tail.iter().rev().take(20);
     // The text of an error is more precise than its kind, and the cause more than the lines before
     // it.
-    of_text(&text)
+    of_text(text)
         .or_else(|| by_kind(failure))
         .or_else(|| last_lines.find_map(|line| of_text(line)))
-        .map(str::to_owned)
 }
 
 /// Returns the advice for the text of an error outside the workers.
@@ -147,12 +200,12 @@ fn by_kind(failure: &Failure) -> Option<&'static str> {
             _ => return None,
         },
         "exit_code" => {
-            "use -r 3 --log-dir DIR to keep all output; its last lines, if any, are above \
-         (os._exit discards them)"
+            "use -r 3 --log-dir DIR to keep all output; the last lines of stderr, if any, are \
+             above (os._exit discards them)"
         }
         "hang" | "heartbeat" | "watchdog" => {
-            "use --report FILE to record the stack of every rank; py-spy in the environment \
-         adds Python's frames"
+            "use --report FILE to record the stack of every rank; install py-spy to add \
+             Python's frames"
         }
         "node_lost" => {
             "check the log of that node and its scheduler; --nnodes MIN:MAX lets the other \
@@ -248,13 +301,65 @@ mod tests {
             ),
         ] {
             let failure = failure(0, "a", number, &cause);
-            let advice = of(&failure).unwrap_or_default();
+            let advice = of(&failure, &Surroundings::default()).unwrap_or_default();
             assert!(advice.contains(part), "{cause}: {advice}");
         }
         assert_eq!(
-            of(&failure(0, "a", 1, &exception("ValueError: boom"))),
+            of(
+                &failure(0, "a", 1, &exception("ValueError: boom")),
+                &Surroundings::default()
+            ),
             None
         );
+    }
+
+    #[test]
+    fn advice_depends_on_the_surroundings() {
+        let missing = failure(
+            0,
+            "a",
+            1,
+            &Cause::exception("ModuleNotFoundError: No module named 'pkg.sub'"),
+        );
+        let mut surroundings = Surroundings {
+            interpreter: Some((
+                "/usr/bin/python3".into(),
+                "the first python3 in PATH".into(),
+            )),
+            ..Surroundings::default()
+        };
+        let advice = of(&missing, &surroundings).unwrap();
+        let start = "install 'pkg.sub' into /usr/bin/python3 (the first python3 in PATH); ";
+        assert!(advice.starts_with(start), "{advice}");
+        surroundings.modules.push("pkg".into());
+        let advice = of(&missing, &surroundings).unwrap();
+        assert!(
+            advice.starts_with("set PYTHONPATH=., or use -m "),
+            "{advice}"
+        );
+        let code = Cause::ExitCode {
+            code: 3,
+            last_line: None,
+        };
+        let code = failure(0, "a", 3, &code);
+        surroundings.active.push("-r".into());
+        let advice = of(&code, &surroundings).unwrap();
+        assert!(!advice.contains("-r 3"), "{advice}");
+        let crash = failure(0, "a", -11, &Cause::Signal { signal: 11 });
+        surroundings.active.push("PYTHONFAULTHANDLER".into());
+        let advice = of(&crash, &surroundings).unwrap();
+        assert_eq!(advice, "`ulimit -c unlimited` keeps a core file");
+        let user = Cause::exception("KeyError: 'getpwuid(): uid not found: 1234'");
+        let user = failure(0, "a", 1, &user);
+        assert!(
+            of(&user, &surroundings)
+                .unwrap()
+                .starts_with("set USER=NAME")
+        );
+        surroundings
+            .active
+            .extend(["USER", "TORCHINDUCTOR_CACHE_DIR"].map(str::to_owned));
+        assert_eq!(of(&user, &surroundings), None);
     }
 
     #[test]
@@ -267,6 +372,10 @@ mod tests {
         );
         failure.evidence.stderr_tail =
             vec!["ERROR: Unexpected bus error encountered in worker".to_owned()];
-        assert!(of(&failure).unwrap_or_default().contains("--shm-size"));
+        assert!(
+            of(&failure, &Surroundings::default())
+                .unwrap_or_default()
+                .contains("--shm-size")
+        );
     }
 }

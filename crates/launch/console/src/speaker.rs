@@ -4,7 +4,7 @@
 
 /// The part of the final message that one node prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum ShownPart {
     /// The whole message.
     Full,
     /// The first failure in one sentence.
@@ -31,11 +31,11 @@ pub enum End {
 
 /// Returns the part that one node prints.
 /// `rank` is its rank in the last round, if it was in one.
-pub fn part(end: End, rank: Option<u32>) -> Part {
+pub fn part(end: End, rank: Option<u32>) -> ShownPart {
     match (end, rank) {
-        (End::Here, _) | (End::InOrder | End::NodeLost, Some(0)) => Part::Full,
-        (End::InOrder, _) | (End::Elsewhere { is_said: true }, _) => Part::Nothing,
-        (End::NodeLost, _) | (End::Elsewhere { is_said: false }, _) => Part::Sentence,
+        (End::Here, _) | (End::InOrder | End::NodeLost, Some(0)) => ShownPart::Full,
+        (End::InOrder, _) | (End::Elsewhere { is_said: true }, _) => ShownPart::Nothing,
+        (End::NodeLost, _) | (End::Elsewhere { is_said: false }, _) => ShownPart::Sentence,
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
             let each = ends.into_iter().zip(ranks);
             each.map(|(end, rank)| part(end, rank)).collect::<Vec<_>>()
         };
-        let (full, sentence, nothing) = (Part::Full, Part::Sentence, Part::Nothing);
+        let (full, sentence, nothing) = (ShownPart::Full, ShownPart::Sentence, ShownPart::Nothing);
         assert_eq!(parts([End::InOrder; 3]), [full, nothing, nothing]);
         assert_eq!(parts([End::NodeLost; 3]), [full, sentence, sentence]);
         let elsewhere = |is_said| End::Elsewhere { is_said };

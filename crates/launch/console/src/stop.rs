@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdzv_core::rank::ranges;
 use rdzv_core::signal;
 
-use crate::line::{Line, Role, said};
+use crate::line::{Line, LineRole, said};
 use crate::quantity::{count, time};
 
 /// Number of SIGINT, the same on all architectures.
@@ -52,14 +52,11 @@ impl Stop<'_> {
         let left = time(self.left);
         match self.request {
             0 | 1 => format!(
-                "{again}: {who} {have} {left} to exit; a second {again} leaves {}, a third kills \
-                 immediately",
+                "{again}: {who} {have} {left} to end; a second {again} leaves {}, a third kills them",
                 time(self.left / 4)
             ),
             2 => {
-                format!(
-                    "{again}: {who} {have} {left} left to exit; one more {again} kills immediately"
-                )
+                format!("{again}: {who} {have} {left} left to end; one more {again} kills them")
             }
             _ => format!("{again}: {who} {have} {left} left to exit"),
         }
@@ -67,18 +64,18 @@ impl Stop<'_> {
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Warning, &self.sentence(), width)
+        said(LineRole::Warning, &self.sentence(), width)
     }
 }
 
 /// Returns the lines for workers that are killed after the shutdown timeout.
 pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     let text = format!(
-        "{} did not exit within the shutdown timeout and {} killed",
+        "{} did not end within the shutdown timeout and {} killed",
         self::ranks(ranks),
         if ranks.len() == 1 { "is" } else { "are" }
     );
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 /// Returns the final lines of a run that a signal ended.
@@ -102,7 +99,7 @@ pub fn ended(
     if killed > 0 {
         text += &format!(", {killed} of them killed by {}", signal::in_words(KILL));
     }
-    said(Role::Warning, &text, width)
+    said(LineRole::Warning, &text, width)
 }
 
 /// Returns ranks in words: `rank 3`, `ranks 0-4, 7`.
@@ -129,8 +126,7 @@ mod tests {
         };
         assert_eq!(
             stop.sentence(),
-            "Ctrl-C: ranks 0-3 have 30 s to exit; a second Ctrl-C leaves 7.5 s, a third kills \
-             immediately"
+            "Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills them"
         );
         let stop = Stop {
             signal: 15,
@@ -140,7 +136,7 @@ mod tests {
         };
         assert_eq!(
             stop.sentence(),
-            "SIGTERM: rank 3 has 7.5 s left to exit; one more SIGTERM kills immediately"
+            "SIGTERM: rank 3 has 7.5 s left to end; one more SIGTERM kills them"
         );
         let stop = Stop {
             request: 3,
@@ -169,7 +165,7 @@ mod tests {
         );
         assert_eq!(
             killed(&[3], None)[0].text(),
-            "rdzv: rank 3 did not exit within the shutdown timeout and is killed"
+            "rdzv: rank 3 did not end within the shutdown timeout and is killed"
         );
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::event::size;
-use crate::line::{Line, Role, said};
+use crate::line::{Line, LineRole, said};
 use crate::quantity::time;
 
 /// Maximum number of reasons to list, for restarts and for changes.
@@ -49,7 +49,7 @@ impl Success {
 
     /// Returns the sentence as lines.
     pub fn lines(&self, width: Option<usize>) -> Vec<Line> {
-        said(Role::Good, &self.sentence(), width)
+        said(LineRole::Good, &self.sentence(), width)
     }
 }
 

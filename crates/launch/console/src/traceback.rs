@@ -14,9 +14,9 @@ const LIBRARIES: [&str; 5] = [
 
 /// One frame of a traceback: its source location and code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct TracebackFrame {
     /// Location `train.py, line 41, in main`, with the path as Python wrote it.
-    pub place: String,
+    pub location: String,
     /// Code at that line.
     pub code: Option<String>,
 }
@@ -24,7 +24,7 @@ pub struct Frame {
 /// Returns the last frames of a Python traceback in the user's code.
 /// The oldest is first. If no frame is in the user's code, these are frames of libraries. Empty if
 /// the text is not a traceback.
-pub fn frames(traceback: &str) -> Vec<Frame> {
+pub fn frames(traceback: &str) -> Vec<TracebackFrame> {
     let lines: Vec<&str> = traceback.lines().map(unmarked).collect();
     // A second traceback ("During handling of the above exception") is the one that ended the
     // program.
@@ -37,17 +37,17 @@ pub fn frames(traceback: &str) -> Vec<Frame> {
     let lines = &lines[start + 1..];
     let mut frames = Vec::new();
     for (index, line) in lines.iter().enumerate() {
-        let Some(place) = line.trim_start().strip_prefix("File \"") else {
+        let Some(location) = line.trim_start().strip_prefix("File \"") else {
             continue;
         };
         let code = lines.get(index + 1).map(|code| code.trim());
         let code = code.filter(|code| line.starts_with(' ') && is_code(code));
-        frames.push(Frame {
-            place: place.replacen('"', "", 1),
+        frames.push(TracebackFrame {
+            location: location.replacen('"', "", 1),
             code: code.map(str::to_owned),
         });
     }
-    let own = |frame: &Frame| !LIBRARIES.iter().any(|part| frame.place.contains(part));
+    let own = |frame: &TracebackFrame| !LIBRARIES.iter().any(|part| frame.location.contains(part));
     if frames.iter().any(own) {
         frames.retain(own);
     }
@@ -97,7 +97,7 @@ mod tests {
         let frames = frames(TEXT);
         let text: Vec<String> = frames
             .iter()
-            .map(|frame| format!("{}: {:?}", frame.place, frame.code))
+            .map(|frame| format!("{}: {:?}", frame.location, frame.code))
             .collect();
         assert_eq!(
             text,

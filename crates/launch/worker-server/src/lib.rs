@@ -50,19 +50,19 @@ use tokio::sync::oneshot;
 /// Error that the server could not be started.
 #[derive(Debug, Error)]
 #[error(
-    "cannot serve the worker's control plane at {place}: {source}\n\
+    "cannot serve the worker's control plane at {address}: {source}\n\
      help: choose a path that does not exist and has at most 107 bytes"
 )]
 pub struct WorkerServerError {
     /// Path or address of the socket.
-    pub place: String,
+    pub address: String,
     /// Error of the system.
     pub source: io::Error,
 }
 
 /// A request to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// Decoded parameters of the query.
     /// If a name is repeated, the last value counts.
     pub parameters: BTreeMap<String, String>,
@@ -70,7 +70,7 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl HttpRequest {
     /// Returns the value of a parameter.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.get(name).map(String::as_str)
@@ -109,7 +109,7 @@ impl Answer {
     }
 }
 
-type Handler = Arc<dyn Fn(&Request) -> Answer + Send + Sync>;
+type Handler = Arc<dyn Fn(&HttpRequest) -> Answer + Send + Sync>;
 
 /// The handlers of a server that is not started yet.
 pub struct WorkerServer {
@@ -135,7 +135,7 @@ impl WorkerServer {
     pub fn register(
         &mut self,
         name: &str,
-        handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+        handler: impl Fn(&HttpRequest) -> Answer + Send + Sync + 'static,
     ) -> &mut Self {
         self.handlers.insert(name.to_owned(), Arc::new(handler));
         self
@@ -158,7 +158,7 @@ impl WorkerServer {
     /// created.
     pub fn start_at(self, path: &Path) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
-            place: path.display().to_string(),
+            address: path.display().to_string(),
             source,
         };
         let listener = UnixListener::bind(path).map_err(failed)?;
@@ -179,7 +179,7 @@ impl WorkerServer {
     /// Returns an error if the address cannot be bound.
     pub fn start_on(self, host: &str, port: u16) -> Result<RunningServer, WorkerServerError> {
         let failed = |source| WorkerServerError {
-            place: format!("{host}:{port}"),
+            address: format!("{host}:{port}"),
             source,
         };
         let listener = TcpListener::bind((host, port)).map_err(failed)?;

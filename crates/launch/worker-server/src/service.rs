@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-use crate::{Answer, Handler, Request};
+use crate::{Answer, Handler, HttpRequest};
 
 const PAGE: &str =
     "<h1>torch.distributed.WorkerServer</h1>\n<a href=\"/handler/\">Handler names</a>\n";
@@ -164,7 +164,7 @@ async fn ask(name: &str, handler: Handler, request: hyper::Request<Incoming>) ->
         Err(error) if error.is::<LengthLimitError>() => return too_large(),
         Err(error) => return Answer::new(400, "text/plain", error.to_string()),
     };
-    let request = Request { parameters, body };
+    let request = HttpRequest { parameters, body };
     let answered = spawn_blocking(move || handler(&request)).await;
     answered.unwrap_or_else(|error| {
         let text = format!("Handler {name} failed: {}", panic_text(error));

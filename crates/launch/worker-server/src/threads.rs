@@ -39,8 +39,9 @@ fn line(task: &Path) -> Option<String> {
     };
     let state = state(&read("stat")?)?;
     let mut line = format!("thread {} \"{}\": {state}", number(task)?, read("comm")?);
-    if let Some(place) = read("wchan").filter(|place| !place.is_empty() && place != "0") {
-        let _ = write!(line, ", in {place}");
+    if let Some(function) = read("wchan").filter(|function| !function.is_empty() && function != "0")
+    {
+        let _ = write!(line, ", in {function}");
     }
     let call = read("syscall").unwrap_or_default();
     let call = call.split(' ').next().unwrap_or_default();

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use rdzv_collective::{Cause, CollectiveError};
+use rdzv_collective::{AbortCause, CollectiveError};
 
 use crate::errors::{exception, of_store};
 
@@ -32,12 +32,12 @@ pub(super) fn of_group(
         }
         (CollectiveError::System { .. }, _) => ("CollectiveError", "system"),
         (CollectiveError::Object { .. }, _) => ("CollectiveError", "object"),
-        (_, Cause::TimedOut) => ("CollectiveTimeout", "timeout"),
-        (_, Cause::Lost) => ("RankLost", "lost"),
-        (_, Cause::Mismatch) => ("CollectiveError", "mismatch"),
-        (_, Cause::Refused) => ("CollectiveError", "refused"),
-        (_, Cause::Interrupted) => ("CollectiveError", "interrupted"),
-        (_, Cause::Other) => ("CollectiveError", "other"),
+        (_, AbortCause::TimedOut) => ("CollectiveTimeout", "timeout"),
+        (_, AbortCause::Lost) => ("RankLost", "lost"),
+        (_, AbortCause::Mismatch) => ("CollectiveError", "mismatch"),
+        (_, AbortCause::Refused) => ("CollectiveError", "refused"),
+        (_, AbortCause::Interrupted) => ("CollectiveError", "interrupted"),
+        (_, AbortCause::Other) => ("CollectiveError", "other"),
     };
     let peers: Vec<u32> = match error {
         CollectiveError::Missing { missing, .. } => missing.clone(),

@@ -73,7 +73,8 @@ struct Shared {
     /// leaves.
     queue: Mutex<Option<ManuallyDrop<GroupQueue>>>,
     messages: Mutex<Option<PointToPoint>>,
-    breaker: Breaker,
+    /// Function that ends operations in progress; `None` after the end.
+    breaker: Mutex<Option<Breaker>>,
     /// Number of collective operations that were called.
     calls: AtomicU64,
     /// Source location at which the group was closed.
@@ -98,9 +99,9 @@ impl NativeGroup {
     }
 
     fn closed(&self) -> PyErr {
-        let place = self.0.closed.lock();
-        let place = place.as_deref().unwrap_or("an unknown location");
-        PyRuntimeError::new_err(format!("this Group was closed at {place}"))
+        let location = self.0.closed.lock();
+        let location = location.as_deref().unwrap_or("an unknown place");
+        PyRuntimeError::new_err(format!("this Group was closed at {location}"))
     }
 
     fn failed(&self, py: Python<'_>, error: &CollectiveError, operation: &str) -> PyErr {
@@ -138,7 +139,7 @@ impl NativeGroup {
             let queue = queue.as_mut()?;
             while !queue.wait_empty(SLICE) {
                 if signals::is_raised() {
-                    (self.0.breaker)();
+                    self.0.interrupt();
                 }
             }
             Some(queue.group().and_then(act))
@@ -176,11 +177,19 @@ impl Shared {
             timeout: Mutex::new(options.timeout),
             turn: Turn::default(),
             messages: Mutex::new(Some(queue.point_to_point())),
-            breaker: queue.breaker(),
+            breaker: Mutex::new(Some(queue.breaker())),
             queue: Mutex::new(Some(ManuallyDrop::new(queue))),
             calls: AtomicU64::new(0),
             closed: Mutex::new(None),
         })
+    }
+
+    /// Ends operations in progress on all ranks.
+    fn interrupt(&self) {
+        let breaker = self.breaker.lock().clone();
+        if let Some(breaker) = breaker {
+            breaker();
+        }
     }
 
     fn close(&self) {
@@ -188,10 +197,12 @@ impl Shared {
             Some(mut queue) => queue.take(),
             // Another thread is in an operation.
             None => {
-                (self.breaker)();
+                self.interrupt();
                 self.queue.lock().take()
             }
         };
+        // The breaker has a descriptor.
+        drop(self.breaker.lock().take());
         drop(self.messages.lock().take());
         if let Some(queue) = queue {
             drop(ManuallyDrop::into_inner(queue));

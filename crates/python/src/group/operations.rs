@@ -161,19 +161,19 @@ impl NativeGroup {
 
     /// Leaves the group; operations in progress end with an error.
     ///
-    /// Later errors name `place`.
-    fn close(&self, py: Python<'_>, place: String) {
+    /// Later errors name `location`.
+    fn close(&self, py: Python<'_>, location: String) {
         if self.0.origin.is_foreign() {
             return;
         }
-        self.0.closed.lock().get_or_insert(place);
+        self.0.closed.lock().get_or_insert(location);
         detach(py, || self.0.close());
     }
 
     /// Ends operations in progress on all ranks, and breaks the group.
     fn abort(&self, py: Python<'_>) {
         if !self.0.origin.is_foreign() {
-            detach(py, || (self.0.breaker)());
+            detach(py, || self.0.interrupt());
         }
     }
 
@@ -259,7 +259,7 @@ impl NativeGroup {
         }
         self.start(mode, NAME, move |group| {
             typed!(input.kind().element, T => match &mut output.arrays[..] {
-                [all] if in_place => group.all_gather_in_place(all.values_mut::<T>()),
+                [all] if in_place => group.all_gather_inplace(all.values_mut::<T>()),
                 [all] if !output.is_list => group.all_gather(input.values::<T>(), all.values_mut::<T>()),
                 _ => {
                     let own = input.values::<T>();
@@ -551,7 +551,9 @@ impl NativeGroup {
             return Ok(Err(NativeWork::new(work, operation, &self.0)));
         }
         callbacks::refuse(self.0.number, operation)?;
-        finish(py, &work, &self.0.breaker)?.map(Ok).map_err(failed)
+        finish(py, &work, || self.0.interrupt())?
+            .map(Ok)
+            .map_err(failed)
     }
 }
 

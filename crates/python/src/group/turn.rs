@@ -64,8 +64,8 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let own = thread::current().id();
         let mut threads = self.0.threads.lock();
-        if let Some(place) = threads.iter().position(|thread| *thread == own) {
-            threads.remove(place);
+        if let Some(index) = threads.iter().position(|thread| *thread == own) {
+            threads.remove(index);
         }
         if !threads.is_empty() {
             self.0.moved.notify_all();

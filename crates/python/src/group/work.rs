@@ -6,7 +6,6 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 use rdzv_collective::{CollectiveError, Received, Work};
-use rdzv_store::Breaker;
 
 use super::Shared;
 use super::callbacks;
@@ -95,13 +94,13 @@ impl<R: Into<Outcome> + Send + 'static> AnyWork for Work<R> {
 pub(super) fn finish(
     py: Python<'_>,
     work: &dyn AnyWork,
-    breaker: &Breaker,
+    interrupt: impl Fn() + Sync,
 ) -> PyResult<Result<Outcome, CollectiveError>> {
     let waited = signals::run(py, || {
         while !work.wait(SLICE) {
             if signals::is_raised() {
-                breaker();
-                // The breaker ends the operation, which still has the memory.
+                interrupt();
+                // This ends the operation, which still has the memory.
                 work.wait(FOREVER);
             }
         }

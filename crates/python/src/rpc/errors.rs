@@ -6,7 +6,7 @@ use rdzv_rpc::{RemoteError, RpcError, RpcErrorKind};
 use serde::Deserialize;
 use serde::de::{IntoDeserializer, value};
 
-use crate::errors::raised;
+use crate::errors::{in_python, raised};
 
 /// Returns the kind for a name or a number from Python or a peer.
 fn kind_of<'de>(of: impl IntoDeserializer<'de, value::Error>) -> Option<RpcErrorKind> {
@@ -20,7 +20,7 @@ const REFUSED: i64 = -1000;
 
 /// Returns the exception for a failed call.
 pub(super) fn of_rpc(py: Python<'_>, error: &RpcError) -> PyErr {
-    let (mut kind, mut message) = (error.kind, error.message.clone());
+    let (mut kind, mut message) = (error.kind, in_python(&error.message));
     let mut remote = error.remote.as_deref();
     let refused = remote.and_then(|remote| {
         let refusal = kind_of(u32::try_from(REFUSED - remote.code).ok()?)?;

@@ -9,12 +9,14 @@
 //! | `mod.rs` | the agent |
 //! | `message.rs` | messages |
 //! | `request.rs` | an arrived call |
+//! | `calls.rs` | arrived calls that wait for a thread |
 //! | `future.rs` | a call of this worker |
 //! | `reference.rs` | references |
-//! | `queue.rs` | queues between the threads |
+//! | `queue.rs` | completed futures that wait for a thread |
 //! | `pickle.rs` | check of the names in a pickle before it is read |
 //! | `errors.rs` | failures as exceptions |
 
+mod calls;
 mod errors;
 mod future;
 mod message;
@@ -37,6 +39,7 @@ use rdzv_rpc::{
 use rdzv_store::interruptible;
 use tokio::sync::oneshot;
 
+use self::calls::{Calls, Taken};
 use self::errors::of_rpc;
 use self::future::{Pending, Room, RpcFuture};
 use self::message::{CALL, Call, Content, REMOTE, Reply, VALUE};
@@ -72,7 +75,7 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Agent, with the queues of its threads.
 struct Inner {
     agent: RpcAgent,
-    jobs: Arc<Queue<Arrived>>,
+    jobs: Arc<Calls>,
     done: Arc<Queue<Py<PyAny>>>,
     room: Arc<Room>,
     _ending: Ending,
@@ -109,7 +112,7 @@ fn call_timeout(value: Option<Object<'_>>) -> PyResult<Timeout> {
     })
 }
 
-fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
+fn methods(jobs: &Arc<Calls>) -> Methods {
     let (calls, keeps, sends) = (Arc::clone(jobs), Arc::clone(jobs), Arc::clone(jobs));
     let stopping = || RemoteError {
         type_name: "RuntimeError".to_owned(),
@@ -117,8 +120,8 @@ fn methods(jobs: &Arc<Queue<Arrived>>) -> Methods {
         ..RemoteError::default()
     };
     // A call that no thread takes fails by its drop.
-    let push = |jobs: &Queue<Arrived>, context, call, value, caller| {
-        drop(jobs.push(Arrived::new(context, call, value, caller)));
+    let push = |jobs: &Calls, context, call, value, caller| {
+        jobs.push(Arrived::new(context, call, value, caller));
     };
     let call = move |context: CallContext, call: Call, responder: Responder<Reply>| {
         push(&calls, context, Some(call), None, Caller::Call(responder));
@@ -256,7 +259,7 @@ impl AgentObject {
         let words: Keywords = serde_json::from_str(options)
             .map_err(|error| PyValueError::new_err(format!("invalid options: {error}")))?;
         let options = RpcOptions::from_words(&words).map_err(|error| of_rpc(py, &error))?;
-        let jobs = Arc::default();
+        let jobs = Arc::new(Calls::new(options.num_worker_threads as usize));
         let mut builder = RpcAgent::builder(name)
             .world_size(world_size)
             .methods(methods(&jobs))
@@ -281,11 +284,63 @@ impl AgentObject {
 
     /// Waits for a call of another worker.
     ///
-    /// None if the agent has stopped. The second value is True if no other thread waits.
-    fn next_request(&self, py: Python<'_>) -> PyResult<Option<(RpcRequest, bool)>> {
+    /// None if the agent has stopped. The second value is True unless the call is nested, and the
+    /// argument is this value of the thread's previous call. The third value is True if no other
+    /// thread waits.
+    fn next_request(
+        &self,
+        py: Python<'_>,
+        was_plain: bool,
+    ) -> PyResult<Option<(RpcRequest, bool, bool)>> {
         let jobs = Arc::clone(&self.0.get()?.jobs);
-        let next = jobs.next(py)?;
-        Ok(next.map(|(arrived, last)| (RpcRequest::new(arrived), last)))
+        let next = jobs.next(py, was_plain)?;
+        Ok(next.map(
+            |Taken {
+                 arrived,
+                 is_plain,
+                 is_last,
+             }| { (RpcRequest::new(arrived), is_plain, is_last) },
+        ))
+    }
+
+    /// Begins a wait inside a call.
+    ///
+    /// The second argument is True on a thread for calls.
+    fn begin_wait(
+        &self,
+        py: Python<'_>,
+        request: PyRef<'_, RpcRequest>,
+        on_thread: bool,
+    ) -> PyResult<()> {
+        let inner = self.0.get()?;
+        let (context, jobs) = (request.context(), &inner.jobs);
+        jobs.begin_wait(context.trace(), on_thread).map_err(|waits| {
+            let text = format!(
+                "{} cannot wait for another call: all its threads wait for calls, {waits} of them \
+                 inside the chain of calls in which {} has called {}; the calls are nested too \
+                 deeply, or call each other in a cycle\nhelp: raise num_worker_threads: 16 \
+                 times as many calls, and at least 256, can be nested on a worker",
+                inner.agent.me().name,
+                context.caller().name,
+                request.name(),
+            );
+            of_rpc(py, &RpcError::new(RpcErrorKind::Overloaded, text))
+        })
+    }
+
+    /// Ends a wait inside a call.
+    fn end_wait(&self, request: PyRef<'_, RpcRequest>, on_thread: bool) {
+        // A closed agent has no calls left.
+        if let Ok(inner) = self.0.get() {
+            let trace = request.context().trace();
+            inner.jobs.end_wait(trace, on_thread);
+        }
+    }
+
+    /// Returns the maximum number of threads for calls, nested ones included.
+    #[staticmethod]
+    fn most_threads(num_worker_threads: usize) -> usize {
+        calls::most_threads(num_worker_threads)
     }
 
     /// Waits for a future whose call has ended.

@@ -1,6 +1,6 @@
 //! References to objects on other workers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use rdzv_rpc::{RRef, RpcErrorKind, Timeout};
@@ -60,8 +60,10 @@ impl RpcReference {
         };
         let mut late = None;
         let found = wait_in_slices(py, limit, |slice| {
+            let begun = Instant::now();
             match rref.local_value_within(slice.max(Duration::from_micros(1)).into()) {
-                Err(error) if error.kind == RpcErrorKind::Deadline => {
+                // An earlier error is that of the value, whose function was late.
+                Err(error) if error.kind == RpcErrorKind::Deadline && begun.elapsed() >= slice => {
                     late = Some(Err(error));
                     None
                 }

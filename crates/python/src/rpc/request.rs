@@ -36,6 +36,10 @@ pub(super) struct Arrived {
 }
 
 impl Arrived {
+    pub(super) fn context(&self) -> &CallContext {
+        &self.context
+    }
+
     pub(super) fn new(
         context: CallContext,
         call: Option<Call>,
@@ -69,6 +73,14 @@ impl RpcRequest {
 
     pub(super) fn context(&self) -> &CallContext {
         &self.0.context
+    }
+
+    /// Returns the name of the function for an error.
+    pub(super) fn name(&self) -> &str {
+        match self.0.function.as_str() {
+            "" => "a function",
+            name => name,
+        }
     }
 
     fn answer(&self, answer: impl FnOnce(Caller) -> PyResult<()>) -> PyResult<()> {

@@ -143,7 +143,7 @@ impl ForeignStore {
                 operation,
                 key: key.to_owned(),
                 what: failed.text,
-                place: self.name.clone(),
+                endpoint: self.name.clone(),
                 elapsed: start.elapsed(),
                 remedy: "check the store and its server",
             }

@@ -5,15 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use rdzv_store::{FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions};
+use pyo3::types::{PyDict, PyTuple};
+use rdzv_store::{
+    FileStore, HashStore, PrefixStore, Store, StoreError, TcpStore, TcpStoreOptions, interruptible,
+};
 
 use super::{Kind, StoreObject, store_call};
 use crate::argument::{Object, integer};
 use crate::credentials::credentials;
 use crate::errors::of_store;
-use crate::interrupt::on_thread;
+use crate::interrupt::{detached, is_to_end};
 use crate::timeout::timeout;
 
 /// Default timeout of stores, seconds.
@@ -48,7 +51,7 @@ pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 ///     ...     store.set("model", b"ready")
 #[pyclass(extends = StoreObject, frozen, name = "TCPStore", module = "rdzv")]
 pub(crate) struct TcpStoreObject {
-    /// Host of the server, as it was given: a ``str``.
+    /// Host of the server, without the brackets of an IPv6 address: a ``str``.
     #[pyo3(get)]
     host: String,
     /// Port of the server: an ``int``.
@@ -59,16 +62,29 @@ pub(crate) struct TcpStoreObject {
 #[pymethods]
 impl TcpStoreObject {
     #[new]
-    #[pyo3(signature = (host, port, *, timeout=None, wait=true, token=None, tls=None))]
+    #[pyo3(signature = (host, port, *more, timeout=None, wait=true, token=None, tls=None, **unknown))]
+    #[pyo3(text_signature = "(host, port, *, timeout=None, wait=True, token=None, tls=None)")]
+    #[expect(clippy::too_many_arguments, reason = "they are those of Python")]
     fn new(
         py: Python<'_>,
         host: String,
         port: Object<'_>,
+        more: &Bound<'_, PyTuple>,
         timeout: Option<Object<'_>>,
         wait: bool,
         token: Option<Object<'_>>,
         tls: Option<Object<'_>>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
+        if !more.is_empty() || unknown.is_some() {
+            let unknown = unknown.map(|unknown| unknown.keys().to_string());
+            return Err(PyTypeError::new_err(format!(
+                "rdzv.TCPStore takes host and port, and the keywords timeout, wait, token and tls, \
+                 not {}\nhelp: it is only a client; the process that hosts the store makes an \
+                 rdzv.StoreServer(host, port)",
+                unknown.unwrap_or_else(|| more.to_string())
+            )));
+        }
         let port = integer("port", port, 1, i64::from(u16::MAX))? as u16;
         let timeout = self::timeout("timeout", timeout)?.unwrap_or(DEFAULT_TIMEOUT);
         let options = TcpStoreOptions {
@@ -257,13 +273,10 @@ where
 /// thread continues until its timeout, and its connection is closed.
 fn connected(
     py: Python<'_>,
-    connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send + 'static,
+    connect: impl FnOnce() -> Result<TcpStore, StoreError> + Send,
 ) -> PyResult<TcpStore> {
-    let made = on_thread(py, "rdzv-connect", connect)?;
-    match made {
-        Some(made) => made.map_err(|error| of_store(py, &error)),
-        None => Err(PyRuntimeError::new_err("the connecting thread has exited")),
-    }
+    let made = detached(py, || interruptible(is_to_end, connect))?;
+    made.map_err(|error| of_store(py, &error))
 }
 
 /// Creates a second handle to the data of `store`, of the same class.

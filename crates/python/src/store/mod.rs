@@ -19,9 +19,9 @@ use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use rdzv_store::{Limits, Store, StoreError, TcpStore, interruptible};
+use rdzv_store::{Store, StoreError, TcpStore, interruptible};
 
-use crate::argument::{Object, integer, keys, value};
+use crate::argument::{self, Object, integer, keys, value};
 use crate::errors::of_store;
 use crate::handle::Handle;
 use crate::interrupt::{detach, detached, is_to_end};
@@ -121,26 +121,6 @@ impl StoreObject {
         self.handle.get()
     }
 
-    /// Reads a value, and refuses a value that is too long for a server.
-    ///
-    /// The server would close the connection.
-    fn value<'a>(&self, name: &str, object: Object<'a>) -> PyResult<&'a [u8]> {
-        let value = value(name, object)?;
-        let mut base = self;
-        while let Kind::Prefix { under, .. } = &base.kind {
-            base = under.get();
-        }
-        let most = Limits::default().max_value_bytes;
-        if matches!(base.kind, Kind::Tcp { .. } | Kind::Round) && value.len() > most {
-            return Err(PyValueError::new_err(format!(
-                "{name} has {} bytes, but a server accepts at most {most}: split it into several \
-                 keys",
-                value.len()
-            )));
-        }
-        Ok(value)
-    }
-
     /// Returns the TCP client below this store, with the keys that it uses.
     fn below(&self, keys: &[String]) -> Option<(Arc<TcpStore>, Vec<String>)> {
         match &self.kind {
@@ -184,16 +164,16 @@ impl StoreObject {
     /// Over TCP the server does not answer, so a failure shows in the next call.
     ///
     /// Args:
-    ///     key (str): the key.
+    ///     key (str): the key, at most 8191 bytes over TCP.
     ///     value (bytes | str): the value, at most 8 MiB over TCP.
     ///
     /// Raises:
-    ///     ValueError: the value is too long.
+    ///     ValueError: the key or the value is too long; nothing was sent.
     ///
     /// Example:
     ///     >>> rdzv.HashStore().set("model", b"ready")
     fn set(&self, py: Python<'_>, key: &str, value: Object<'_>) -> PyResult<()> {
-        let value = self.value("value", value)?;
+        let value = argument::value("value", value)?;
         self.call(py, |store| store.set(key, value))
     }
 
@@ -210,7 +190,8 @@ impl StoreObject {
     ///     StoreTimeout: the key did not exist in time.
     ///
     /// Example:
-    ///     >>> store = rdzv.HashStore(); store.set("model", "ready"); store.get("model", timeout=1.0)
+    ///     >>> store = rdzv.HashStore(); store.set("model", "ready")
+    ///     >>> store.get("model", timeout=1.0)
     ///     b'ready'
     #[pyo3(signature = (key, *, timeout=None))]
     fn get(&self, py: Python<'_>, key: &str, timeout: Option<Object<'_>>) -> PyResult<Bytes> {
@@ -254,7 +235,7 @@ impl StoreObject {
     /// Example:
     ///     >>> rdzv.HashStore().append("log", "line 1")
     fn append(&self, py: Python<'_>, key: &str, value: Object<'_>) -> PyResult<()> {
-        let value = self.value("value", value)?;
+        let value = argument::value("value", value)?;
         self.call(py, |store| store.append(key, value))
     }
 
@@ -286,8 +267,8 @@ impl StoreObject {
         expected: Object<'_>,
         desired: Object<'_>,
     ) -> PyResult<Bytes> {
-        let expected = self.value("expected", expected)?;
-        let desired = self.value("desired", desired)?;
+        let expected = value("expected", expected)?;
+        let desired = value("desired", desired)?;
         self.call(py, |store| store.compare_set(key, expected, desired))
     }
 
@@ -380,7 +361,8 @@ impl StoreObject {
     ///     StoreTimeout: a key did not exist within the store's timeout.
     ///
     /// Example:
-    ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"]); store.multi_get(["b", "a"])
+    ///     >>> store = rdzv.HashStore(); store.multi_set(["a", "b"], ["1", "2"])
+    ///     >>> store.multi_get(["b", "a"])
     ///     [b'2', b'1']
     fn multi_get(&self, py: Python<'_>, keys: Object<'_>) -> PyResult<Vec<Bytes>> {
         let keys = self::keys("keys", keys)?;
@@ -410,7 +392,7 @@ impl StoreObject {
         }
         let mut pairs = Vec::with_capacity(keys.len());
         for (key, object) in keys.iter().zip(&objects) {
-            pairs.push((key.as_str(), self.value("values", object)?));
+            pairs.push((key.as_str(), value("values", object)?));
         }
         self.call(py, |store| store.multi_set(&pairs))
     }
@@ -442,7 +424,7 @@ impl StoreObject {
     /// Example:
     ///     >>> rdzv.HashStore().queue_push("work", b"item")
     fn queue_push(&self, py: Python<'_>, key: &str, value: Object<'_>) -> PyResult<()> {
-        let value = self.value("value", value)?;
+        let value = argument::value("value", value)?;
         self.call(py, |store| store.queue_push(key, value))
     }
 
@@ -488,7 +470,8 @@ impl StoreObject {
 
     /// Waits until ``world_size`` callers have arrived.
     ///
-    /// A key can be used for only one barrier.
+    /// A key can be used for only one barrier. A caller that timed out is not counted, and can call
+    /// again.
     ///
     /// Args:
     ///     key (str): name of the barrier.

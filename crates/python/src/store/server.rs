@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use rdzv_core::endpoint::bare_host;
 use rdzv_lock::Mutex;
 use rdzv_store::{Admission, ServerOptions, TcpStoreServer, TorchClients};
 
@@ -56,7 +57,7 @@ struct Serving {
 #[derive(Debug)]
 pub(super) struct StoreServer {
     handle: Handle<Arc<Serving>>,
-    /// Host, as it was given: a ``str``.
+    /// Host, without the brackets of an IPv6 address: a ``str``.
     #[pyo3(get)]
     host: String,
     /// Port on which the server listens: an ``int``.
@@ -101,7 +102,7 @@ impl StoreServer {
         let listener = listener.transpose()?;
         let bound = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let host = match (host, bound) {
-            (Some(host), _) => host,
+            (Some(host), _) => bare_host(&host).to_owned(),
             (None, Some(address)) => address.ip().to_string(),
             (None, None) => "127.0.0.1".to_owned(),
         };

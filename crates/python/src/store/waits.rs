@@ -174,10 +174,10 @@ fn end(blocked: Vec<Blocked>) {
 
 /// Sleeps until a command arrives, or a wait may have ended.
 fn wait(mailbox: &Mailbox<Command>, all: &[Going]) -> std::io::Result<()> {
-    let ends = all.iter().filter_map(|going| going.pending.until());
+    let ends = all.iter().filter_map(|going| going.pending.deadline());
     let timeout = ends
         .min()
-        .map(|until| until.saturating_duration_since(Instant::now()));
+        .map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let mut sources = vec![PollFd::new(mailbox, PollFlags::IN)];
     let pending = all.iter().map(|going| &going.pending);
     sources.extend(pending.map(|pending| PollFd::new(pending, PollFlags::IN)));
@@ -214,8 +214,8 @@ impl Blocked {
                 let error = StoreError::Service {
                     operation: "wait",
                     key: String::new(),
-                    what: format!("cannot start a thread: {source}"),
-                    place: "this process".to_owned(),
+                    what: format!("no thread could be started: {source}"),
+                    endpoint: "this process".to_owned(),
                     elapsed: Duration::ZERO,
                     remedy: "raise the limit of threads, or use fewer waits at a time",
                 };
@@ -268,8 +268,8 @@ impl Going {
     fn look(self) -> Option<Self> {
         let is_over = self
             .pending
-            .until()
-            .is_some_and(|until| until <= Instant::now());
+            .deadline()
+            .is_some_and(|deadline| deadline <= Instant::now());
         if !is_over && !rdzv_event::is_readable(&self.pending) {
             return Some(self);
         }

@@ -12,7 +12,7 @@ pub(crate) const VOTER_INDICES: u8 = 10;
 /// Voter indexes per position in a list of voters.
 ///
 /// One is for the voter at the position, and one for the process that replaces it.
-const PLACES_OF_ONE: u8 = 2;
+const INDICES_PER_VOTER: u8 = 2;
 
 /// Members of a group: voters and learners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,7 +42,7 @@ impl Configuration {
             voter_indices: voters
                 .iter()
                 .copied()
-                .zip((0..).step_by(PLACES_OF_ONE.into()))
+                .zip((0..).step_by(INDICES_PER_VOTER.into()))
                 .collect(),
             ..Self::default()
         }
@@ -92,8 +92,8 @@ impl Configuration {
     /// This keeps the order of the indexes equal to the order of the list.
     pub fn free_voter_index(&self, position: Option<u8>) -> Option<u8> {
         let of_position = position.map(|position| {
-            let first = position.saturating_mul(PLACES_OF_ONE);
-            first..first.saturating_add(PLACES_OF_ONE).min(VOTER_INDICES)
+            let first = position.saturating_mul(INDICES_PER_VOTER);
+            first..first.saturating_add(INDICES_PER_VOTER).min(VOTER_INDICES)
         });
         let is_free = |voter_index: &u8| {
             !self
@@ -117,7 +117,7 @@ impl Configuration {
     ///
     /// A change of one voter is in force immediately. A change of several voters makes a joint
     /// configuration, and an empty change leaves it.
-    pub fn after(&self, change: &Change) -> Self {
+    pub fn after(&self, change: &VoterChange) -> Self {
         let mut next = self.clone();
         if change.steps.is_empty() {
             next.outgoing.clear();
@@ -143,7 +143,7 @@ impl Configuration {
     }
 
     /// Returns the reason why a change is not possible from here.
-    pub(crate) fn fault(&self, leader: VoterId, change: &Change) -> Option<&'static str> {
+    pub(crate) fn fault(&self, leader: VoterId, change: &VoterChange) -> Option<&'static str> {
         if self.is_joint() {
             return Some("the last change is not over");
         }
@@ -208,11 +208,11 @@ pub(crate) struct Step {
 ///
 /// Majorities before and after a change of several steps must agree to it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Change {
+pub struct VoterChange {
     pub(crate) steps: Vec<Step>,
 }
 
-impl Change {
+impl VoterChange {
     /// Adds a member as a learner or as a voter.
     pub fn add(&mut self, member: VoterId, kind: Kind, voter_index: u8) {
         self.steps.push(Step {

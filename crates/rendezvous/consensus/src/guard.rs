@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use raft::prelude::{ConfState, EntryType, Message, MessageType, RawNode};
 
-use crate::configuration::{Change, VOTER_INDICES};
+use crate::configuration::{VOTER_INDICES, VoterChange};
 use crate::log::Log;
 use crate::voter::VoterId;
 use crate::wire::NUMBER_BOUND;
@@ -78,7 +78,7 @@ fn append(node: &RawNode<Log>, message: &Message) -> Option<&'static str> {
         }
         term = entry.term;
         if entry.get_entry_type() != EntryType::EntryNormal
-            && Change::read(&entry.context).is_none()
+            && VoterChange::read(&entry.context).is_none()
         {
             return Some("a change of members cannot be read");
         }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rdzv_core::time::{Mono, Now};
 
-use crate::configuration::{Change, Configuration};
+use crate::configuration::{Configuration, VoterChange};
 use crate::voter::VoterId;
 
 /// Event that the machine handles.
@@ -37,7 +37,7 @@ pub enum Input<'a> {
     /// before is applied. Otherwise [`Output::Unconfirmed`] follows.
     Confirm(u64),
     /// Change the members.
-    Change(&'a Change),
+    Change(&'a VoterChange),
     /// Transfer the leadership to this voter.
     ///
     /// If `None`, the voter with the newest log becomes the leader.

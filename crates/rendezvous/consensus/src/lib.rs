@@ -53,8 +53,8 @@ mod rule;
 mod voter;
 pub mod wire;
 
-pub use configuration::{Change, Configuration, Kind};
+pub use configuration::{Configuration, Kind, VoterChange};
 pub use io::{Input, Output, Role};
 pub use machine::{Consensus, Settings};
-pub use rule::Rule;
+pub use rule::ConsensusRule;
 pub use voter::VoterId;

@@ -18,14 +18,14 @@ use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
 
-use crate::Rule;
-use crate::configuration::{Change, Configuration, Kind};
+use crate::ConsensusRule;
+use crate::configuration::{Configuration, Kind, VoterChange};
 use crate::guard::{self, Verdict};
 use crate::io::{Input, Output, Role};
 use crate::log::Log;
 use crate::voter::VoterId;
 use crate::wire::message::{self, Envelope};
-use crate::wire::{COMMAND_BOUND, FRAME_BOUND, WireError, opcode};
+use crate::wire::{COMMAND_BOUND, ConsensusWireError, FRAME_BOUND, opcode};
 use clock::GroupClock;
 use confirm::Questions;
 use election::{Election, TICKS_BOUND};
@@ -72,7 +72,7 @@ pub struct Settings {
     /// At least 1, and at most half of [`crate::wire::FRAME_BOUND`].
     pub snapshot_part: usize,
     /// Rules that are in force: all of them, except in a simulation.
-    pub rules: Rules<Rule>,
+    pub rules: Rules<ConsensusRule>,
 }
 
 impl Default for Settings {
@@ -137,7 +137,7 @@ impl Consensus {
         term: u64,
     ) -> Self {
         let mut configuration = Configuration::of_voters(voters);
-        if !settings.rules.has(Rule::VotersWaitInTurn) {
+        if !settings.rules.has(ConsensusRule::VotersWaitInTurn) {
             configuration
                 .voter_indices
                 .values_mut()
@@ -195,8 +195,8 @@ impl Consensus {
             min_election_tick: ELECTION_TICKS,
             max_election_tick: TICKS_BOUND,
             applied: log.snapshot_index(),
-            pre_vote: settings.rules.has(Rule::PreVote),
-            check_quorum: settings.rules.has(Rule::CheckQuorum),
+            pre_vote: settings.rules.has(ConsensusRule::PreVote),
+            check_quorum: settings.rules.has(ConsensusRule::CheckQuorum),
             max_size_per_msg: MESSAGE_BOUND,
             max_inflight_msgs: MESSAGES_IN_FLIGHT,
             max_uncommitted_size: UNCOMMITTED_BOUND,
@@ -288,7 +288,7 @@ impl Consensus {
     ///
     /// A member that has acknowledged nothing yet lacks everything, however short the log is.
     pub fn is_caught_up(&self, member: VoterId) -> bool {
-        let promotes = !self.settings.rules.has(Rule::LearnersHaveTheLog);
+        let promotes = !self.settings.rules.has(ConsensusRule::LearnersHaveTheLog);
         let last = self.node.store().last();
         self.lag(member)
             .is_some_and(|lag| promotes || lag < last && lag <= CAUGHT_UP)
@@ -309,24 +309,24 @@ impl Consensus {
             data.put_slice(command);
             begun = self.node.propose(Vec::new(), data).is_ok();
         }
-        if !begun && self.settings.rules.has(Rule::DropsAreReported) {
+        if !begun && self.settings.rules.has(ConsensusRule::DropsAreReported) {
             self.outbox.push(Output::Dropped(token));
         }
     }
 
     /// Returns the speed of the group's time, as a multiple of the clock's.
     fn pace(&self) -> u32 {
-        1 + u32::from(!self.settings.rules.has(Rule::TimeIsSteady))
+        1 + u32::from(!self.settings.rules.has(ConsensusRule::TimeIsSteady))
     }
 
     fn received(&mut self, from: VoterId, code: u8, payload: &[u8]) {
         let result = match code {
             opcode::MESSAGE => message::read(payload).map(|envelope| self.step(from, envelope)),
             opcode::SNAPSHOT_PART => message::read_part(payload).map(|part| {
-                let mixes = !self.settings.rules.has(Rule::SnapshotsAreWhole);
+                let mixes = !self.settings.rules.has(ConsensusRule::SnapshotsAreWhole);
                 self.assemblies.add(from, part, mixes);
             }),
-            other => Err(WireError::Opcode(other)),
+            other => Err(ConsensusWireError::Opcode(other)),
         };
         if let Err(error) = result {
             self.close(from, error.to_string());
@@ -352,7 +352,7 @@ impl Consensus {
             }
             message.mut_snapshot().data = state;
         }
-        let slack = u64::from(!self.settings.rules.has(Rule::CommitsAreBounded));
+        let slack = u64::from(!self.settings.rules.has(ConsensusRule::CommitsAreBounded));
         match guard::check(&self.node, from, &message, slack) {
             Verdict::Pass => {}
             Verdict::Ignore => return,
@@ -361,13 +361,14 @@ impl Consensus {
                 return;
             }
         }
-        if !self.settings.rules.has(Rule::EntriesHaveTerms) {
+        if !self.settings.rules.has(ConsensusRule::EntriesHaveTerms) {
             let term = message.term;
             let entries = message.mut_entries().iter_mut();
             entries.for_each(|entry| entry.term = term);
         }
         if message.msg_type == MessageType::MsgRequestVoteResponse && !message.reject {
-            let silence = silence.filter(|_| self.settings.rules.has(Rule::SilenceIsReported));
+            let silence =
+                silence.filter(|_| self.settings.rules.has(ConsensusRule::SilenceIsReported));
             self.election.granted(self.now.mono, message.term, silence);
         }
         if message.msg_type == MessageType::MsgRequestPreVote {
@@ -400,7 +401,10 @@ impl Consensus {
             }
         } else if !is_up
             && self.node.raft.leader_id == peer.number()
-            && self.settings.rules.has(Rule::ClosedLeaderIsForgotten)
+            && self
+                .settings
+                .rules
+                .has(ConsensusRule::ClosedLeaderIsForgotten)
         {
             self.forget_leader(peer);
         }
@@ -419,7 +423,7 @@ impl Consensus {
         let before = succession
             .take_while(|member| *member != self.id)
             .filter(|member| configuration.is_voter(*member));
-        let before = if self.settings.rules.has(Rule::VotersWaitInTurn) {
+        let before = if self.settings.rules.has(ConsensusRule::VotersWaitInTurn) {
             before.collect()
         } else {
             Vec::new()
@@ -453,7 +457,7 @@ impl Consensus {
         raft.set_randomized_election_timeout(self.election.ticks(raft.term));
     }
 
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &VoterChange) {
         let leads = self.node.raft.state == StateRole::Leader;
         let fault = if !leads {
             Some("this member does not lead")
@@ -475,8 +479,8 @@ impl Consensus {
         }
     }
 
-    fn fault(&self, change: &Change) -> Option<&'static str> {
-        let leader = if self.settings.rules.has(Rule::LeadersHandOver) {
+    fn fault(&self, change: &VoterChange) -> Option<&'static str> {
+        let leader = if self.settings.rules.has(ConsensusRule::LeadersHandOver) {
             self.id
         } else {
             VoterId::new(u64::MAX)?
@@ -488,7 +492,7 @@ impl Consensus {
         }
         let fault = self.configuration.fault(leader, change);
         fault.filter(|fault| {
-            self.settings.rules.has(Rule::VotersWaitInTurn)
+            self.settings.rules.has(ConsensusRule::VotersWaitInTurn)
                 || *fault != "two members have one voter index"
         })
     }
@@ -518,10 +522,12 @@ impl Consensus {
             return;
         }
         let mut index = self.applied();
-        if !self.settings.rules.has(Rule::SnapshotsAreExact) && self.term_at(index + 1).is_some() {
+        if !self.settings.rules.has(ConsensusRule::SnapshotsAreExact)
+            && self.term_at(index + 1).is_some()
+        {
             index += 1;
         }
-        let configuration = if self.settings.rules.has(Rule::SnapshotsHaveIndexes) {
+        let configuration = if self.settings.rules.has(ConsensusRule::SnapshotsHaveIndexes) {
             self.configuration.clone()
         } else {
             Configuration::default()
@@ -542,7 +548,7 @@ impl Consensus {
     }
 
     fn snapshot_failed(&mut self, peer: VoterId) {
-        if self.settings.rules.has(Rule::SnapshotsAreResent) {
+        if self.settings.rules.has(ConsensusRule::SnapshotsAreResent) {
             let failed = raft::SnapshotStatus::Failure;
             self.node.report_snapshot(peer.number(), failed);
         }
@@ -551,7 +557,8 @@ impl Consensus {
     fn campaign(&mut self) {
         let state = self.node.raft.state;
         let has_leader = self.node.raft.leader_id != raft::INVALID_ID;
-        let may = self.node.raft.promotable() || !self.settings.rules.has(Rule::OnlyVotersCampaign);
+        let may = self.node.raft.promotable()
+            || !self.settings.rules.has(ConsensusRule::OnlyVotersCampaign);
         if has_leader || !may {
             self.election.end();
             return;
@@ -594,7 +601,7 @@ impl Consensus {
 }
 
 /// Converts a change into the library's form.
-fn library_change(change: &Change) -> ConfChangeV2 {
+fn library_change(change: &VoterChange) -> ConfChangeV2 {
     let steps = change.steps.iter().map(|step| ConfChangeSingle {
         node_id: step.member.number(),
         change_type: match step.kind {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 
-use crate::configuration::{Change, Configuration, Kind};
+use crate::configuration::{Configuration, Kind, VoterChange};
 use crate::voter::VoterId;
 
 /// Time for a candidate to replace a lost voter, before the group shrinks.
@@ -30,7 +30,7 @@ pub struct Candidate {
     /// Id of the member that it is, or would be.
     pub id: VoterId,
     /// Availability of the process.
-    pub standing: Standing,
+    pub standing: MemberStanding,
     /// `true` if the process runs only a store.
     pub is_store: bool,
     /// `true` if workers run beside the process.
@@ -47,7 +47,7 @@ pub struct Candidate {
 
 /// Availability of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum MemberStanding {
     /// Connected.
     Present,
     /// Without an answer at present; the process may return.
@@ -58,7 +58,7 @@ pub enum Standing {
 
 /// Input of the decision; a member that is not a candidate counts as silent.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct MembershipView<'a> {
     /// Leader, which decides.
     pub leader: VoterId,
     /// `true` if the leader is ending.
@@ -75,11 +75,11 @@ pub struct View<'a> {
 
 /// Next step of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum MembershipStep {
     /// No change, for this reason.
     Nothing(&'static str),
     /// Change of the members.
-    Change(Change),
+    Change(VoterChange),
     /// Handover to another leader.
     HandOver(VoterId),
 }
@@ -93,10 +93,10 @@ pub fn target(candidates: usize, most: usize) -> usize {
 }
 
 /// Decides the next step.
-pub fn next(view: &View<'_>) -> Next {
+pub fn next(view: &MembershipView<'_>) -> MembershipStep {
     let configuration = view.configuration;
     if configuration.is_joint() {
-        return Next::Nothing("the last change is not over");
+        return MembershipStep::Nothing("the last change is not over");
     }
     let group = Group::of(view);
     if view.leader_ends {
@@ -107,27 +107,27 @@ pub fn next(view: &View<'_>) -> Next {
         return next;
     }
     if let Some(change) = group.learn(&wanted) {
-        return Next::Change(change);
+        return MembershipStep::Change(change);
     }
-    Next::Nothing("the group is complete, or waits for a learner")
+    MembershipStep::Nothing("the group is complete, or waits for a learner")
 }
 
 struct Group<'a> {
-    view: &'a View<'a>,
+    view: &'a MembershipView<'a>,
     /// Candidates that count as available.
     live: Vec<&'a Candidate>,
 }
 
 impl<'a> Group<'a> {
-    fn of(view: &'a View<'a>) -> Self {
+    fn of(view: &'a MembershipView<'a>) -> Self {
         let counts = |candidate: &&Candidate| {
             let is_member = view.configuration.has(candidate.id);
             let ends = view.leader_ends && candidate.id == view.leader;
             !ends
                 && match candidate.standing {
-                    Standing::Present => true,
-                    Standing::Silent => is_member,
-                    Standing::Gone(_) => false,
+                    MemberStanding::Present => true,
+                    MemberStanding::Silent => is_member,
+                    MemberStanding::Gone(_) => false,
                 }
         };
         let live = view.candidates.iter().filter(counts).collect();
@@ -139,7 +139,7 @@ impl<'a> Group<'a> {
     }
 
     fn is_ready(&self, candidate: &Candidate) -> bool {
-        candidate.standing == Standing::Present && self.view.caught_up.contains(&candidate.id)
+        candidate.standing == MemberStanding::Present && self.view.caught_up.contains(&candidate.id)
     }
 
     /// Returns the best set of voters, the best candidate first.
@@ -158,7 +158,7 @@ impl<'a> Group<'a> {
     fn best(&self, chosen: &[&Candidate]) -> Option<&'a Candidate> {
         let others = self.live.iter().filter(|candidate| {
             let is_new = !self.is_voter(candidate.id);
-            let may = !is_new || candidate.standing == Standing::Present;
+            let may = !is_new || candidate.standing == MemberStanding::Present;
             may && chosen.iter().all(|other| other.id != candidate.id)
         });
         let best = others.min_by_key(|it| {
@@ -184,7 +184,7 @@ impl<'a> Group<'a> {
             .candidates
             .iter()
             .filter_map(|it| match it.standing {
-                Standing::Gone(time) if self.is_voter(it.id) => Some((it.id, time)),
+                MemberStanding::Gone(time) if self.is_voter(it.id) => Some((it.id, time)),
                 _ => None,
             });
         let (gone, times): (Vec<_>, Vec<_>) = gone.unzip();
@@ -192,11 +192,11 @@ impl<'a> Group<'a> {
     }
 
     /// Returns the change of voters, if one is possible now.
-    fn replace(&self, wanted: &[&Candidate]) -> Option<Next> {
+    fn replace(&self, wanted: &[&Candidate]) -> Option<MembershipStep> {
         let missing: Vec<_> = wanted.iter().filter(|it| !self.is_voter(it.id)).collect();
         let ready: Vec<_> = missing.iter().filter(|it| self.is_ready(it)).collect();
         let (gone, gone_for) = self.gone();
-        let mut change = Change::default();
+        let mut change = VoterChange::default();
         let all = ready.len() == missing.len();
         if !ready.is_empty() && (all || !gone.is_empty()) {
             // Promote as many as are lost, or all together: an even number of voters is no better
@@ -214,19 +214,19 @@ impl<'a> Group<'a> {
             let unwanted = live.filter(|it| wanted.iter().all(|other| other.id != it.id));
             unwanted.for_each(|it| change.remove(it.id));
         }
-        (!change.is_empty()).then_some(Next::Change(change))
+        (!change.is_empty()).then_some(MembershipStep::Change(change))
     }
 
     /// Adds the promotion of a learner to a change.
-    fn promote(&self, change: &mut Change, learner: VoterId) {
+    fn promote(&self, change: &mut VoterChange, learner: VoterId) {
         let voter_index = self.view.configuration.voter_indices.get(&learner);
         change.add(learner, Kind::Voter, voter_index.copied().unwrap_or(0));
     }
 
     /// Returns a change that adds or removes one learner, if one is needed.
-    fn learn(&self, wanted: &[&Candidate]) -> Option<Change> {
+    fn learn(&self, wanted: &[&Candidate]) -> Option<VoterChange> {
         let configuration = self.view.configuration;
-        let mut change = Change::default();
+        let mut change = VoterChange::default();
         // With two candidates the second one learns.
         let spare = (self.live.len() == 2).then(|| self.best(wanted)).flatten();
         let is_learner = |id: VoterId| wanted.iter().chain(&spare).any(|it| it.id == id);
@@ -238,33 +238,33 @@ impl<'a> Group<'a> {
         let newcomer = wanted
             .iter()
             .chain(&spare)
-            .find(|it| !configuration.has(it.id) && it.standing == Standing::Present)?;
+            .find(|it| !configuration.has(it.id) && it.standing == MemberStanding::Present)?;
         let voter_index = configuration.free_voter_index(newcomer.position)?;
         change.add(newcomer.id, Kind::Learner, voter_index);
         Some(change)
     }
 
-    fn hand_over(&self) -> Next {
+    fn hand_over(&self) -> MembershipStep {
         let present = |it: &&&Candidate| self.is_ready(it);
         let mut ready = self.live.iter().filter(present);
         if let Some(voter) = ready.clone().find(|it| self.is_voter(it.id)) {
-            return Next::HandOver(voter.id);
+            return MembershipStep::HandOver(voter.id);
         }
-        let mut change = Change::default();
+        let mut change = VoterChange::default();
         if let Some(learner) = ready.find(|it| self.view.configuration.learners.contains(&it.id)) {
             self.promote(&mut change, learner.id);
-            return Next::Change(change);
+            return MembershipStep::Change(change);
         }
         let Some(best) = self
             .best(&[])
             .filter(|it| !self.view.configuration.has(it.id))
         else {
-            return Next::Nothing("no other candidate is there");
+            return MembershipStep::Nothing("no other candidate is there");
         };
         let Some(voter_index) = self.view.configuration.free_voter_index(best.position) else {
-            return Next::Nothing("no voter index is free");
+            return MembershipStep::Nothing("no voter index is free");
         };
         change.add(best.id, Kind::Learner, voter_index);
-        Next::Change(change)
+        MembershipStep::Change(change)
     }
 }

@@ -2,7 +2,7 @@
 
 /// A rule of a member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum ConsensusRule {
     /// Each voter waits a different time before it campaigns.
     VotersWaitInTurn,
     /// A learner votes only when it has the log.

@@ -31,7 +31,7 @@ pub trait RendezvousBackend: Send {
     ///
     /// Returns an error if this node could not join, or [`RendezvousError::Interrupted`] soon after
     /// an interruption. After an error, this node no longer participates.
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError>;
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError>;
 
     /// Returns a closure that aborts a running [`RendezvousBackend::join`].
     ///
@@ -106,6 +106,13 @@ pub trait RendezvousBackend: Send {
         Ok(())
     }
 
+    /// Reports that all workers of this node have succeeded in the last round.
+    ///
+    /// If the node then leaves, it ends the round for no other node. The agent calls this method if
+    /// [`RendezvousBackend::exit_barrier`] returns `None`. A backend that cannot use the report does
+    /// nothing.
+    fn report_success(&mut self) {}
+
     /// Leaves the run without closing it.
     ///
     /// The other nodes are notified immediately if possible.
@@ -137,16 +144,16 @@ pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
 /// Barrier at the end of a round for the workers on all nodes.
 ///
 /// A call reports that all workers on this node have succeeded. It then waits, for at most the
-/// specified time, until the workers on all nodes have succeeded. The agent calls it on a separate
-/// thread.
-pub type ExitBarrier = Arc<dyn Fn(Duration) -> Result<(), RendezvousError> + Send + Sync>;
+/// specified time, until the workers on all nodes have succeeded. `None` is no limit. The agent
+/// calls it on a separate thread.
+pub type ExitBarrier = Arc<dyn Fn(Option<Duration>) -> Result<(), RendezvousError> + Send + Sync>;
 
 /// Function that receives [`Change`]s.
 pub type Observer = Box<dyn Fn(Change) + Send + Sync>;
 
 /// Properties of an agent that joins a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct JoiningAgent {
     /// Role of this agent's workers.
     pub role: String,
     /// Number of workers that this agent starts.

@@ -33,7 +33,8 @@ pub enum RendezvousError {
         "Timed out after {} seconds waiting for clients. {joined}/{expected} clients joined. Node 0 \
          waited at {address} for {} more\n\
          help: check that the other nodes run with the same --nnodes and --master-addr/--master-port \
-         (or --rdzv-endpoint), and that they can reach this host",
+         (or --rdzv-endpoint), and that they can reach this host, or wait longer with --rdzv-conf \
+         timeout=SECONDS",
         .elapsed.as_secs(),
         .expected - .joined
     )]
@@ -51,7 +52,8 @@ pub enum RendezvousError {
     #[error(
         "node {rank} of {nodes} cannot join node 0: {}\n\
          help: start the agent with --node-rank 0 on {host}, and give all nodes the same address and \
-         port",
+         port, or wait longer with \
+         --rdzv-conf timeout=SECONDS",
         without_help(.source)
     )]
     NoNodeZero {
@@ -67,14 +69,14 @@ pub enum RendezvousError {
     },
     /// A node has closed the run.
     #[error(
-        "the rendezvous of run '{run_id}' at {place} is closed: the job has ended\n\
+        "the rendezvous of run '{run_id}' at {endpoint} is closed: the job has ended\n\
          help: to start a new job, use another --rdzv-id or a new store"
     )]
     Closed {
         /// Id of the closed run.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
-        place: String,
+        endpoint: String,
     },
     /// The run ended while this node waited as a spare. This is not a failure.
     #[error("the job of run '{run_id}' has ended without needing this node")]
@@ -95,7 +97,7 @@ pub enum RendezvousError {
     },
     /// Too few nodes joined before the timeout.
     #[error(
-        "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {place} \
+        "run '{run_id}' had {} of at least {min_nodes} nodes after {:.1} s of waiting at {endpoint} \
          (joined: {})\n\
          help: check that the other agents run with the same --rdzv-id and --rdzv-endpoint and can \
          reach it, or wait longer with --rdzv-conf join_timeout=SECONDS",
@@ -107,7 +109,7 @@ pub enum RendezvousError {
         /// Id of the run that this node tried to join.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
-        place: String,
+        endpoint: String,
         /// Nodes that had joined.
         joined: Vec<String>,
         /// Minimum number of nodes in a round.
@@ -117,16 +119,16 @@ pub enum RendezvousError {
     },
     /// A round is complete, but rank 0 did not send the endpoint of the store.
     #[error(
-        "round {round} of run '{run_id}' at {place} is complete, but the agent with rank 0 \
+        "round {round} of run '{run_id}' at {endpoint} is complete, but the agent with rank 0 \
          ({leader}) did not send the endpoint of the workers within {:.1} s\n\
-         help: check the log of that agent",
+         help: check the log of that agent, or wait longer with --rdzv-conf read_timeout=SECONDS",
         .elapsed.as_secs_f64()
     )]
     SilentLeader {
         /// Id of the run that the round belongs to.
         run_id: String,
         /// Kind and address of the rendezvous endpoint.
-        place: String,
+        endpoint: String,
         /// Number of the completed round.
         round: u64,
         /// Node with rank 0.
@@ -146,24 +148,24 @@ pub enum RendezvousError {
     #[error("the rendezvous was interrupted")]
     Interrupted,
     /// The rendezvous endpoint is unreachable, or speaks another protocol.
-    #[error("{what} at {place}{}\nhelp: {remedy}", after(.elapsed))]
+    #[error("{what} at {endpoint}{}\nhelp: {remedy}", after(.elapsed))]
     Unreachable {
         /// Description of the problem at the endpoint.
         what: String,
         /// Kind and numeric address of the endpoint.
-        place: String,
+        endpoint: String,
         /// Time that this node spent trying to reach the endpoint.
         elapsed: Option<Duration>,
         /// Advice for the user.
         remedy: &'static str,
     },
     /// The shared state is invalid, because another program wrote to its key.
-    #[error("{what} at {place}\nhelp: use another --rdzv-id, or a new store")]
+    #[error("{what} at {endpoint}\nhelp: use another --rdzv-id, or a new store")]
     Corrupt {
         /// Description of the invalid state.
         what: String,
         /// Kind and numeric address of the store.
-        place: String,
+        endpoint: String,
     },
     /// The rendezvous store failed.
     #[error(transparent)]
@@ -206,9 +208,9 @@ impl RendezvousError {
         }
     }
 
-    /// Converts an error from the c10d store at `place` into one with advice.
-    pub(crate) fn of_c10d_store(error: StoreError, place: &str) -> Self {
-        let place = place.to_owned();
+    /// Converts an error from the c10d store at `endpoint` into one with advice.
+    pub(crate) fn of_c10d_store(error: StoreError, endpoint: &str) -> Self {
+        let endpoint = endpoint.to_owned();
         match error {
             StoreError::Connect {
                 peer,
@@ -217,14 +219,15 @@ impl RendezvousError {
                 elapsed,
             } => Self::Unreachable {
                 what: format!("no store was found ({reason}; {attempts} attempts)"),
-                place: format!("the c10d endpoint {peer}"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
-                remedy: "start an agent on that host, or a store with `rdzv store`; check that \
-                         --rdzv-endpoint names that host and that no firewall blocks the connection",
+                remedy: "start an agent on that host, or a store with `rdzv store`, and check that \
+                         --rdzv-endpoint names it and that no firewall is in between, or wait longer \
+                         with --rdzv-conf read_timeout=SECONDS",
             },
             StoreError::NotAStore { peer, found } => Self::Unreachable {
-                what: format!("no store was found ({found})"),
-                place: format!("the c10d endpoint {peer}"),
+                what: format!("something that is no store was found ({found})"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
                 remedy: "check the address and port of --rdzv-endpoint, or choose a port that no \
                          other service uses",
@@ -235,10 +238,10 @@ impl RendezvousError {
                 elapsed,
             } => Self::Unreachable {
                 what: format!("no store answered ({found})"),
-                place: format!("the c10d endpoint {peer}"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
                 remedy: "check the address and port of --rdzv-endpoint, and whether the host of \
-                         the store is overloaded",
+                         the store is overloaded; --rdzv-conf read_timeout=SECONDS waits longer",
             },
             StoreError::ReplyTooLong {
                 peer,
@@ -251,7 +254,7 @@ impl RendezvousError {
                     "the reply to {operation} key {key} is at least {size} bytes long, which \
                      exceeds the limit of {limit},"
                 ),
-                place: format!("the c10d endpoint {peer}"),
+                endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names the store of this job and that nothing \
                          else writes to it",
@@ -260,7 +263,7 @@ impl RendezvousError {
                 elapsed, source, ..
             } => Self::Unreachable {
                 what: format!("the connection to the store was lost ({source})"),
-                place,
+                endpoint,
                 elapsed: Some(elapsed),
                 remedy: "check the log of the agent that hosts the store: it has exited, or its host is down",
             },
@@ -271,14 +274,14 @@ impl RendezvousError {
                 ..
             } => Self::Unreachable {
                 what: format!("the store did not answer ({operation} key {key})"),
-                place,
+                endpoint,
                 elapsed: Some(elapsed),
                 remedy: "check the network and the load of the store host, or wait longer with \
                          --rdzv-conf read_timeout=SECONDS",
             },
             StoreError::Listen { address, source } => Self::Unreachable {
                 what: format!("this node has to host the store, but cannot listen ({source})"),
-                place: format!("{address}, for {place}"),
+                endpoint: format!("{address}, for {endpoint}"),
                 elapsed: None,
                 remedy: "stop the process that uses the port, choose another port in \
                          --rdzv-endpoint, or pass --rdzv-conf is_host=0 if the store is already \
@@ -287,19 +290,86 @@ impl RendezvousError {
             StoreError::File {
                 operation, source, ..
             } => Self::Unreachable {
-                what: format!("cannot {operation} the store file ({source})"),
-                place,
+                what: format!("cannot {operation} the file of the store ({source})"),
+                endpoint,
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names a file that this user can read and \
                          write, in an existing directory",
             },
             StoreError::Corrupt { what, .. } => Self::Unreachable {
-                what: format!("no store was found ({what})"),
-                place,
+                what: format!("something that is no store was found ({what})"),
+                endpoint,
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names the store of this job",
             },
             other => Self::Store(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_that_ends_a_wait_names_its_setting() {
+        let elapsed = Duration::from_secs(1);
+        let connect = || StoreError::Connect {
+            peer: "h:1".to_owned(),
+            attempts: 1,
+            reason: "refused".to_owned(),
+            elapsed,
+        };
+        let silent = StoreError::Silent {
+            peer: "h:1".to_owned(),
+            found: "nothing".to_owned(),
+            elapsed,
+        };
+        let of_store = |error| RendezvousError::of_c10d_store(error, "the store");
+        for (error, setting) in [
+            (of_store(connect()), "read_timeout"),
+            (of_store(silent), "read_timeout"),
+            (
+                RendezvousError::SilentLeader {
+                    run_id: "run".to_owned(),
+                    endpoint: "h:1".to_owned(),
+                    round: 0,
+                    leader: "n".to_owned(),
+                    elapsed,
+                },
+                "read_timeout",
+            ),
+            (
+                RendezvousError::JoinTimeout {
+                    run_id: "run".to_owned(),
+                    endpoint: "h:1".to_owned(),
+                    joined: Vec::new(),
+                    min_nodes: 2,
+                    elapsed,
+                },
+                "join_timeout",
+            ),
+            (
+                RendezvousError::NodesMissing {
+                    address: "h:1".to_owned(),
+                    joined: 1,
+                    expected: 2,
+                    elapsed,
+                },
+                "timeout",
+            ),
+            (
+                RendezvousError::NoNodeZero {
+                    rank: 1,
+                    nodes: 2,
+                    host: "h".to_owned(),
+                    source: Box::new(connect()),
+                },
+                "timeout",
+            ),
+        ] {
+            let (text, setting) = (error.to_string(), format!("--rdzv-conf {setting}=SECONDS"));
+            assert!(text.contains(&setting), "{text}");
         }
     }
 }

@@ -14,7 +14,7 @@ pub enum NodeState {
     Init,
     /// The node is a member of a round.
     Running,
-    /// The node left the run in an orderly way.
+    /// The node left the run cleanly.
     Succeeded,
     /// The node could not join, or lost its connection to the rendezvous endpoint.
     Failed,

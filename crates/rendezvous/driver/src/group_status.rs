@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rdzv_core::time::Mono;
 use rdzv_lock::Mutex;
-use rdzv_rendezvous_proto::group::{self, GroupView, Role, VoterView, Wait};
+use rdzv_rendezvous_proto::group::{self, VoterGroupView, VoterRole, VoterView, Wait};
 use rdzv_store::Pinger;
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ struct Known {
     /// Store server of this process, if it is a voter or has the coordinator.
     server: Option<Pinger>,
     /// Latest view of that server.
-    view: Option<GroupView>,
+    view: Option<VoterGroupView>,
     /// Coordinator of this agent.
     agent: Option<Attached>,
     wait: Option<Waits>,
@@ -101,7 +101,7 @@ pub struct GroupReport {
     /// Raft term; `None` without several voters.
     pub term: Option<u64>,
     /// Role of this process.
-    pub role: Option<Role>,
+    pub role: Option<VoterRole>,
     /// Members of the group.
     pub voters: Option<Vec<VoterView>>,
     /// Number of voters that the group should have.
@@ -147,7 +147,7 @@ impl GroupStatus {
     }
 
     /// Stores the view of the server.
-    pub(crate) fn see(&self, view: GroupView) {
+    pub(crate) fn see(&self, view: VoterGroupView) {
         self.0.lock().view = Some(view);
     }
 
@@ -159,8 +159,8 @@ impl GroupStatus {
     /// Stores the end of the workers' lease on the clock of [`fence::now`].
     ///
     /// `stands` is `true` if the workers are suspended.
-    pub fn lease(&self, until: Option<Mono>, stands: bool) {
-        self.0.lock().lease = Some((until, stands));
+    pub fn lease(&self, lease_end: Option<Mono>, stands: bool) {
+        self.0.lock().lease = Some((lease_end, stands));
     }
 
     /// Returns the status of the group, or `None` if there is no group.
@@ -197,7 +197,7 @@ impl Known {
             cluster: agent.authority.map(|(cluster, _)| cluster),
             epoch,
             term: epoch.filter(|_| agent.has_voters),
-            role: is_agent.then_some(Role::Agent),
+            role: is_agent.then_some(VoterRole::Agent),
             coordinator: self.agent.as_ref().map(|agent| agent.coordinator.clone()),
             ..GroupReport::default()
         };
@@ -213,10 +213,10 @@ impl Known {
             report.waiting = view.waiting;
             (report.elections, report.takeovers) = (view.elections, view.takeovers);
         }
-        if let Some((until, stands)) = self.lease {
+        if let Some((lease_end, stands)) = self.lease {
             let now = fence::now().mono;
-            report.lease_left = until.map(|until| until.since(now));
-            report.fenced = (until.is_some() || stands).then_some(stands);
+            report.lease_left = lease_end.map(|lease_end| lease_end.since(now));
+            report.fenced = (lease_end.is_some() || stands).then_some(stands);
         }
         report
     }
@@ -289,11 +289,11 @@ mod tests {
         let status = GroupStatus::default();
         let theirs = status.clone();
         status.ask(Arc::new(move |alive| {
-            theirs.see(GroupView {
+            theirs.see(VoterGroupView {
                 cluster: Some(7),
                 epoch: Some(2),
                 term: Some(2),
-                role: Some(Role::Coordinator),
+                role: Some(VoterRole::Coordinator),
                 voters: vec![
                     VoterView {
                         id: Some(0x1234_5678_9abc_def0),

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_is_kept_goes_on_listening_until_it_is_released() {
+    fn a_socket_that_is_kept_listens_while_it_is_not_released() {
         let kept = Kept::new().unwrap();
         assert!(kept.listeners().unwrap().is_empty());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

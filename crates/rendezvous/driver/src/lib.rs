@@ -29,7 +29,7 @@ mod slots;
 pub mod url;
 
 pub use backend::{
-    Change, ExitBarrier, Interrupter, Member, Observer, RendezvousBackend, RendezvousInfo,
+    Change, ExitBarrier, Interrupter, JoiningAgent, Observer, RendezvousBackend, RendezvousInfo,
 };
 pub use dynamic::C10dRendezvous;
 pub use environment::Environment;

@@ -9,7 +9,7 @@ use rdzv_store::Pinger;
 
 use crate::event::{NodeState, Recorder, RendezvousEvent};
 use crate::{
-    Change, ExitBarrier, Interrupter, Member, Observer, RendezvousBackend, RendezvousError,
+    Change, ExitBarrier, Interrupter, JoiningAgent, Observer, RendezvousBackend, RendezvousError,
     RendezvousInfo,
 };
 
@@ -63,7 +63,7 @@ impl RendezvousBackend for Recorded {
         self.backend.run_id()
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         if !self.is_observed {
             self.set_observer(Box::new(drop));
         }
@@ -136,6 +136,10 @@ impl RendezvousBackend for Recorded {
 
     fn threads(&self) -> Vec<(&'static str, Pinger)> {
         self.backend.threads()
+    }
+
+    fn report_success(&mut self) {
+        self.backend.report_success();
     }
 
     fn exit_barrier(&self) -> Option<ExitBarrier> {

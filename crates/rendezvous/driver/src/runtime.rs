@@ -142,10 +142,10 @@ impl Call {
 }
 
 /// Returns the error for a caller that cannot start a thread for `purpose`.
-pub(crate) fn no_thread(error: &io::Error, purpose: &str, place: String) -> RendezvousError {
+pub(crate) fn no_thread(error: &io::Error, purpose: &str, endpoint: String) -> RendezvousError {
     RendezvousError::Unreachable {
-        what: format!("cannot start a thread {purpose} ({error})"),
-        place,
+        what: format!("cannot start a thread ({error}) {purpose}"),
+        endpoint,
         elapsed: None,
         remedy: "raise the limit of processes (ulimit -u)",
     }
@@ -244,18 +244,24 @@ mod tests {
     #[test]
     fn calls_on_a_value_keep_their_order_though_a_wait_for_one_is_abandoned() {
         let task = spawn(async {
+            let (go, held) = mpsc::channel::<()>();
+            let mut held = Some(held);
             let mut calls = Calls::new(Vec::new());
             for number in 0..3 {
+                let held = held.take();
                 calls.push(move |numbers: &mut Vec<u32>| {
+                    // The first call lasts until its wait has been abandoned.
+                    let _ = held.map(|held| held.recv());
                     numbers.push(number);
                     numbers.clone()
                 });
             }
             tokio::select! {
                 biased;
-                _ = calls.next() => panic!("a call takes a thread first"),
+                _ = calls.next() => panic!("the call is held"),
                 () = async {} => {}
             }
+            drop(go);
             assert_eq!(calls.next().await, [0]);
             assert_eq!(calls.next().await, [0, 1]);
             assert_eq!(calls.next().await, [0, 1, 2]);

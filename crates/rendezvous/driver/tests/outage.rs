@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdzv_core::ident::RunId;
-use rdzv_rendezvous::dynamic::{Driver, DriverOptions, Notice, SharedState, Token, Written, node};
+use rdzv_rendezvous::dynamic::{
+    Driver, DriverOptions, Notice, SharedState, StateToken, Written, node,
+};
 use rdzv_rendezvous::{RendezvousBackend as _, RendezvousError};
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::{HashStore, Store};
@@ -41,10 +43,10 @@ impl Holding {
         drop(self.held.1.wait_while(held, |held| *held).unwrap());
     }
 
-    fn now(&self) -> Option<(Bytes, Token)> {
+    fn now(&self) -> Option<(Bytes, StateToken)> {
         let state = self.state.lock().unwrap();
         let (version, value) = &*state;
-        let token = Token(version.to_be_bytes().to_vec());
+        let token = StateToken(version.to_be_bytes().to_vec());
         value.clone().map(|value| (value, token))
     }
 }
@@ -54,12 +56,16 @@ impl SharedState for Holding {
         "holding"
     }
 
-    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+    fn get(&mut self) -> Result<Option<(Bytes, StateToken)>, RendezvousError> {
         self.pass();
         Ok(self.now())
     }
 
-    fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
+    fn set(
+        &mut self,
+        state: &[u8],
+        token: Option<&StateToken>,
+    ) -> Result<Written, RendezvousError> {
         self.pass();
         let before = self.now().map(|(_, token)| token.0);
         let won = before == token.map(|token| token.0.clone());
@@ -87,7 +93,7 @@ impl SharedState for Holding {
         None
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         "the store h:1".to_owned()
     }
 }

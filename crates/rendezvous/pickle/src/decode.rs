@@ -181,11 +181,11 @@ impl<'a> Machine<'a> {
         let bytes = self.take(usize::from(length))?;
         let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
         let mut whole = [if negative { 0xff } else { 0 }; size_of::<i128>()];
-        let place = whole.get_mut(..bytes.len()).ok_or(Problem::TooMuch {
+        let target = whole.get_mut(..bytes.len()).ok_or(Problem::TooMuch {
             what: "bytes in an integer",
             most: size_of::<i128>(),
         })?;
-        place.copy_from_slice(bytes);
+        target.copy_from_slice(bytes);
         Ok(Item::Int(i128::from_le_bytes(whole)))
     }
 

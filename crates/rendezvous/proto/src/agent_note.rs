@@ -33,12 +33,12 @@ pub struct AgentNote {
     pub restarts_used: u32,
     /// Number of agents that were killed.
     pub deaths: u32,
-    /// Most recent death of an agent; `None` if no agent was killed.
+    /// Last death of an agent; `None` if no agent was killed.
     pub last_death: Option<Death>,
     /// End of the workers' lease, in milliseconds on the lease clock.
     ///
     /// It is 0 without a lease.
-    pub lease_until: u64,
+    pub lease_end: u64,
     /// Instances under which the agents have participated, the newest last.
     pub instances: Vec<u64>,
 }
@@ -74,7 +74,7 @@ impl AgentNote {
         let death = self.last_death.unwrap_or_default();
         let status = death.status.cast_unsigned();
         write(&mut content, &[&status, &death.short, &death.pid]);
-        write(&mut content, &[&self.lease_until]);
+        write(&mut content, &[&self.lease_end]);
         slot::write_numbers(&self.instances, &mut content);
         slot::encode(sequence, &content)
     }
@@ -100,7 +100,7 @@ impl AgentNote {
             restarts_used,
             deaths,
             last_death: (flags & KILLED != 0).then_some(death),
-            lease_until: bytes.u64()?,
+            lease_end: bytes.u64()?,
             instances: bytes.numbers()?,
         })
     }
@@ -116,7 +116,7 @@ mod tests {
             restarts: 3,
             restarts_used: 1,
             deaths: 2,
-            lease_until: 1 << 40,
+            lease_end: 1 << 40,
             last_death: Some(Death {
                 status: 9,
                 short: 1,

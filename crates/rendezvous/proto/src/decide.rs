@@ -10,12 +10,13 @@
 //! * If a complete round lost a node before an agent saw it, the agent does not join that round,
 //!   because its ranks have a gap or are too few. The agent waits for the next round instead.
 //! * A round after a change is complete as soon as [all expected
-//!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, our
+//!   nodes](super::expected::Expected) participate, without a last call. To agents of torchrun, the
 //!   last call seems to have ended.
 //! * Each agent measures the last call on its own clock, because the deadline in the state comes
 //!   from the clock of another agent.
 //! * The last call is longer while nodes that waited for the round are still in the wait list. A
-//!   round without them would end immediately. To agents of torchrun, our clock seems slow.
+//!   round without them would end immediately. To agents of torchrun, this agent's clock seems
+//!   slow.
 //! * A waiting agent becomes a spare if the round fills up before the agent gets in. Agents of
 //!   torchrun keep waiting, which makes all other agents restart again and again.
 //! * An agent that leaves permanently leaves every list, not only the participants.
@@ -214,7 +215,7 @@ pub fn join(
 const STRAGGLERS: Duration = Duration::from_secs(5);
 
 /// Returns the extension of the last call; zero if no node waits.
-pub fn last_call_grace(state: &RendezvousState) -> Duration {
+pub fn last_call_extra(state: &RendezvousState) -> Duration {
     if state.wait_list.is_empty() {
         Duration::ZERO
     } else {

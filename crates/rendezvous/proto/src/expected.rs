@@ -61,7 +61,7 @@ impl Expected {
 
     /// `true` if all expected nodes participate in the forming round.
     ///
-    /// `state` must not contain lost nodes any more.
+    /// `state` must no longer contain lost nodes.
     pub fn are_here(&self, state: &RendezvousState, now: Mono) -> bool {
         !state.complete
             && self.round.map(|round| round + 1) == Some(state.round)

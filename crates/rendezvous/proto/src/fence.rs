@@ -69,7 +69,7 @@ pub enum Input {
         /// The round.
         round: u64,
         /// The end of the lease.
-        until: Mono,
+        end: Mono,
     },
     /// The round is over for this node; its workers are about to be stopped.
     Over,
@@ -111,7 +111,7 @@ pub struct Fence {
     round: Option<u64>,
     /// The last round whose workers have all exited.
     left: Option<u64>,
-    until: Option<Mono>,
+    end: Option<Mono>,
     /// Time at which this process suspended the workers; `None` if they may run.
     stopped: Option<Mono>,
     /// Time since which the suspended workers do not run.
@@ -143,12 +143,12 @@ impl Fence {
     }
 
     /// Returns the end of the lease of the current workers.
-    pub fn lease_until(&self) -> Option<Mono> {
-        self.until
+    pub fn lease_end(&self) -> Option<Mono> {
+        self.end
     }
 
-    fn lease(&mut self, now: Mono, round: u64, until: Mono) {
-        if self.stopped.is_none() && self.until.is_some_and(|until| until <= now) {
+    fn lease(&mut self, now: Mono, round: u64, end: Mono) {
+        if self.stopped.is_none() && self.end.is_some_and(|end| end <= now) {
             // This process was delayed. Another process may have suspended the workers in
             // its place, and must see that they continue.
             self.tick(now);
@@ -157,8 +157,8 @@ impl Fence {
             return;
         }
         self.round = Some(round);
-        self.until = self.until.max(Some(until));
-        if self.until.is_some_and(|until| until > now) {
+        self.end = self.end.max(Some(end));
+        if self.end.is_some_and(|end| end > now) {
             self.open(now);
         }
     }
@@ -179,7 +179,7 @@ impl Fence {
 
     fn tick(&mut self, now: Mono) {
         match self.stopped {
-            None if self.until.is_some_and(|until| until <= now) => {
+            None if self.end.is_some_and(|end| end <= now) => {
                 (self.stopped, self.since) = (Some(now), now);
                 self.outbox.push(if self.is_over {
                     Output::Kill
@@ -188,7 +188,7 @@ impl Fence {
                 });
             }
             Some(since) if !self.rules.has(Rule::AnswersContinue) && !self.is_over => {
-                self.until = Some(now + self.kill_after);
+                self.end = Some(now + self.kill_after);
                 self.stopped = None;
                 self.outbox.push(Output::Continue(now.since(since)));
             }
@@ -209,28 +209,28 @@ impl Machine for Fence {
         self.outbox.assert_drained();
         let now = now.mono;
         match input {
-            Input::Lease { round, until } => self.lease(now, round, until),
+            Input::Lease { round, end } => self.lease(now, round, end),
             Input::Over => self.over(),
             Input::Off => {
-                self.until = None;
+                self.end = None;
                 self.open(now);
             }
             Input::Gone => {
                 self.left = self.left.max(self.round.take());
-                (self.until, self.stopped, self.is_over) = (None, None, false);
+                (self.end, self.stopped, self.is_over) = (None, None, false);
             }
             Input::Lifted => {
                 self.over();
                 if self.stopped.is_none() {
-                    self.until = None;
+                    self.end = None;
                 }
             }
             Input::Tick => self.tick(now),
             Input::Continued => {
                 let was_open = self.stopped.is_none();
                 self.tick(now);
-                if let Some(until) = self.until.filter(|_| was_open && self.stopped.is_some()) {
-                    self.since = until;
+                if let Some(end) = self.end.filter(|_| was_open && self.stopped.is_some()) {
+                    self.since = end;
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Machine for Fence {
 
     fn deadline(&self) -> Option<Mono> {
         match self.stopped {
-            None => self.until,
+            None => self.end,
             Some(_) if self.is_over => None,
             Some(since) if !self.rules.has(Rule::AnswersContinue) => {
                 Some(since + Duration::from_millis(500))
@@ -272,10 +272,10 @@ mod tests {
         std::iter::from_fn(|| fence.poll_output()).collect()
     }
 
-    fn lease(until: u64) -> Input {
+    fn lease(end: u64) -> Input {
         Input::Lease {
             round: 1,
-            until: at(until).mono,
+            end: at(end).mono,
         }
     }
 
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(tell(&mut fence, 3000, Input::Tick), [Output::Stop]);
         let continued = [Output::Continue(Duration::from_secs(1))];
         assert_eq!(tell(&mut fence, 4000, Input::Off), continued);
-        assert_eq!((fence.deadline(), fence.lease_until()), (None, None));
+        assert_eq!((fence.deadline(), fence.lease_end()), (None, None));
         assert_eq!(tell(&mut fence, 5000, lease(8000)), []);
         assert_eq!(fence.deadline(), Some(at(8000).mono));
         assert_eq!(tell(&mut fence, 6000, Input::Off), []);
@@ -352,13 +352,13 @@ mod tests {
         assert_eq!(tell(&mut fence, 4000, Input::Gone), []);
         assert_eq!(tell(&mut fence, 4001, lease(7000)), []);
         assert_eq!(fence.deadline(), None);
-        let until = at(9000).mono;
-        tell(&mut fence, 4100, Input::Lease { round: 2, until });
-        assert_eq!(fence.deadline(), Some(until));
+        let end = at(9000).mono;
+        tell(&mut fence, 4100, Input::Lease { round: 2, end });
+        assert_eq!(fence.deadline(), Some(end));
     }
 
     #[test]
-    fn the_grace_of_workers_that_are_stopped_ends_with_the_lease() {
+    fn the_time_of_suspended_workers_ends_with_the_lease() {
         let mut fence = fence();
         tell(&mut fence, 0, lease(3000));
         assert_eq!(tell(&mut fence, 1000, Input::Over), []);

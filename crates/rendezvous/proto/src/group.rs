@@ -1,6 +1,6 @@
 //! View of a group of voters and its coordinator, for status reports.
 //!
-//! A view shows what one process knows at one moment. A machine creates a [`GroupView`] on
+//! A view shows what one process knows at one moment. A machine creates a [`VoterGroupView`] on
 //! request, and does not update it later.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::recovering::Recovering;
 
 /// Knowledge of one process about its group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GroupView {
+pub struct VoterGroupView {
     /// Id of the group; `None` if the process is in no group.
     pub cluster: Option<u64>,
     /// Highest epoch of a coordinator that the process knows.
@@ -20,7 +20,7 @@ pub struct GroupView {
     /// The term, if the group has voters. It equals the epoch.
     pub term: Option<u64>,
     /// Role of the process in the group, if it has one.
-    pub role: Option<Role>,
+    pub role: Option<VoterRole>,
     /// Members of the group, in the order of their voter indices.
     pub voters: Vec<VoterView>,
     /// Target number of voters, including the present ones.
@@ -38,7 +38,7 @@ pub struct GroupView {
 /// Role of a process in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum VoterRole {
     /// The process is the coordinator.
     Coordinator,
     /// The process votes.

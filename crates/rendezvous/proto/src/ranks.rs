@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::NodeDesc;
 
-/// Gives every participant its rank: 0, 1, 2, … in sorted order.
+/// Assigns every participant its rank: 0, 1, 2, … in sorted order.
 ///
 /// The node that completes a round assigns the ranks of all, so every implementation must agree.
 pub fn assign(participants: &mut BTreeMap<NodeDesc, u32>) {

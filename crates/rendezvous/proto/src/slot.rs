@@ -53,29 +53,29 @@ fn digest(sequence: u64, content: &[u8]) -> u64 {
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// Takes `count` bytes; `None` if there are fewer.
+    /// Reads `count` bytes; `None` if there are fewer.
     pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(head)
     }
 
-    /// Takes a number; `None` if there are too few bytes.
+    /// Reads a number; `None` if there are too few bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.take(8)?.first_chunk().copied().map(u64::from_le_bytes)
     }
 
-    /// Takes a number; `None` if there are too few bytes.
+    /// Reads a number; `None` if there are too few bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.take(4)?.first_chunk().copied().map(u32::from_le_bytes)
     }
 
-    /// Takes a number; `None` if there are too few bytes.
+    /// Reads a number; `None` if there are too few bytes.
     pub fn u8(&mut self) -> Option<u8> {
         self.take(1)?.first().copied()
     }
 
-    /// Takes a count and that number of integers; `None` if bytes are missing.
+    /// Reads a count and that number of integers; `None` if bytes are missing.
     pub fn numbers(&mut self) -> Option<Vec<u64>> {
         let count = self.u32()? as usize;
         let numbers = self.take(count.checked_mul(8)?)?.as_chunks().0.iter();

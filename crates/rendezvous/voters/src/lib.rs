@@ -67,7 +67,7 @@ use rdzv_core::rules::Rules;
 use rdzv_rendezvous_proto::{Rule, coordinator};
 
 pub use rdzv_consensus::VoterId;
-pub use rdzv_consensus::wire::{FRAME_BOUND, Frame, WireError, opcode};
+pub use rdzv_consensus::wire::{ConsensusWireError, ControlFrame, FRAME_BOUND, opcode};
 
 /// Settings of a voter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,7 +276,7 @@ impl fmt::Display for Fact {
         match self {
             Self::Coordinates { before, term } => {
                 formatter.write_str("this process coordinates the rendezvous")?;
-                in_place_of(before.as_deref(), *term, formatter)
+                write_succession(before.as_deref(), *term, formatter)
             }
             Self::Follows {
                 coordinator,
@@ -284,7 +284,7 @@ impl fmt::Display for Fact {
                 term,
             } => {
                 write!(formatter, "the coordinator is at {coordinator}")?;
-                in_place_of(before.as_deref(), *term, formatter)
+                write_succession(before.as_deref(), *term, formatter)
             }
             Self::Leaderless { coordinator } => write!(
                 formatter,
@@ -346,7 +346,11 @@ impl fmt::Display for Fact {
 }
 
 /// Appends the previous coordinator, if there was one, and the term.
-fn in_place_of(before: Option<&str>, term: u64, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_succession(
+    before: Option<&str>,
+    term: u64,
+    formatter: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
     match before {
         None => write!(formatter, " (term {term})"),
         Some(before) => write!(

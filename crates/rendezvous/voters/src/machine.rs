@@ -10,7 +10,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdzv_consensus::wire::{Frame, OfRun, opcode};
+use rdzv_consensus::wire::{ControlFrame, OfRun, opcode};
 use rdzv_consensus::{self as consensus, Consensus, Role, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::{Machine, Outbox};
@@ -20,7 +20,7 @@ use super::command;
 use super::peers::{Peer, Peers};
 use super::{Output, Settings};
 use open::OpenGroup;
-use rdzv_rendezvous_proto::coordinator::gate::{Gate, Next};
+use rdzv_rendezvous_proto::coordinator::gate::{Gate, GateStep};
 use rdzv_rendezvous_proto::coordinator::{self, Coordinator, Input, RunNote};
 use view::Seen;
 
@@ -215,7 +215,7 @@ impl Voter {
 
     fn greet(&mut self) {
         let mut frame = Vec::new();
-        let hello = Frame::Hello {
+        let hello = ControlFrame::Hello {
             cluster: self.group_id(),
             epoch: u64::from(self.epoch),
             voter: self.id,
@@ -236,14 +236,14 @@ impl Voter {
     }
 
     /// Sends a frame to the process at an endpoint.
-    fn send(&mut self, index: usize, message: &Frame) {
+    fn send(&mut self, index: usize, message: &ControlFrame) {
         let mut frame = Vec::new();
         message.write(&mut frame);
         self.outbox.push(Output::ToPeer { index, frame });
     }
 
     /// Sends a frame to every other connected process.
-    fn send_all(&mut self, message: &Frame) {
+    fn send_all(&mut self, message: &ControlFrame) {
         let indices: Vec<usize> = self.peers.all_present().map(|(index, _)| index).collect();
         indices
             .into_iter()
@@ -264,8 +264,8 @@ impl Voter {
         if matches!(code, opcode::MESSAGE | opcode::SNAPSHOT_PART) {
             return self.peer_message(now, from, code, payload);
         }
-        match Frame::read(code, payload) {
-            Ok(Frame::Hello {
+        match ControlFrame::read(code, payload) {
+            Ok(ControlFrame::Hello {
                 cluster,
                 epoch,
                 voter,
@@ -290,7 +290,7 @@ impl Voter {
                 };
                 self.introduced(now, from, (address.as_str(), run.as_deref()), peer);
             }
-            Ok(Frame::Invite {
+            Ok(ControlFrame::Invite {
                 cluster,
                 epoch,
                 voter_index,
@@ -299,16 +299,16 @@ impl Voter {
                 let group = (cluster, u32::try_from(epoch).unwrap_or(0));
                 self.invited(now, from, group, voter_index, &voters);
             }
-            Ok(Frame::WhoCoordinates) => {
+            Ok(ControlFrame::WhoCoordinates) => {
                 self.asking.insert(from);
             }
-            Ok(Frame::Elsewhere { .. }) => {
+            Ok(ControlFrame::Elsewhere { .. }) => {
                 self.close(from, "it reported the coordinator without a request");
             }
-            Ok(Frame::Members(addresses)) => self.on_members(now, from, &addresses),
-            Ok(Frame::Leave) => self.peers.leaves(from),
-            Ok(Frame::Left) if self.hands_over() => self.retire(),
-            Ok(Frame::Left) => self.close(from, "it sent `Left` without a request"),
+            Ok(ControlFrame::Members(addresses)) => self.on_members(now, from, &addresses),
+            Ok(ControlFrame::Leave) => self.peers.leaves(from),
+            Ok(ControlFrame::Left) if self.hands_over() => self.retire(),
+            Ok(ControlFrame::Left) => self.close(from, "it sent `Left` without a request"),
             Err(error) => self.close(from, format!("it sent a bad frame: {error}")),
         }
     }
@@ -318,7 +318,7 @@ impl Voter {
         let Some(coordinator) = self.coordinator() else {
             return;
         };
-        let elsewhere = Frame::Elsewhere {
+        let elsewhere = ControlFrame::Elsewhere {
             cluster: self.group_id(),
             epoch: u64::from(self.epoch),
             term: self.role().map_or(0, |role| role.term),
@@ -392,14 +392,14 @@ impl Voter {
                 continue;
             }
             match self.gate.advance() {
-                Next::Emit(output) => self.outbox.push(Output::Coordinator(output)),
-                Next::Propose { token, run, note } => {
+                GateStep::Emit(output) => self.outbox.push(Output::Coordinator(output)),
+                GateStep::Propose { token, run, note } => {
                     self.decided = now.mono;
                     let command = command::write(self.id, token, &run, note.as_ref());
                     let command = &command;
                     self.consent(now, consensus::Input::Propose { token, command });
                 }
-                Next::Wait => return,
+                GateStep::Wait => return,
             }
         }
     }
@@ -427,7 +427,7 @@ impl Voter {
             self.decided = now.mono;
             self.hand_over_to_store(now);
         }
-        if self.ending.is_some_and(|until| until <= now.mono) {
+        if self.ending.is_some_and(|deadline| deadline <= now.mono) {
             self.give_up_hand_over();
         }
     }

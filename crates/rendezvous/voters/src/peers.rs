@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rdzv_consensus::VoterId;
-use rdzv_consensus::membership::{Candidate, Standing};
+use rdzv_consensus::membership::{Candidate, MemberStanding};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::Mono;
 
@@ -256,21 +256,21 @@ impl Peers {
         };
         // A new process at the endpoint does not show for how long the old one has been gone.
         let absent = |voter: VoterId| match is_gone(voter) {
-            Some(time) => Standing::Gone(time),
-            None if self.ended.contains(&voter) => Standing::Gone(Duration::ZERO),
-            None => Standing::Silent,
+            Some(time) => MemberStanding::Gone(time),
+            None if self.ended.contains(&voter) => MemberStanding::Gone(Duration::ZERO),
+            None => MemberStanding::Silent,
         };
         let mut candidates = vec![candidate(
             own.1,
-            Standing::Present,
+            MemberStanding::Present,
             own.0,
             Mono::ZERO,
             own.2,
         )];
         for (index, peer) in &self.peers {
             let standing = match peer.connection {
-                _ if peer.leaves => Standing::Gone(Duration::MAX),
-                Some(_) => Standing::Present,
+                _ if peer.leaves => MemberStanding::Gone(Duration::MAX),
+                Some(_) => MemberStanding::Present,
                 None => absent(peer.voter),
             };
             if peer.group == 0 || peer.group == group {

@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn the_places_are_asked_in_turn() {
+    fn the_endpoints_are_asked_in_turn() {
         let mut order = order();
         let asked: Vec<usize> = (0..4).map(|_| order.advance()).collect();
         assert_eq!(asked, [0, 1, 2, 0]);
     }
 
     #[test]
-    fn the_place_that_a_voter_names_is_asked_next() {
+    fn the_endpoint_that_a_voter_names_is_asked_next() {
         let mut order = order();
         assert_eq!(order.advance(), 0);
         assert!(order.elsewhere("c"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_search_in_vain_places_have_more_time() {
+    fn after_a_search_in_vain_endpoints_have_more_time() {
         let mut order = order();
         let mut attempts = Vec::new();
         for _ in 0..4 {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_places_can_change() {
+    fn the_endpoints_can_change() {
         let mut order = order();
         order.found(1);
         order.replace(["c", "b"].map(str::to_owned).to_vec());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_none_is_not_believed() {
+    fn an_endpoint_that_is_none_is_not_believed() {
         let mut order = order();
         assert_eq!(order.advance(), 0);
         for named in ["elsewhere", ""] {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rdzv_rendezvous_proto::{native_client, participant};
 
-use super::agent::{Doing, Input, place};
-use super::plan::{Act, Place};
+use super::agent::{Doing, Input, peer_address};
+use super::plan::{Act, Medium};
 use super::world::{Event, Within, World};
 use crate::Violation;
 use crate::history::record;
@@ -22,7 +22,7 @@ impl World {
     pub(super) fn act(&mut self, agent: usize, act: Act) -> Result<(), Violation> {
         self.note(agent, || format!("{act:?}"));
         self.write_fault(agent, act);
-        let until = |time: Duration| self.time.now + nanos(time);
+        let end = |time: Duration| self.time.now + nanos(time);
         let running = self.agents[agent].doing != Doing::Nothing;
         match act {
             // The agent may have left, or may know that the run is over. The keeper restarts a
@@ -37,9 +37,9 @@ impl World {
                 return self.tell(agent, Input::Join);
             }
             Act::Leave | Act::Close if running => {
-                if self.agents[agent].stalled_until > self.time.now {
-                    let until = self.agents[agent].stalled_until;
-                    self.time.at(until, Event::Act(agent, act));
+                if self.agents[agent].stall_end > self.time.now {
+                    let end = self.agents[agent].stall_end;
+                    self.time.at(end, Event::Act(agent, act));
                     return Ok(());
                 }
                 return self.end(agent, act == Act::Close);
@@ -51,9 +51,9 @@ impl World {
                 }
             }
             Act::Vanish => self.crash(agent, true),
-            Act::Stall(time) => self.agents[agent].stalled_until = until(time),
+            Act::Stall(time) => self.agents[agent].stall_end = end(time),
             Act::Cut(time) => {
-                self.agents[agent].cut_until = until(time);
+                self.agents[agent].cut_end = end(time);
                 if let Some(link) = self.agents[agent].connection
                     && let Some(link) = self.links.get_mut(&link)
                 {
@@ -70,7 +70,7 @@ impl World {
                 }
             }
             Act::ClockJump(seconds) => self.agents[agent].skew += (seconds * 1e6) as i64,
-            Act::HostStalls(time) => self.host_stalled_until = until(time),
+            Act::HostStalls(time) => self.host_stall_end = end(time),
             Act::Killed if running && agent == 0 && self.plan.hosted => self.kill_host(false),
             Act::Killed if running => self.kill_agent(agent, None),
             Act::Killed => {}
@@ -111,14 +111,14 @@ impl World {
     }
 
     pub(super) fn start(&mut self, agent: usize) -> Result<(), Violation> {
-        if self.agents[agent].cut_until > self.time.now {
-            let late = self.agents[agent].cut_until - self.time.now;
+        if self.agents[agent].cut_end > self.time.now {
+            let late = self.agents[agent].cut_end - self.time.now;
             self.later(agent, late, Within::StartAgain);
             return Ok(());
         }
         let seed = self.time.random.u64(..);
         let now = self.time.clocks(self.agents[agent].skew);
-        let from = place(self.next_link);
+        let from = peer_address(self.next_link);
         self.agents[agent].start(now, &self.plan, seed, from);
         if !self.agents[agent].is_stock() {
             self.connect(agent);
@@ -173,7 +173,7 @@ impl World {
     /// Ends the process of an agent; `silently` if its machine ends with it.
     pub(super) fn crash(&mut self, agent: usize, silently: bool) {
         if let Doing::Working(round) = self.agents[agent].doing
-            && self.plan.place == Place::Restartable
+            && self.plan.medium == Medium::Restartable
         {
             // A coordinator that recovers may have to wait for agents that know how the round
             // ended.

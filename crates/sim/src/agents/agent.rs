@@ -8,14 +8,14 @@ use rdzv_rendezvous_proto::coordinator::wire::Program;
 use rdzv_rendezvous_proto::native_client::{self, NativeClient};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, participant};
 
-use super::plan::{Place, Plan};
+use super::plan::{Medium, Plan};
 use crate::scheduler::due;
 
 /// Endpoint of the coordinator.
 pub const ADDRESS: &str = "10.0.0.1:29400";
 
-/// Endpoint of the agent's end of a connection, as its machine reports it.
-pub fn place(connection: u32) -> String {
+/// Returns the endpoint of the agent's end of a connection.
+pub fn peer_address(connection: u32) -> String {
     format!("10.0.1.1:{connection}")
 }
 
@@ -95,9 +95,9 @@ pub struct Agent {
     /// Connection of the agent; `None` if it has none.
     pub connection: Option<u32>,
     /// Time until which the agent is stopped.
-    pub stalled_until: u64,
+    pub stall_end: u64,
     /// Time until which the agent has no network.
-    pub cut_until: u64,
+    pub cut_end: u64,
     /// Offset of its wall clock, in microseconds ahead.
     pub skew: i64,
     /// Version of the state that the agent saw last.
@@ -131,8 +131,8 @@ impl Agent {
             machine: None,
             process: 0,
             connection: None,
-            stalled_until: 0,
-            cut_until: 0,
+            stall_end: 0,
+            cut_end: 0,
             skew: (plan.skew[number] * 1e6) as i64,
             version: 0,
             asked: 0,
@@ -168,7 +168,7 @@ impl Agent {
                 .with_rules(plan.rules);
             // Only agents that report their program can reattach to a coordinator.
             let program = Program::new("train.py", b"", true);
-            let says = plan.place == Place::Restartable;
+            let says = plan.medium == Medium::Restartable;
             Make::Native(Box::new(client.running(says.then_some(program))))
         });
     }
@@ -188,7 +188,7 @@ impl Agent {
         self.torchrun
     }
 
-    /// Time at which its machine wants the next call.
+    /// Returns the time at which its machine wants the next call.
     pub fn deadline(&self) -> Option<u64> {
         let deadline = match self.machine.as_ref()? {
             Make::Native(client) => client.deadline(),
@@ -197,7 +197,7 @@ impl Agent {
         due(deadline)
     }
 
-    /// State that a torchrun agent has read; `None` for a native agent.
+    /// Returns the state that a torchrun agent has read; `None` if native.
     pub fn state(&self) -> Option<&RendezvousState> {
         match self.machine.as_ref()? {
             Make::Native(_) => None,
@@ -205,7 +205,7 @@ impl Agent {
         }
     }
 
-    /// Reason of the machine's last decision, for traces.
+    /// Returns the reason of the machine's last decision, for traces.
     pub fn reason(&self) -> &'static str {
         match &self.machine {
             Some(Make::Stock(participant)) => participant.reason().unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rdzv_core::ident::ConnId;
 use rdzv_rendezvous_proto::{coordinator, native_client};
 
-use super::agent::{Input, place};
+use super::agent::{Input, peer_address};
 use super::world::{Event, Link, Piece, World};
 use crate::Violation;
 
@@ -38,7 +38,7 @@ impl World {
 
     /// Breaks a connection.
     ///
-    /// A proxy in between closes both of its connections in order.
+    /// A proxy in between closes both of its connections cleanly.
     pub(super) fn break_link(&mut self, id: u32) {
         let Some(link) = self.links.get(&id) else {
             return;
@@ -65,8 +65,8 @@ impl World {
     }
 
     pub(super) fn at_host(&mut self, id: u32) -> Result<(), Violation> {
-        if self.host_stalled_until > self.time.now {
-            self.time.at(self.host_stalled_until, Event::AtHost(id));
+        if self.host_stall_end > self.time.now {
+            self.time.at(self.host_stall_end, Event::AtHost(id));
             return Ok(());
         }
         let Some(link) = self.links.get_mut(&id) else {
@@ -83,7 +83,7 @@ impl World {
                 let peer = if link.by_proxy {
                     format!("10.0.9.9:{id}")
                 } else {
-                    place(id)
+                    peer_address(id)
                 };
                 link.at_host = false;
                 let (id, peer) = (ConnId(id), Some(peer));

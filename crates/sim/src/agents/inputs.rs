@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT};
-use rdzv_rendezvous_proto::coordinator::wire::Refusal;
-use rdzv_rendezvous_proto::native_client::{self, Joined};
+use rdzv_rendezvous_proto::coordinator::wire::AgentRefusal;
+use rdzv_rendezvous_proto::native_client::{self, FormedRound};
 use rdzv_rendezvous_proto::{NodeDesc, participant};
 
 use super::agent::{Doing, Input, Output};
-use super::plan::{Act, Place};
+use super::plan::{Act, Medium};
 use super::world::{Ask, Event, Piece, Within, World};
 use crate::history::record;
 use crate::history::run::Assignment;
@@ -47,7 +47,7 @@ impl World {
         agent: usize,
         output: native_client::Output,
     ) -> Result<(), Violation> {
-        use native_client::{Change, Failure, Output};
+        use native_client::{NativeFailure, Output, RoundChange};
         match output {
             Output::Send(bytes) => {
                 if let Some(link) = self.agents[agent].connection {
@@ -55,7 +55,7 @@ impl World {
                 }
             }
             Output::Dial => {
-                let takes = if self.agents[agent].cut_until > self.time.now {
+                let takes = if self.agents[agent].cut_end > self.time.now {
                     nanos(DIAL_TIMEOUT)
                 } else {
                     self.latency()
@@ -81,8 +81,8 @@ impl World {
                 return self.tell(agent, Input::Native(publish));
             }
             Output::Joined(joined) => return self.joined(agent, &joined),
-            Output::NotJoined(Failure::Refused(refusal)) => {
-                let closed = matches!(refusal, Refusal::Closed | Refusal::NotNeeded);
+            Output::NotJoined(NativeFailure::Refused(refusal)) => {
+                let closed = matches!(refusal, AgentRefusal::Closed | AgentRefusal::NotNeeded);
                 self.write(agent, record::Event::Refused { closed });
                 self.agents[agent].end();
             }
@@ -91,15 +91,19 @@ impl World {
                 self.not_joined(
                     agent,
                     match failure {
-                        Failure::Unreachable { .. } => Within::StartAgain,
+                        NativeFailure::Unreachable { .. } => Within::StartAgain,
                         _ => Within::JoinAgain,
                     },
                 );
             }
-            Output::Changed(Change::Membership { round, reason }) => {
+            Output::Changed(RoundChange::Membership { round, reason }) => {
                 self.write(agent, record::Event::IsOver(round));
                 if self.agents[agent].has_succeeded(round) {
-                    self.finish(agent, false);
+                    match after_success(&reason) {
+                        AfterSuccess::Joins => self.stop_workers(agent),
+                        AfterSuccess::Ends => self.finish(agent, false),
+                        AfterSuccess::Waits => {}
+                    }
                     return Ok(());
                 }
                 self.stop_workers(agent);
@@ -107,11 +111,11 @@ impl World {
                     return broken(format!("INV-R5: no agent is lost, but {reason}"));
                 }
             }
-            Output::Changed(Change::Closed) | Output::Closed => {
+            Output::Changed(RoundChange::Closed) | Output::Closed => {
                 self.write(agent, record::Event::Closed);
                 self.agents[agent].end();
             }
-            Output::Changed(Change::Lost { .. }) => self.not_joined(agent, Within::StartAgain),
+            Output::Changed(RoundChange::Lost { .. }) => self.not_joined(agent, Within::StartAgain),
             Output::AllSucceeded(round) => {
                 self.write(agent, record::Event::AllSucceeded(round));
                 if self.agents[agent].has_succeeded(round) {
@@ -128,7 +132,7 @@ impl World {
     }
 
     /// Handles a join that the coordinator has confirmed to an agent.
-    fn joined(&mut self, agent: usize, joined: &Joined) -> Result<(), Violation> {
+    fn joined(&mut self, agent: usize, joined: &FormedRound) -> Result<(), Violation> {
         let it = &mut self.agents[agent];
         it.doing = Doing::Working(joined.round);
         it.knows = true;
@@ -143,7 +147,7 @@ impl World {
         self.write(agent, record::Event::Joined(assignment));
         self.count_joined();
         self.ledger.joined(&self.agents[agent].me, joined)?;
-        if self.plan.place != Place::Restartable || self.plan.has_gap() {
+        if self.plan.medium != Medium::Restartable || self.plan.has_gap() {
             return Ok(());
         }
         let working = self.agents.iter().filter_map(|agent| match agent.doing {
@@ -154,7 +158,7 @@ impl World {
     }
 
     fn apply_stock(&mut self, agent: usize, output: participant::Output) -> Result<(), Violation> {
-        use participant::{Change, Failure, Output};
+        use participant::{Output, ParticipantChange, ParticipantFailure};
         if !self.plan.faulty && self.host.is_none() {
             self.trouble(agent, &output)?;
         }
@@ -182,8 +186,8 @@ impl World {
                 self.write(agent, record::Event::Closed);
                 self.agents[agent].end();
             }
-            Output::Changed(Change::Closed)
-            | Output::Failed(Failure::Closed | Failure::NotNeeded)
+            Output::Changed(ParticipantChange::Closed)
+            | Output::Failed(ParticipantFailure::Closed | ParticipantFailure::NotNeeded)
             | Output::Left => self.agents[agent].end(),
             Output::Changed(_) => self.stop_workers(agent),
             Output::Failed(_) => self.not_joined(agent, Within::JoinAgain),
@@ -232,7 +236,7 @@ impl World {
 
     /// Fails if an agent is lost or late although no agent has left.
     fn trouble(&self, agent: usize, output: &participant::Output) -> Result<(), Violation> {
-        use participant::{Change, Failure, Output};
+        use participant::{Output, ParticipantChange, ParticipantFailure};
         let me = &self.agents[agent].me;
         let there = |node: &&NodeDesc| {
             let mut agents = self.agents.iter();
@@ -240,12 +244,16 @@ impl World {
         };
         let leaves = |act: &Act| matches!(act, Act::Leave | Act::Crash | Act::Close);
         match output {
-            Output::Changed(Change::NodesLost(nodes)) => match nodes.iter().find(there) {
-                Some(node) => broken(format!("INV-R5: {me} received that {node} is lost")),
-                None => Ok(()),
-            },
-            Output::Changed(Change::Dropped) => broken(format!("INV-R5: {me} was dropped")),
-            Output::Failed(Failure::JoinTimeout { .. })
+            Output::Changed(ParticipantChange::NodesLost(nodes)) => {
+                match nodes.iter().find(there) {
+                    Some(node) => broken(format!("INV-R5: {me} received that {node} is lost")),
+                    None => Ok(()),
+                }
+            }
+            Output::Changed(ParticipantChange::Dropped) => {
+                broken(format!("INV-R5: {me} was dropped"))
+            }
+            Output::Failed(ParticipantFailure::JoinTimeout { .. })
                 if self.agents.iter().all(|agent| agent.wanted)
                     && !self.plan.acts.iter().any(|(_, _, act)| leaves(act)) =>
             {
@@ -261,7 +269,7 @@ impl World {
     /// network, it does so when it has a network again.
     fn lead_as_stock(&mut self, agent: usize, round: u64) {
         let process = self.agents[agent].process;
-        let arrives = (self.time.now + self.latency()).max(self.agents[agent].cut_until);
+        let arrives = (self.time.now + self.latency()).max(self.agents[agent].cut_end);
         let mut pairs = Vec::new();
         if self.leaders.insert(agent, process) != Some(process) {
             let port = (self.agents[agent].me.pid * 100 + 2).to_string();
@@ -269,10 +277,28 @@ impl World {
             pairs.push((MASTER_PORT, port));
         }
         pairs.push(("torchelastic/role_info/0", "{}".to_owned()));
-        for (place, (key, value)) in (0..).zip(pairs) {
+        for (index, (key, value)) in (0..).zip(pairs) {
             let key = format!("/torch.rendezvous.run.{round}/{key}").into_bytes();
             let value = value.into_bytes();
-            self.time.at(arrives + place, Event::Set(key, value));
+            self.time.at(arrives + index, Event::Set(key, value));
         }
+    }
+}
+
+/// Reaction of an agent whose workers have succeeded to the end of its round.
+enum AfterSuccess {
+    Joins,
+    Ends,
+    /// The coordinator will send another reason.
+    Waits,
+}
+
+fn after_success(reason: &str) -> AfterSuccess {
+    if reason.ends_with(" joins again") || reason.ends_with(" to join") {
+        AfterSuccess::Joins
+    } else if reason.ends_with(" have succeeded") || reason.starts_with("the other") {
+        AfterSuccess::Ends
+    } else {
+        AfterSuccess::Waits
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdzv_core::rank::Assignment;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Refusal};
-use rdzv_rendezvous_proto::native_client::Joined;
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event};
+use rdzv_rendezvous_proto::native_client::FormedRound;
 use rdzv_rendezvous_proto::participant::Formed;
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings, ranks};
 
 use crate::{Violation, broken};
 
-/// Every round that was complete once.
+/// Record of every round that has been complete.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// Minimum and maximum number of nodes of a round.
@@ -44,7 +44,7 @@ impl Ledger {
         }
     }
 
-    /// Highest round number until now.
+    /// Returns the highest round number until now.
     pub(super) fn highest(&self) -> Option<u64> {
         self.sizes.last_key_value().map(|(round, _)| *round)
     }
@@ -58,7 +58,7 @@ impl Ledger {
         self.successes.clear();
     }
 
-    /// Number of rounds that were complete.
+    /// Returns the number of rounds that were complete.
     pub fn rounds(&self) -> u64 {
         self.sizes.len() as u64
     }
@@ -94,7 +94,7 @@ impl Ledger {
                 }
                 Ok(())
             }
-            Event::Closed | Event::Refused(Refusal::Closed | Refusal::NotNeeded) => {
+            Event::Closed | Event::Refused(AgentRefusal::Closed | AgentRefusal::NotNeeded) => {
                 self.closed = true;
                 Ok(())
             }
@@ -211,8 +211,8 @@ impl Ledger {
     }
 
     /// Checks a join that the coordinator has confirmed to `node`.
-    pub fn joined(&mut self, node: &NodeDesc, joined: &Joined) -> Result<(), Violation> {
-        let Joined {
+    pub fn joined(&mut self, node: &NodeDesc, joined: &FormedRound) -> Result<(), Violation> {
+        let FormedRound {
             round,
             rank,
             world_size,
@@ -221,16 +221,16 @@ impl Ledger {
             ..
         } = joined;
         self.formed(node, *round, *rank, *world_size, false)?;
-        let place = (master_addr.clone(), *master_port);
-        let known = self.masters.entry(*round).or_insert_with(|| place.clone());
-        if *known != place {
+        let master = (master_addr.clone(), *master_port);
+        let known = self.masters.entry(*round).or_insert_with(|| master.clone());
+        if *known != master {
             return broken(format!(
-                "INV-N1: in round {round} workers meet at {known:?} and at {place:?}"
+                "INV-N1: in round {round} workers meet at {known:?} and at {master:?}"
             ));
         }
         match self.ranks.get(&(*round, 0)) {
             Some(first) if first.addr != *master_addr => broken(format!(
-                "INV-N1: in round {round} workers meet at {place:?}, but {first} has rank 0"
+                "INV-N1: in round {round} workers meet at {master:?}, but {first} has rank 0"
             )),
             _ => Ok(()),
         }
@@ -262,8 +262,8 @@ impl Ledger {
                     "INV-R3: {node} joined round {round} of {participants:?}"
                 ));
             }
-            for (place, other) in (0..).zip(participants) {
-                self.formed(other, *round, place, size, true)?;
+            for (index, other) in (0..).zip(participants) {
+                self.formed(other, *round, index, size, true)?;
             }
         }
         self.formed(node, *round, *rank, size, true)

@@ -38,7 +38,9 @@ pub enum Act {
     ///
     /// Another coordinator starts at the same address.
     NoteLost,
-    /// The same, at another address that agents reach like the previous one.
+    /// Like [`NoteLost`](Self::NoteLost), but at another address.
+    ///
+    /// Agents reach it like the previous one.
     Moved,
     /// The operator restarts the coordinator with `recover`.
     ///
@@ -50,7 +52,7 @@ pub enum Act {
 
 /// Location at which agents find each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Medium {
     /// A coordinator in the store; torchrun agents may use the state only.
     Coordinator,
     /// A coordinator that restarts when it dies. There are no torchrun agents.
@@ -63,7 +65,7 @@ pub enum Place {
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Location at which the agents find each other.
-    pub place: Place,
+    pub medium: Medium,
     /// Settings that the agents agree on.
     pub settings: Settings,
     /// Number of agents.
@@ -80,7 +82,7 @@ pub struct Plan {
     pub notices_dead: bool,
     /// Minimum and maximum time that a message takes.
     pub latency: (Duration, Duration),
-    /// One question or answer about the state is lost out of this number; 0: none.
+    /// One in this number of questions and answers is lost; 0 for none.
     pub loses_one_of: u32,
     /// Offset of each agent's wall clock, in seconds.
     pub skew: Vec<f64>,
@@ -101,17 +103,17 @@ pub struct Plan {
 impl Plan {
     /// Returns a plan without faults, in which all agents start at the same time.
     ///
-    /// With a coordinator, no agent is of torchrun.
-    pub fn of_many(agents: usize, place: Place) -> Self {
+    /// With a coordinator, no agent is a torchrun agent.
+    pub fn of_many(agents: usize, medium: Medium) -> Self {
         let count = u32::try_from(agents).unwrap_or(u32::MAX);
         Self {
-            place,
+            medium,
             settings: Settings::new(count, count),
             agents,
-            torchrun: vec![place == Place::Store; agents],
+            torchrun: vec![medium == Medium::Store; agents],
             hosted: false,
             proxies: BTreeSet::new(),
-            notifies: place == Place::Store,
+            notifies: medium == Medium::Store,
             notices_dead: false,
             latency: (Duration::from_micros(50), Duration::from_micros(400)),
             loses_one_of: 0,
@@ -152,27 +154,27 @@ impl Plan {
     }
 
     /// Returns the plan of a seed.
-    pub fn of_seed(seed: u64, place: Place) -> Self {
+    pub fn of_seed(seed: u64, medium: Medium) -> Self {
         // The plan draws from another random sequence than the run.
         let mut random = Rng::with_seed(!seed);
-        let most = if place == Place::Store { 60 } else { 100 };
+        let most = if medium == Medium::Store { 60 } else { 100 };
         let agents = match random.u32(0..100) {
             0..75 => random.usize(2..8),
             75..95 => random.usize(8..24),
             _ => random.usize(24..most),
         };
-        Self::drawn(agents, place, &mut random)
+        Self::drawn(agents, medium, &mut random)
     }
 
     /// Returns the plan of a seed for this number of agents.
-    pub fn of_seed_for(agents: usize, seed: u64, place: Place) -> Self {
-        Self::drawn(agents, place, &mut Rng::with_seed(!seed))
+    pub fn of_seed_for(agents: usize, seed: u64, medium: Medium) -> Self {
+        Self::drawn(agents, medium, &mut Rng::with_seed(!seed))
     }
 
-    fn drawn(agents: usize, place: Place, random: &mut Rng) -> Self {
+    fn drawn(agents: usize, medium: Medium, random: &mut Rng) -> Self {
         let min = random.usize(1..=agents);
         let max = random.usize(min..=agents + 2);
-        let mut plan = Self::of_many(agents, place);
+        let mut plan = Self::of_many(agents, medium);
         plan.settings = Settings::new(min as u32, max as u32);
         plan.settings.last_call_timeout = Duration::from_millis(random.u64(100..30_000));
         plan.faulty = random.u32(0..10) < 7;
@@ -181,8 +183,8 @@ impl Plan {
         if random.u32(0..3) == 0 && agents <= 100 {
             plan.latency = (Duration::from_millis(1), Duration::from_millis(40));
         }
-        match place {
-            Place::Coordinator => {
+        match medium {
+            Medium::Coordinator => {
                 let mixed = random.u32(0..3) == 0;
                 for torchrun in &mut plan.torchrun {
                     *torchrun = mixed && random.u32(0..3) == 0;
@@ -195,12 +197,12 @@ impl Plan {
                 let settings = &mut plan.settings;
                 settings.last_call_timeout = settings.last_call_timeout.max(all_write);
             }
-            Place::Restartable => {}
-            Place::Store => plan.draw_store(random),
+            Medium::Restartable => {}
+            Medium::Store => plan.draw_store(random),
         }
-        plan.hosted = place == Place::Restartable && random.bool();
+        plan.hosted = medium == Medium::Restartable && random.bool();
         plan.draw_acts(random);
-        if place == Place::Restartable {
+        if medium == Medium::Restartable {
             plan.draw_deaths(random);
             plan.draw_successes(random);
             plan.draw_proxies(random);
@@ -208,7 +210,7 @@ impl Plan {
         plan
     }
 
-    /// Draws the behavior of the store, its network, and the agents' clocks.
+    /// Draws the behaviour of the store, its network, and the agents' clocks.
     fn draw_store(&mut self, random: &mut Rng) {
         if random.u32(0..4) == 0 {
             // An agent that stops waiting during the last call restarts it for the others. Agents
@@ -331,7 +333,7 @@ impl Plan {
             let at = Duration::from_millis(random.u64(0..=spread));
             self.acts.push((at, agent, Act::Start));
         }
-        let at_coordinator = self.place != Place::Store;
+        let at_coordinator = self.medium != Medium::Store;
         let most = if at_coordinator { 3 + agents } else { 12 };
         let seconds = |random: &mut Rng| Duration::from_millis(random.u64(100..30_000));
         for _ in 0..random.usize(0..most) {

@@ -52,7 +52,7 @@ impl World {
         let it = &self.agents[agent];
         // Each process is a separate agent. Events of the machine also apply to its next process.
         let number: run::Agent = it.process << 32 | agent as u64;
-        let is_silent = it.stalled_until > now || it.cut_until > now;
+        let is_silent = it.stall_end > now || it.cut_end > now;
         if event == Event::Joins && (history.all_may_be_lost || is_silent) {
             history.record.note(now, number, Event::MayBeLost);
         }

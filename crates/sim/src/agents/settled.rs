@@ -37,6 +37,19 @@ impl World {
             })
             .collect();
         let same = rounds.windows(2).all(|pair| pair[0] == pair[1]);
+        // No other agent takes the place of one that has left after its success.
+        let has_left = |agent: &&Agent| {
+            !working(agent)
+                && rounds
+                    .first()
+                    .is_some_and(|it| agent.succeeded == Some(*it))
+        };
+        let left = self.agents.iter().filter(has_left).count();
+        let is_done =
+            left > 0 && (1..should).contains(&rounds.len()) && rounds.len() + left >= should;
+        if same && is_done {
+            return None;
+        }
         if rounds.len() == should && same {
             return self.misplaced(rounds[0], should);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
 use rdzv_core::machine::Machine as _;
-use rdzv_rendezvous_proto::coordinator::wire::{Event as Announcement, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event as Announcement};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note};
 use rdzv_rendezvous_proto::{codec, coordinator, participant};
 
@@ -23,11 +23,11 @@ const GIVEN_UP: Duration = Duration::from_secs(2);
 impl World {
     pub(super) fn wake_host(&mut self) -> Result<(), Violation> {
         self.host_wakes = None;
-        if self.host_stalled_until > self.time.now {
+        if self.host_stall_end > self.time.now {
             // Like the real server, the coordinator reads waiting input before it checks the time.
-            let until = self.host_stalled_until + 1;
-            self.host_wakes = Some(until);
-            self.time.at(until, Event::HostWakes);
+            let end = self.host_stall_end + 1;
+            self.host_wakes = Some(end);
+            self.time.at(end, Event::HostWakes);
             return Ok(());
         }
         if self.host_due().is_some_and(|due| due <= self.time.now) {
@@ -83,9 +83,9 @@ impl World {
         }
         self.time.log("host", || "is killed".to_owned());
         self.host_dies_after = None;
-        self.host_stalled_until = self.time.now + self.time.random.u64(1_000_000..600_000_000);
+        self.host_stall_end = self.time.now + self.time.random.u64(1_000_000..600_000_000);
         if self.plan.hosted && self.agents[0].doing != Doing::Nothing {
-            self.kill_agent(0, Some(self.host_stalled_until));
+            self.kill_agent(0, Some(self.host_stall_end));
             if note_is_lost {
                 self.agents[0].predecessors.clear();
             }
@@ -178,7 +178,7 @@ impl World {
                         self.end_history()?;
                     }
                     self.is_most_of_it(&event)?;
-                    if let Announcement::Refused(Refusal::Unusable(why)) = &event {
+                    if let Announcement::Refused(AgentRefusal::Unusable(why)) = &event {
                         return broken(format!("{node} is refused: {why}"));
                     }
                     let mut bytes = Vec::new();
@@ -202,7 +202,7 @@ impl World {
         })
     }
 
-    /// Fails if a round is over because half of its nodes or more are missing.
+    /// Fails if a round is over because at least half of its nodes are missing.
     ///
     /// This concerns nodes that did not reattach to a restarted coordinator.
     fn is_most_of_it(&self, event: &Announcement) -> Result<(), Violation> {
@@ -230,7 +230,7 @@ impl World {
             process: it.process,
             number: it.asked,
         };
-        let is_cut = self.time.now < it.cut_until;
+        let is_cut = self.time.now < it.cut_end;
         if is_cut || self.is_lost() {
             self.give_up(question);
             // Sometimes the question arrives late, when the agent no longer expects it.
@@ -238,7 +238,7 @@ impl World {
                 return;
             }
             let late = self.time.now + self.time.random.u64(0..2 * nanos(GIVEN_UP));
-            let late = late.max(self.agents[agent].cut_until);
+            let late = late.max(self.agents[agent].cut_end);
             return self.time.at(late, Event::Asked(question, ask, true));
         }
         let arrives = self.time.now + self.latency();
@@ -265,11 +265,9 @@ impl World {
         ask: Ask,
         is_late: bool,
     ) -> Result<(), Violation> {
-        if self.host_stalled_until > self.time.now {
-            self.time.at(
-                self.host_stalled_until,
-                Event::Asked(question, ask, is_late),
-            );
+        if self.host_stall_end > self.time.now {
+            self.time
+                .at(self.host_stall_end, Event::Asked(question, ask, is_late));
             return Ok(());
         }
         let writes = matches!(ask, Ask::Write(..));
@@ -288,7 +286,7 @@ impl World {
             }
             self.stored(STATE)?;
         }
-        let is_cut = self.time.now < self.agents[question.agent].cut_until;
+        let is_cut = self.time.now < self.agents[question.agent].cut_end;
         if is_late {
             return Ok(());
         }

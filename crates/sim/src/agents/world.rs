@@ -9,10 +9,10 @@ use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Note, Origin};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Rule, native_client, participant};
 
-use super::agent::{ADDRESS, Agent, Doing, Input, place};
+use super::agent::{ADDRESS, Agent, Doing, Input, peer_address};
 use super::history::History;
 use super::ledger::Ledger;
-use super::plan::{Act, Place, Plan};
+use super::plan::{Act, Medium, Plan};
 use crate::report::{BUSY, Report, SETTLED_AFTER};
 use crate::scheduler::{Scheduler, nanos};
 use crate::trace::Trace;
@@ -140,7 +140,7 @@ pub struct World {
     pub(super) wakes: Vec<Option<u64>>,
     pub(super) host: Option<Coordinator>,
     pub(super) host_wakes: Option<u64>,
-    pub(super) host_stalled_until: u64,
+    pub(super) host_stall_end: u64,
     /// Record for the next coordinator.
     pub(super) note: Option<Note>,
     /// `true` if the record was lost, and no round has been recorded since.
@@ -182,22 +182,22 @@ impl World {
             ledger: Ledger::new(plan.settings),
             time,
             wakes: vec![None; agents.len()],
-            host: match plan.place {
-                Place::Coordinator => Some(Coordinator::default()),
-                Place::Restartable => {
+            host: match plan.medium {
+                Medium::Coordinator => Some(Coordinator::default()),
+                Medium::Restartable => {
                     let host = plan.hosted.then(|| agents[0].instance);
                     let origin = origin(host, false, 0, plan.rules);
                     Some(Coordinator::restartable(Now::default(), note(), origin))
                 }
-                Place::Store => None,
+                Medium::Store => None,
             },
-            note: (plan.place == Place::Restartable).then(note),
+            note: (plan.medium == Medium::Restartable).then(note),
             is_unnoted: false,
             host_dies_after: None,
             recovers: false,
             moves: 0,
             host_wakes: None,
-            host_stalled_until: 0,
+            host_stall_end: 0,
             keys: BTreeMap::new(),
             state: None,
             version: 0,
@@ -259,10 +259,10 @@ impl World {
 
     fn happen(&mut self, event: Event) -> Result<(), Violation> {
         if let Some(agent) = self.of(&event)
-            && self.agents[agent].stalled_until > self.time.now
+            && self.agents[agent].stall_end > self.time.now
         {
-            let until = self.agents[agent].stalled_until;
-            self.time.at(until, event);
+            let end = self.agents[agent].stall_end;
+            self.time.at(end, event);
             return Ok(());
         }
         match event {
@@ -320,17 +320,17 @@ impl World {
                 self.start(agent)
             }
             Within::KeptStarts if it.wanted => self.start(agent),
-            Within::Dialed if it.cut_until > self.time.now => {
+            Within::Dialed if it.cut_end > self.time.now => {
                 let why = "no answer".to_owned();
                 let input = native_client::Input::Disconnected(why);
                 self.tell(agent, Input::Native(input))
             }
             Within::Dialed => {
                 let id = self.connect(agent);
-                let connected = native_client::Input::Connected(Some(&place(id)));
+                let connected = native_client::Input::Connected(Some(&peer_address(id)));
                 self.tell(agent, Input::Native(connected))
             }
-            Within::Notice(input) if it.cut_until <= self.time.now => {
+            Within::Notice(input) if it.cut_end <= self.time.now => {
                 self.tell(agent, Input::Stock(input))
             }
             _ => Ok(()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rdzv_consensus::{Change, Configuration, Input, VoterId};
+use rdzv_consensus::{Configuration, Input, VoterChange, VoterId};
 
 use super::plan::Act;
 use super::process::{Packet, Process};
@@ -17,7 +17,7 @@ use crate::{Violation, broken};
 /// period.
 const STEPS_DOWN: Duration = Duration::from_millis(2380);
 
-/// Time limit for the handover of a process that ends in order.
+/// Time limit for the handover of a process that ends cleanly.
 const HANDS_OVER: u64 = 3_000_000_000;
 
 impl World {
@@ -33,9 +33,9 @@ impl World {
             Act::End(slot) => return self.end(self.slots[slot]),
             Act::EndLeader => return self.end(leader),
             Act::Stall(slot, time) => {
-                let until = self.time.now + nanos(time);
+                let end = self.time.now + nanos(time);
                 if let Some(process) = self.at_slot(slot) {
-                    process.stalled_until = process.stalled_until.max(until);
+                    process.stall_end = process.stall_end.max(end);
                 }
             }
             Act::CutOneWay(from, to, time) => self.cut(vec![(from, to)], time),
@@ -64,14 +64,14 @@ impl World {
                 }
             }
             Act::Slow(slot, time) => {
-                let until = self.time.now + nanos(time);
+                let end = self.time.now + nanos(time);
                 if let Some(process) = self.at_slot(slot) {
-                    process.slow_until = process.slow_until.max(until);
+                    process.slow_end = process.slow_end.max(end);
                 }
             }
             Act::RemoveLeader => {
                 if let Some(leader) = leader {
-                    let mut change = Change::default();
+                    let mut change = VoterChange::default();
                     change.remove(self.processes[leader].id);
                     return self.handle(leader, Input::Change(&change));
                 }
@@ -97,7 +97,7 @@ impl World {
     /// The process must no longer lead, and its term must not have grown.
     pub(super) fn isolated(&self, process: usize, term: u64) -> Result<(), Violation> {
         let process = &self.processes[process];
-        let stood_still = process.stalled_until + nanos(STEPS_DOWN) >= self.time.now;
+        let stood_still = process.stall_end + nanos(STEPS_DOWN) >= self.time.now;
         let Some(consensus) = &process.consensus else {
             return Ok(());
         };
@@ -182,7 +182,7 @@ impl World {
         true
     }
 
-    /// Ends a process in order: immediately, or after a handover.
+    /// Ends a process cleanly: immediately, or after a handover.
     fn end(&mut self, process: Option<usize>) -> Result<(), Violation> {
         let Some(number) = process else {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
 impl World {
-    /// Lets a client start an operation, or repeat it.
+    /// Starts an operation of a client, or repeats it.
     pub(super) fn client_wakes(&mut self, number: usize, sequence: u64) {
         let slots = self.slots.len();
         let now = self.time.now;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use rdzv_consensus::wire::opcode;
-use rdzv_consensus::{Change, Consensus, Input, Kind, Output, Rule, Settings, VoterId};
+use rdzv_consensus::{
+    Consensus, ConsensusRule, Input, Kind, Output, Settings, VoterChange, VoterId,
+};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::rules::Rules;
 use rdzv_core::time::{Mono, Now};
@@ -25,7 +27,7 @@ type Frames = VecDeque<(usize, VoterId, Vec<u8>)>;
 /// Runs three voters and two new members under lies for `steps` steps.
 ///
 /// Returns the number of refusals.
-pub fn run(seed: u64, steps: u32, rules: Rules<Rule>) -> u64 {
+pub fn run(seed: u64, steps: u32, rules: Rules<ConsensusRule>) -> u64 {
     let mut random = Rng::with_seed(seed);
     let settings = Settings {
         truncate_after: 20,
@@ -54,7 +56,7 @@ pub fn run(seed: u64, steps: u32, rules: Rules<Rule>) -> u64 {
         let at = random.usize(0..5);
         let member = &mut members[at];
         let token = u64::from(step);
-        let mut change = Change::default();
+        let mut change = VoterChange::default();
         let who = ids[random.usize(0..5)];
         match random.u32(0..3) {
             0 => change.remove(who),

@@ -12,7 +12,7 @@ impl World {
         self.cuts.contains_key(&(slot(from), slot(to)))
     }
 
-    /// Time of a message between a client and a process.
+    /// Returns a random latency between a client and a process.
     pub(super) fn client_latency(&mut self) -> u64 {
         let (least, most) = self.plan.latency;
         self.time.random.u64(least..=most)
@@ -26,7 +26,7 @@ impl World {
     fn latency(&mut self, from: usize, to: usize) -> u64 {
         let late = self.client_latency();
         let now = self.time.now;
-        let is_slow = |it: usize| self.processes[it].slow_until > now;
+        let is_slow = |it: usize| self.processes[it].slow_end > now;
         late * if is_slow(from) || is_slow(to) { 50 } else { 1 }
     }
 
@@ -195,7 +195,7 @@ impl World {
             } else {
                 self.latency(it, it)
             };
-            // The notice comes after everything that the process sent before.
+            // The notice arrives after everything that the process sent before.
             let last = self.arrivals.get(&(gone, it, number)).copied().unwrap_or(0);
             let at = (self.time.now + late).max(last);
             self.time.at(at, Event::Down(it, gone, number, !silent));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use rdzv_consensus::Rule;
+use rdzv_consensus::ConsensusRule;
 use rdzv_core::rules::Rules;
 
 /// Fault. Processes are numbered by their slots in the plan.
@@ -17,9 +17,9 @@ pub enum Act {
     KillLeader(u32, bool),
     /// Starts a process in an empty slot.
     Start(usize),
-    /// Ends a process in order.
+    /// Ends a process cleanly.
     End(usize),
-    /// Ends the leader in order.
+    /// Ends the leader cleanly.
     EndLeader,
     /// Stops a process for a time.
     Stall(usize, Duration),
@@ -29,7 +29,7 @@ pub enum Act {
     Split(u32, Duration),
     /// Cuts the leader off from all others, in both directions.
     IsolateLeader(Duration),
-    /// Leaves only the connections between neighboring slots.
+    /// Leaves only the connections between neighbouring slots.
     Chain(Duration),
     /// Leaves only the connections to this process.
     Hub(usize, Duration),
@@ -73,7 +73,7 @@ pub struct Plan {
     /// 18 ticks of the second member take nearly as long as 20 ticks of the third.
     pub waits_are_equal: bool,
     /// Rules that the members keep.
-    pub rules: Rules<Rule>,
+    pub rules: Rules<ConsensusRule>,
 }
 
 impl Plan {

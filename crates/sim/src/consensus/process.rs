@@ -15,7 +15,7 @@ pub(super) enum Packet {
     Frame(Vec<u8>),
     /// Invitation: the receiver may become a member with this voter index.
     Invite(u8),
-    /// Sign of life; `true` if the sender is ending.
+    /// Keep-alive; `true` if the sender is ending.
     Ping(bool),
 }
 
@@ -62,8 +62,8 @@ pub(super) struct Process {
     ///
     /// The flag is `true` if its machine is lost too.
     pub(super) dies: Option<(u32, bool)>,
-    pub(super) stalled_until: u64,
-    pub(super) slow_until: u64,
+    pub(super) stall_end: u64,
+    pub(super) slow_end: u64,
     /// Latest time at which an ending process ends.
     pub(super) ends: Option<u64>,
     pub(super) wake: Option<u64>,
@@ -93,8 +93,8 @@ impl Process {
             proposals: BTreeMap::new(),
             reads: BTreeMap::new(),
             dies: None,
-            stalled_until: 0,
-            slow_until: 0,
+            stall_end: 0,
+            slow_end: 0,
             ends: None,
             wake: None,
             heard: None,
@@ -105,7 +105,7 @@ impl Process {
         }
     }
 
-    /// Last index of the log; `None` if there is no log.
+    /// Returns the last index of the log; `None` if there is no log.
     pub(super) fn last(&self) -> Option<u64> {
         Some(self.consensus.as_ref()?.last().0)
     }

@@ -34,7 +34,7 @@ impl World {
         let now = self.time.now;
         let mut over = now;
         for process in &mut self.processes {
-            over = over.max(process.stalled_until).max(process.slow_until);
+            over = over.max(process.stall_end).max(process.slow_end);
             process.dies = None;
         }
         self.release();
@@ -42,9 +42,9 @@ impl World {
             self.start(slot, None);
         }
         // Stopped processes continue at their planned times.
-        self.until(over, |_| false)?;
+        self.run_to(over, |_| false)?;
         let end = self.time.now + LEADS_WITHIN;
-        let led = self.until(end, |world| {
+        let led = self.run_to(end, |world| {
             let leader = world.leader().map(|it| &world.processes[it]);
             leader.is_some_and(|leader| {
                 let consensus = leader.consensus.as_ref();
@@ -59,8 +59,8 @@ impl World {
         }
         let end = self.time.now + SETTLES_WITHIN;
         // Long enough for every process to send a message.
-        self.until(self.time.now + 1_000_000_000, |_| false)?;
-        self.until(end, |world| world.unsettled().is_none())?;
+        self.run_to(self.time.now + 1_000_000_000, |_| false)?;
+        self.run_to(end, |world| world.unsettled().is_none())?;
         if let Some(what) = self.unsettled() {
             return broken(format!("INV-Q7: at the end, {what}"));
         }
@@ -123,7 +123,7 @@ impl World {
                 FAILS_OVER_WITHIN
             };
             let end = killed + within;
-            let led = self.until(end, |world| {
+            let led = self.run_to(end, |world| {
                 let leader = world.leader();
                 leader.is_some_and(|it| world.processes[it].term > term)
             })?;
@@ -137,10 +137,10 @@ impl World {
             self.report.fail_over = Duration::from_nanos(self.time.now - killed);
         }
         let now = self.time.now;
-        self.until(now + 500_000_000, |_| false)?;
+        self.run_to(now + 500_000_000, |_| false)?;
         self.clients_end = true;
         let idle = |world: &Self| world.clients.iter().all(|it| it.current.is_none());
-        if !self.until(now + 20_000_000_000, idle)? && !idle(self) {
+        if !self.run_to(now + 20_000_000_000, idle)? && !idle(self) {
             return broken(format!(
                 "INV-Q7: operations are not answered: {:?}",
                 self.clients
@@ -149,7 +149,7 @@ impl World {
                     .collect::<Vec<_>>()
             ));
         }
-        self.until(self.time.now + 1_000_000_000, |_| false)?;
+        self.run_to(self.time.now + 1_000_000_000, |_| false)?;
         self.outstanding()?;
         self.linearizable()
     }

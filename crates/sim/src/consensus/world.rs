@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdzv_consensus::membership::{self, Candidate, Next, Standing, View};
-use rdzv_consensus::{Consensus, Input, Output, Role, Rule, Settings, VoterId};
+use rdzv_consensus::membership::{self, Candidate, MemberStanding, MembershipStep, MembershipView};
+use rdzv_consensus::{Consensus, ConsensusRule, Input, Output, Role, Settings, VoterId};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Mono;
 
@@ -127,7 +127,7 @@ impl World {
     pub fn run(mut self) -> Result<Report, Violation> {
         self.begin();
         let end = nanos(self.plan.end);
-        self.until(end, |_| false)?;
+        self.run_to(end, |_| false)?;
         self.calm_down()?;
         self.last_death()?;
         self.report.terms = self.ledger.terms() as u64;
@@ -179,7 +179,7 @@ impl World {
         let last = self.processes.iter().rfind(|it| it.slot == slot);
         let reused = last
             .map(|it| (it.id, it.voter_index))
-            .filter(|_| !self.plan.rules.has(Rule::IdsAreNew));
+            .filter(|_| !self.plan.rules.has(ConsensusRule::IdsAreNew));
         let id = match first {
             Some(first) => first[slot],
             None => match reused {
@@ -238,7 +238,7 @@ impl World {
     /// Runs events until a time, or until a condition holds.
     ///
     /// Returns `true` if the condition holds.
-    pub(super) fn until(
+    pub(super) fn run_to(
         &mut self,
         end: u64,
         enough: impl Fn(&Self) -> bool,
@@ -271,11 +271,8 @@ impl World {
             | Event::Asked(it, ..) => Some(&self.processes[*it]),
             _ => None,
         };
-        if let Some(until) = of
-            .map(|it| it.stalled_until)
-            .filter(|until| *until > self.time.now)
-        {
-            self.time.at(until, event);
+        if let Some(end) = of.map(|it| it.stall_end).filter(|end| *end > self.time.now) {
+            self.time.at(end, event);
             return Ok(());
         }
         match event {
@@ -578,7 +575,7 @@ impl World {
         let members = candidates.iter().map(|candidate| candidate.id);
         let caught_up: BTreeSet<VoterId> =
             members.filter(|id| consensus.is_caught_up(*id)).collect();
-        let view = View {
+        let view = MembershipView {
             leader: id,
             leader_ends: process.ends.is_some(),
             configuration: consensus.configuration(),
@@ -587,15 +584,15 @@ impl World {
             most: self.plan.most,
         };
         match membership::next(&view) {
-            Next::Nothing(_) => {
+            MembershipStep::Nothing(_) => {
                 self.invite_again(it);
                 Ok(())
             }
-            Next::HandOver(to) => {
+            MembershipStep::HandOver(to) => {
                 self.report.handed_over += 1;
                 self.handle(it, Input::Transfer(Some(to)))
             }
-            Next::Change(change) => {
+            MembershipStep::Change(change) => {
                 let configuration = consensus.configuration().clone();
                 let after = configuration.after(&change);
                 let members = self.processes.iter();
@@ -664,7 +661,12 @@ impl World {
             network: slot as u64 / 2,
             since: Mono::from_origin(Duration::from_nanos(since)),
         };
-        let own = candidate(process.id, process.slot, Standing::Present, process.since);
+        let own = candidate(
+            process.id,
+            process.slot,
+            MemberStanding::Present,
+            process.since,
+        );
         let mut candidates = vec![own];
         // The newest process of an id comes first.
         for peer in process.peers.values().rev() {
@@ -673,10 +675,12 @@ impl World {
             }
             let silent = now.saturating_sub(peer.heard);
             let standing = match peer.ended {
-                Some(ended) => Standing::Gone(Duration::from_nanos(now - ended)),
-                None if silent > LOST => Standing::Gone(Duration::from_nanos(silent - LOST)),
-                None if peer.connection.is_some() && silent < 1_000_000_000 => Standing::Present,
-                None => Standing::Silent,
+                Some(ended) => MemberStanding::Gone(Duration::from_nanos(now - ended)),
+                None if silent > LOST => MemberStanding::Gone(Duration::from_nanos(silent - LOST)),
+                None if peer.connection.is_some() && silent < 1_000_000_000 => {
+                    MemberStanding::Present
+                }
+                None => MemberStanding::Silent,
             };
             candidates.push(candidate(peer.id, peer.slot, standing, peer.since));
         }
@@ -684,7 +688,7 @@ impl World {
             let led = now - process.leads_since;
             for member in consensus.configuration().members() {
                 if candidates.iter().all(|other| other.id != member) && led > LOST {
-                    let standing = Standing::Gone(Duration::from_nanos(led - LOST));
+                    let standing = MemberStanding::Gone(Duration::from_nanos(led - LOST));
                     candidates.push(candidate(member, 0, standing, 0));
                 }
             }

@@ -48,7 +48,7 @@ enum Event {
     Answer(usize, ConnId, Vec<u8>),
     /// A voter receives the end of a connection.
     VoterHears(usize, ConnId),
-    /// The stream of an agent ends in order.
+    /// The stream of an agent ends cleanly.
     StreamEnds(usize, ConnId),
     AgentHears(usize, ConnId),
     /// A cut has lasted until connections break.
@@ -85,7 +85,7 @@ struct Machine {
     keys: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Keys that the coordinator wants to read.
     reads: VecDeque<Vec<u8>>,
-    stalled_until: u64,
+    stall_end: u64,
     slow: u64,
     client: Option<NativeClient>,
     /// Number of the agent's process.
@@ -179,7 +179,7 @@ impl World {
                 greeting: Vec::new(),
                 keys: BTreeMap::new(),
                 reads: VecDeque::new(),
-                stalled_until: 0,
+                stall_end: 0,
                 slow: 0,
                 client: None,
                 life: 0,
@@ -216,12 +216,12 @@ impl World {
         }
         self.time.at(0, Event::Connect);
         let end = nanos(self.plan.end);
-        self.until(end)?;
+        self.run_to(end)?;
         for it in 0..MACHINES {
             self.machines[it].slow = 0;
             self.time.at(end, Event::Heal(it));
         }
-        self.until(end + SETTLES)?;
+        self.run_to(end + SETTLES)?;
         let rounds = self.machines.iter().map(|it| it.workers);
         let rounds: Vec<_> = rounds
             .map(|workers| workers.map(|(round, _, stopped)| (round, stopped)))
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    fn until(&mut self, end: u64) -> Result<(), Violation> {
+    fn run_to(&mut self, end: u64) -> Result<(), Violation> {
         while self.time.now < end {
             let Some(event) = self.time.pop() else {
                 return Ok(());
@@ -265,7 +265,7 @@ impl World {
             (nanos(due.since(Mono::ZERO)).saturating_sub(offset) as f64 / rate) as u64 + 1
         };
         let voter = machine.voter.deadline().map(world);
-        let voter = voter.map(|due| due.max(machine.stalled_until));
+        let voter = voter.map(|due| due.max(machine.stall_end));
         let client = machine.client.as_ref().and_then(|client| client.deadline());
         let others = [client, machine.fence.deadline()];
         let due = others.into_iter().flatten().map(world).chain(voter).min();
@@ -285,10 +285,10 @@ impl World {
             _ => None,
         };
         if let Some(it) = of_voter
-            && self.machines[it].stalled_until > self.time.now
+            && self.machines[it].stall_end > self.time.now
         {
-            let until = self.machines[it].stalled_until;
-            self.time.at(until, event);
+            let end = self.machines[it].stall_end;
+            self.time.at(end, event);
             return Ok(());
         }
         match event {
@@ -341,7 +341,7 @@ impl World {
                 // Without an answer, the connection breaks later.
                 if self.is_reachable(link.from, it) {
                     self.links.remove(&id);
-                    let peer = Some(node::place(id));
+                    let peer = Some(node::peer_address(id));
                     self.tell_voter(it, Request::EndOfStream { id, peer })?;
                     return self.tell_voter(it, Request::Closed(id));
                 }
@@ -403,7 +403,7 @@ impl World {
                 self.machines[it].slow = nanos(time);
                 self.time.at(now + 3000 * MS, Event::Fast(it));
             }
-            Act::Stall(it, time) => self.machines[it].stalled_until = now + nanos(time),
+            Act::Stall(it, time) => self.machines[it].stall_end = now + nanos(time),
             Act::Reset(it) => {
                 if let Some(id) = self.machines[it].connection {
                     self.hang_up(id);
@@ -425,7 +425,7 @@ impl World {
             self.tell_agent(it, agent::Input::Tick)?;
         }
         let machine = &self.machines[it];
-        if machine.stalled_until <= self.time.now && is_due(machine.voter.deadline()) {
+        if machine.stall_end <= self.time.now && is_due(machine.voter.deadline()) {
             self.tell_voter(it, Request::Tick)?;
         }
         self.schedule(it);
@@ -527,7 +527,7 @@ impl World {
 
     fn check(&self) -> Result<(), Violation> {
         for (it, machine) in self.machines.iter().enumerate() {
-            let has_fence = !self.plan.is_open || machine.fence.lease_until().is_some();
+            let has_fence = !self.plan.is_open || machine.fence.lease_end().is_some();
             if let Some((round, _, false)) = machine.workers
                 && Some(round) < self.announced
                 && has_fence

@@ -113,8 +113,8 @@ mod tests {
     /// Returns a history that starts with a value, then one operation at a time.
     fn after_five(calls: Vec<(Call, Answer)>) -> Vec<Operation<Key>> {
         let mut all = vec![(Call::Set(b"5".to_vec()), 0, Some((1, Answer::Done)))];
-        for (place, (call, answer)) in (1..).zip(calls) {
-            all.push((call, place * 10, Some((place * 10 + 1, answer))));
+        for (index, (call, answer)) in (1..).zip(calls) {
+            all.push((call, index * 10, Some((index * 10 + 1, answer))));
         }
         history(all)
     }

@@ -145,12 +145,12 @@ impl Record {
         self.operations.len() - 1
     }
 
-    fn answer(&mut self, place: usize, at: u64) {
-        self.operations[place].answered = Some((at, ()));
+    fn answer(&mut self, operation: usize, at: u64) {
+        self.operations[operation].answered = Some((at, ()));
     }
 
     fn seen(&mut self, since: u64, at: u64, agent: Agent, effect: Effect) {
-        let place = self.call(since, agent, effect);
-        self.answer(place, at);
+        let operation = self.call(since, agent, effect);
+        self.answer(operation, at);
     }
 }

@@ -1,6 +1,6 @@
 //! Model of a run of the rendezvous, as its agents see it.
 //!
-//! Nothing that an agent received as done is ever taken back (INV-L1, H5 of the design):
+//! No fact that an agent has received is ever revoked (INV-L1, H5 of the design):
 //!
 //! | event | consequence |
 //! |---|---|

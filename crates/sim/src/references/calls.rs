@@ -1,7 +1,7 @@
 //! Operations of workers, and the calls that carry references.
 
 use rdzv_rpc_proto::rref::{
-    Adopted, Failure, Fetch, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId,
+    Adopted, Fetch, FetchId, ForkData, ForkId, Handle, Input, Member, RRefId, ReferenceFailure,
 };
 
 use super::model::{Fork, Stage};
@@ -11,7 +11,7 @@ use crate::{Violation, broken};
 /// Maximum number of handles that a worker collects.
 const HANDLES: usize = 24;
 
-/// Input that reports an existing value; the world draws if its making failed.
+/// Returns the input that reports a value; the world draws whether it failed.
 fn made(rref: RRefId) -> Input<'static> {
     let failed = false;
     Input::Made { rref, failed }
@@ -34,18 +34,18 @@ impl World {
                 self.create_on(worker)
             };
         }
-        let place = self.time.random.usize(0..handles);
-        let handle = self.workers[worker].handles[place];
+        let index = self.time.random.usize(0..handles);
+        let handle = self.workers[worker].handles[index];
         match self.time.random.u32(0..100) {
             _ if handles > HANDLES => {
-                self.workers[worker].handles.swap_remove(place);
+                self.workers[worker].handles.swap_remove(index);
                 self.drop_handle(worker, handle)
             }
             0..10 => self.create(worker),
             10..30 => self.create_on(worker),
             30..60 => self.pass_on(worker, handle),
             60..80 => {
-                self.workers[worker].handles.swap_remove(place);
+                self.workers[worker].handles.swap_remove(index);
                 self.drop_handle(worker, handle)
             }
             _ => self.fetch(worker, handle),
@@ -272,7 +272,7 @@ impl World {
             }
             Err(failure) => {
                 self.report.refused += 1;
-                if failure != Failure::Stopping {
+                if failure != ReferenceFailure::Stopping {
                     self.model
                         .refused(from, Handle::User(rref, fork), &failure.to_string())?;
                 }
@@ -337,7 +337,7 @@ impl World {
             }
             Err(failure) => {
                 self.report.refused += 1;
-                if failure != Failure::Stopping {
+                if failure != ReferenceFailure::Stopping {
                     self.model.refused(to, fork, &failure.to_string())?;
                 }
                 self.over(data.fork);

@@ -60,8 +60,8 @@ impl World {
     }
 
     pub(super) fn is_cut(&self, one: Member, other: Member) -> bool {
-        let until = self.cut.get(&pair(one.id, other.id));
-        until.is_some_and(|until| *until > self.time.now)
+        let end = self.cut.get(&pair(one.id, other.id));
+        end.is_some_and(|end| *end > self.time.now)
     }
 
     /// Ends the process of a worker.

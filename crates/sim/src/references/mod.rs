@@ -23,8 +23,8 @@
 //! Invariants: **INV-P2** A value is not freed while a worker holds a reference and can still learn
 //! of the owner. This also holds for references on their way. **INV-P3** A value is freed once, and
 //! a fetch fails only if **INV-P2** allows the value to be freed. **INV-P4** When all handles are
-//! dropped, or all workers shut down, nothing is left anywhere, and every value that was made was
-//! freed. **INV-P5** Without lost messages and cut lines, no live worker is declared lost.
+//! dropped, or all workers shut down, nothing is left anywhere, and every value that was created
+//! was freed. **INV-P5** Without lost messages and cut lines, no live worker is declared lost.
 
 mod calls;
 mod faults;

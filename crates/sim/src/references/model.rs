@@ -28,11 +28,11 @@ pub struct Fork {
     pub rref: RRefId,
     /// Member that has the value.
     pub owner: Member,
-    /// Member that made the fork.
+    /// Member that created the fork.
     pub from: Member,
     /// Member that has the fork, or will have it.
     pub holder: Member,
-    /// Fork that this one was made from; `None` if the owner made it.
+    /// Fork from which this one was created; `None` if the owner created it.
     pub parent: Option<ForkId>,
     /// Progress of the fork.
     pub stage: Stage,
@@ -42,20 +42,20 @@ pub struct Fork {
     pub given_up: bool,
 }
 
-/// Everything that was ever made.
+/// Everything that was ever created.
 #[derive(Debug, Default)]
 pub struct Model {
     /// All forks.
     pub forks: BTreeMap<ForkId, Fork>,
     /// Number of handles that each owner has to its value.
     pub owners: BTreeMap<(Member, RRefId), usize>,
-    /// Values that were made, with their owners; freed values are included.
+    /// Values that were created, with their owners; freed values are included.
     pub made: BTreeMap<RRefId, Member>,
     /// Values that were freed.
     pub freed: BTreeSet<RRefId>,
     /// Freed values to which a reference arrived later at the owner.
     ///
-    /// The owner cannot know this, and waits for the values to be made.
+    /// The owner cannot know this, and waits for the values to be created.
     pub phantoms: BTreeSet<RRefId>,
     /// Members whose process runs.
     pub alive: BTreeSet<Member>,

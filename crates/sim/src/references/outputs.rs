@@ -3,7 +3,9 @@
 //! Batches are sent, and answers are compared with the model.
 
 use rdzv_core::machine::Machine as _;
-use rdzv_rpc_proto::rref::{Batch, Control, Failure, FetchId, ForkId, Handle, Member, Output};
+use rdzv_rpc_proto::rref::{
+    Batch, Control, FetchId, ForkId, Handle, Member, Output, ReferenceFailure,
+};
 
 use super::model::Stage;
 use super::world::{Doing, Event, World, pair};
@@ -65,7 +67,8 @@ impl World {
         if !self.model.freed.contains(&it.rref) {
             it.stage = Stage::Confirmed;
         } else if excused {
-            // The owner has entered the fork in case the value is still to come, but it is not.
+            // The owner has registered the fork because the value might still be created, but it is
+            // not.
             it.stage = Stage::Broken;
             self.model.phantoms.insert(it.rref);
         } else {
@@ -76,7 +79,7 @@ impl World {
         Ok(())
     }
 
-    fn fork_broke(&mut self, fork: ForkId, failure: &Failure) -> Result<(), Violation> {
+    fn fork_broke(&mut self, fork: ForkId, failure: &ReferenceFailure) -> Result<(), Violation> {
         self.report.refused += 1;
         let Some(it) = self.model.forks.get(&fork) else {
             return broken(format!("fork {fork} was never made"));
@@ -90,7 +93,11 @@ impl World {
         Ok(())
     }
 
-    fn answered(&mut self, fetch: FetchId, answer: Result<(), Failure>) -> Result<(), Violation> {
+    fn answered(
+        &mut self,
+        fetch: FetchId,
+        answer: Result<(), ReferenceFailure>,
+    ) -> Result<(), Violation> {
         let Some((asker, handle)) = self.questions.remove(&fetch) else {
             return broken(format!("{fetch:?} is answered twice"));
         };

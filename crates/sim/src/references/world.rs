@@ -32,7 +32,7 @@ pub struct Report {
     pub batches: u64,
     /// Number of messages in the batches.
     pub messages: u64,
-    /// Number of values that were made.
+    /// Number of values that were created.
     pub made: u64,
     /// Number of references that arrived.
     pub adopted: u64,
@@ -55,7 +55,7 @@ pub(super) enum Event {
     Operate,
     Wake(usize),
     Batch(Batch),
-    /// F1: a call to make a value, from the first member to the second.
+    /// F1: a call to create a value, from the first member to the second.
     Create(Member, Member, RRefId, ForkId),
     /// F3 to F6: a call with a reference inside.
     Pass(Member, ForkData),
@@ -226,7 +226,7 @@ impl World {
 
     fn ends(&mut self) -> Result<(), Violation> {
         self.ending = true;
-        self.cut.values_mut().for_each(|until| *until = 0);
+        self.cut.values_mut().for_each(|end| *end = 0);
         for worker in 0..self.workers.len() {
             match (self.workers[worker].doing, self.plan.end) {
                 (Doing::Working, End::Drop) => {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use rdzv_consensus::Rule;
+use rdzv_consensus::ConsensusRule;
 use rdzv_core::rules::Rules;
 use rdzv_sim::consensus::plan::Plan;
 use rdzv_sim::consensus::world::Report;
@@ -69,12 +69,12 @@ fn no_lie_ends_a_process() {
 }
 
 /// Returns the text of a violation in a seed's world with one broken rule.
-fn fault(seed: u64, rule: Rule) -> Option<String> {
+fn fault(seed: u64, rule: ConsensusRule) -> Option<String> {
     let mut plan = Plan::of_seed(seed);
     plan.rules = Rules::without(rule);
     let lies = || hostile::run(seed, 2000, plan.rules);
     let result = match rule {
-        Rule::CommitsAreBounded => catch_unwind(lies).map(|_| Ok(Report::default())),
+        ConsensusRule::CommitsAreBounded => catch_unwind(lies).map(|_| Ok(Report::default())),
         _ => catch_unwind(AssertUnwindSafe(|| run(plan, seed, Trace::Nothing))),
     };
     match result {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_sim::agents::plan::{Place, Plan};
+use rdzv_sim::agents::plan::{Medium, Plan};
 use rdzv_sim::report::Report;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents};
@@ -10,7 +10,7 @@ use rdzv_sim::{Violation, agents};
 use crate::{exceeds, occur, report, reports};
 
 fn run(seed: u64) -> Result<Report, Violation> {
-    let plan = Plan::of_seed(seed, Place::Coordinator);
+    let plan = Plan::of_seed(seed, Medium::Coordinator);
     agents::run(plan, seed, Trace::Nothing)
 }
 
@@ -29,7 +29,7 @@ fn seeds_100_to_200_break_no_invariant() {
 
 #[test]
 fn seeds_have_faults_of_every_kind() {
-    let acts = (0..200).flat_map(|seed| Plan::of_seed(seed, Place::Coordinator).acts);
+    let acts = (0..200).flat_map(|seed| Plan::of_seed(seed, Medium::Coordinator).acts);
     let kinds = "Restart Leave Close Crash Vanish Stall Cut Reset HostStalls";
     let kinds: Vec<&str> = kinds.split(' ').collect();
     occur(acts.map(|(_, _, act)| act), &kinds, 5);
@@ -42,10 +42,10 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn a_thousand_agents_meet_with_two_operations_each() {
-    let plan = Plan::of_many(1000, Place::Coordinator);
+    let plan = Plan::of_many(1000, Medium::Coordinator);
     let report = report(agents::run(plan, 1, Trace::Nothing));
     assert_eq!((report.rounds, report.joined), (1, 1000));
-    // During the 16 s after the last event, each agent sends three signs of life.
+    // During the 16 s after the last event, each agent sends three heartbeats.
     assert!(report.operations <= 5 * 1000, "{report:?}");
     assert!(report.last_joined < Duration::from_millis(10), "{report:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_sim::agents::plan::{Place, Plan};
+use rdzv_sim::agents::plan::{Medium, Plan};
 use rdzv_sim::report::Report;
 use rdzv_sim::trace::Trace;
 use rdzv_sim::{Violation, agents};
@@ -10,7 +10,7 @@ use rdzv_sim::{Violation, agents};
 use crate::{exceeds, occur, report, reports};
 
 fn run(seed: u64) -> Result<Report, Violation> {
-    agents::run(Plan::of_seed(seed, Place::Store), seed, Trace::Nothing)
+    agents::run(Plan::of_seed(seed, Medium::Store), seed, Trace::Nothing)
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn seeds_120_to_240_break_no_invariant() {
 #[test]
 fn seeds_have_faults_of_every_kind() {
     let plans: Vec<_> = (0..240)
-        .map(|seed| Plan::of_seed(seed, Place::Store))
+        .map(|seed| Plan::of_seed(seed, Medium::Store))
         .collect();
     let acts = plans.iter().flat_map(|plan| &plan.acts);
     let kinds = "Restart Leave Close Crash Stall Cut ClockJump";
@@ -58,13 +58,13 @@ fn meet_at_once(plan: Plan) {
 
 #[test]
 fn sixty_agents_that_start_together_meet_at_once() {
-    meet_at_once(Plan::of_many(60, Place::Store));
+    meet_at_once(Plan::of_many(60, Medium::Store));
 }
 
 #[test]
 fn agents_whose_clocks_differ_by_twenty_seconds_meet_at_once() {
     meet_at_once(Plan {
         skew: vec![0.0, 20.0, -20.0, 40.0],
-        ..Plan::of_many(4, Place::Store)
+        ..Plan::of_many(4, Medium::Store)
     });
 }

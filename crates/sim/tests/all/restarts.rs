@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rdzv_core::rules::Rules;
 use rdzv_rendezvous_proto::Rule;
-use rdzv_sim::agents::plan::{Act, Place, Plan};
+use rdzv_sim::agents::plan::{Act, Medium, Plan};
 use rdzv_sim::report::Report;
 use rdzv_sim::rules;
 use rdzv_sim::trace::Trace;
@@ -20,7 +20,7 @@ fn run(plan: Plan, seed: u64) -> Result<Report, Violation> {
 
 #[test]
 fn seeds_0_to_200_break_no_invariant() {
-    let run = |seed| run(Plan::of_seed(seed, Place::Restartable), seed);
+    let run = |seed| run(Plan::of_seed(seed, Medium::Restartable), seed);
     let reports = reports("restarts", 0..200, run);
     exceeds(&reports, 300, "rounds", |report| report.rounds);
     exceeds(&reports, 10_000, "ordered", |report| report.ordered);
@@ -28,7 +28,7 @@ fn seeds_0_to_200_break_no_invariant() {
 
 /// Returns a plan without agent faults; the coordinator is killed 100 times.
 fn hundred_deaths(seed: u64) -> Plan {
-    let mut plan = Plan::of_many(2 + seed as usize, Place::Restartable);
+    let mut plan = Plan::of_many(2 + seed as usize, Medium::Restartable);
     for death in 0..100 {
         let at = Duration::from_millis(1000 + death * 617);
         plan.acts.push((at, 0, Act::HostDies(0)));
@@ -49,7 +49,7 @@ fn a_round_outlives_a_hundred_coordinators() {
 ///
 /// The next coordinator has no record. The only agent that returns was cut off before.
 fn unknown_round() -> Plan {
-    let mut plan = Plan::of_many(3, Place::Restartable);
+    let mut plan = Plan::of_many(3, Medium::Restartable);
     (plan.settings.min_nodes, plan.faulty) = (1, true);
     plan.settings.last_call_timeout = Duration::from_millis(100);
     let seconds = Duration::from_secs;
@@ -77,7 +77,7 @@ fn wherever_the_coordinator_dies_everybody_comes_together() {
     // Every output while four agents join, and while they join again after a failure.
     for death in 1..60 {
         for seed in 0..3 {
-            let mut plan = Plan::of_many(4, Place::Restartable);
+            let mut plan = Plan::of_many(4, Medium::Restartable);
             plan.end = Duration::from_secs(20);
             plan.acts.extend([
                 (Duration::ZERO, 0, Act::HostDies(death)),
@@ -97,7 +97,7 @@ fn wherever_the_coordinator_dies_everybody_comes_together() {
 /// Both are in a round and silent, but their workers run. There are two spares. The agents hang up
 /// after a long silence, or their connections are broken, perhaps by a proxy.
 fn living_without_connection(how: u64) -> Plan {
-    let mut plan = Plan::of_many(4, Place::Restartable);
+    let mut plan = Plan::of_many(4, Medium::Restartable);
     (
         plan.settings.min_nodes,
         plan.settings.max_nodes,
@@ -162,7 +162,7 @@ fn agents_that_were_killed_are_not_waited_for() {
 ///
 /// Later the operator confirms that the previous coordinator has ended.
 fn moved() -> Plan {
-    let mut plan = Plan::of_many(3, Place::Restartable);
+    let mut plan = Plan::of_many(3, Medium::Restartable);
     plan.acts.push((Duration::from_secs(20), 0, Act::Moved));
     plan.acts.push((Duration::from_secs(60), 0, Act::Recover));
     plan.end = Duration::from_secs(60);
@@ -195,7 +195,7 @@ fn fault(seed: u64, rules: Rules<Rule>) -> Option<String> {
             }
         }
     }
-    let result = run(Plan::of_seed(seed, Place::Restartable), seed);
+    let result = run(Plan::of_seed(seed, Medium::Restartable), seed);
     result.err().map(|violation| violation.0)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Every error names the peer or file, the key, and the elapsed time.
 
+use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ pub enum StoreError {
     #[error(
         "wait timeout after {}ms, keys: {} (store {store}; still missing: {})",
         .elapsed.as_millis(),
-        .keys.join(", "),
-        .missing.join(", ")
+        shown_all(.keys),
+        shown_all(.missing)
     )]
     WaitTimeout {
         /// Address or path of the store.
@@ -33,9 +34,9 @@ pub enum StoreError {
     },
     /// Not all members arrived at a barrier in time.
     #[error(
-        "barrier timeout after {}ms, key: {key} (store {store}; {arrived} of {world_size} members \
-         arrived)",
-        .elapsed.as_millis()
+        "barrier timeout after {}ms, key: {} (store {store}; {arrived} of {world_size} members came)",
+        .elapsed.as_millis(),
+        shown(.key)
     )]
     BarrierTimeout {
         /// Address or path of the store.
@@ -83,7 +84,8 @@ pub enum StoreError {
     },
     /// The connection broke. The client can no longer be used.
     #[error(
-        "cannot {operation} key {key}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
+        "cannot {operation} key {}: the store at {peer} closed the connection after {}ms ({source}); {cause}",
+        shown(.key),
         .elapsed.as_millis()
     )]
     Disconnected {
@@ -103,7 +105,8 @@ pub enum StoreError {
     },
     /// The store did not answer a request that requires no waiting.
     #[error(
-        "cannot {operation} key {key}: the store at {peer} did not answer within {}ms",
+        "cannot {operation} key {}: the store at {peer} did not answer within {}ms",
+        shown(.key),
         .elapsed.as_millis()
     )]
     NoAnswer {
@@ -118,10 +121,11 @@ pub enum StoreError {
     },
     /// The reply exceeds the client's memory limit for one reply.
     #[error(
-        "cannot {operation} key {key}: the reply of the store at {peer} is at least {size} bytes \
-         long, which exceeds the limit of {limit}\n\
+        "cannot {operation} key {}: the reply of the store at {peer} is at least {size} bytes long, \
+         and at most {limit} are accepted\n\
          help: check that it is the store of this job; for longer replies, raise \
-         `TcpStoreOptions::max_reply_bytes`"
+         `TcpStoreOptions::max_reply_bytes`",
+        shown(.key)
     )]
     ReplyTooLong {
         /// Address of the peer.
@@ -175,13 +179,13 @@ pub enum StoreError {
         elapsed: Duration,
     },
     /// The queue was empty.
-    #[error("queue is empty: {key}")]
+    #[error("queue is empty: {}", shown(.key))]
     QueueEmpty {
         /// Name of the queue.
         key: String,
     },
     /// The value under the key is not a number (`add`, `barrier`).
-    #[error("cannot add to key {key}: its value {value:?} is not a number (stoll)")]
+    #[error("cannot add to key {}: its value {value:?} is not a number (stoll)", shown(.key))]
     NotANumber {
         /// Key whose value is not a number.
         key: String,
@@ -211,7 +215,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The service that stores the data failed or rejected the operation.
-    #[error("cannot {operation} key {key}: {what} at {place} after {}ms\nhelp: {remedy}", .elapsed.as_millis())]
+    #[error("cannot {operation} key {}: {what} at {endpoint} after {}ms\nhelp: {remedy}", shown(.key), .elapsed.as_millis())]
     Service {
         /// Operation that failed.
         operation: &'static str,
@@ -220,7 +224,7 @@ pub enum StoreError {
         /// Description of the problem.
         what: String,
         /// Kind and address of the service.
-        place: String,
+        endpoint: String,
         /// Total duration of the attempts.
         elapsed: Duration,
         /// Advice for the user.
@@ -228,7 +232,7 @@ pub enum StoreError {
     },
     /// The calling thread interrupted the operation.
     /// See [`interruptible`](crate::interruptible).
-    #[error("cannot {operation} key {key}: the caller interrupted the wait after {}ms", .elapsed.as_millis())]
+    #[error("cannot {operation} key {}: the caller interrupted the wait after {}ms", shown(.key), .elapsed.as_millis())]
     Interrupted {
         /// Operation that was interrupted.
         operation: &'static str,
@@ -245,6 +249,26 @@ pub enum StoreError {
         /// Description of the problem.
         what: String,
     },
+}
+
+/// Returns a key for an error: all of it, or its beginning and its length.
+pub fn shown(key: &str) -> Cow<'_, str> {
+    const SHOWN: usize = 128;
+    if key.len() <= SHOWN {
+        return Cow::Borrowed(key);
+    }
+    let beginning = &key[..key.floor_char_boundary(SHOWN)];
+    Cow::Owned(format!("{beginning}... ({} bytes)", key.len()))
+}
+
+/// Returns keys for an error: all, or the first ones and a number.
+pub fn shown_all(keys: &[String]) -> String {
+    const SHOWN: usize = 32;
+    let first: Vec<_> = keys.iter().take(SHOWN).map(|key| shown(key)).collect();
+    match keys.len().saturating_sub(SHOWN) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
 }
 
 /// Returns the number stored under a key; an absent or empty value counts as 0.

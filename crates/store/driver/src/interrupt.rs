@@ -5,11 +5,15 @@
 //! call blocks. [`slice()`], [`is_wanted`] and [`check`] are for stores in other crates.
 
 use std::cell::Cell;
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_lock::{LimitedGuard, LimitedMutex};
 
 use crate::StoreError;
+use crate::deadline::Deadline;
 
 /// Maximum time between two checks.
 const SLICE: Duration = Duration::from_millis(100);
@@ -65,6 +69,58 @@ pub fn check(operation: &'static str, keys: &[&str], elapsed: Duration) -> Resul
         })
     } else {
         Ok(())
+    }
+}
+
+/// Sleeps, and returns an error if the call on this thread was interrupted.
+///
+/// # Errors
+///
+/// Returns [`StoreError::Interrupted`] if the call was interrupted.
+pub(crate) fn sleep(
+    pause: Duration,
+    operation: &'static str,
+    keys: &[&str],
+    deadline: &Deadline,
+) -> Result<(), StoreError> {
+    let start = Instant::now();
+    loop {
+        check(operation, keys, deadline.elapsed())?;
+        let left = pause.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(slice(Some(left)).unwrap_or(left));
+    }
+}
+
+/// Runs a system call that blocks, on a separate thread if necessary.
+///
+/// The separate thread is necessary if the call on this thread can be interrupted.
+/// After an interruption, the other thread continues until the system call ends.
+///
+/// # Errors
+///
+/// Returns [`io::ErrorKind::Interrupted`] if the call was interrupted.
+pub(crate) fn beside<T: Send + 'static>(
+    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    if CHECK.get().is_none() {
+        return call();
+    }
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let name = "rdzv-connect".to_owned();
+    let send = move || {
+        // After an interruption nothing receives the result.
+        let _ = sender.send(call());
+    };
+    thread::Builder::new().name(name).spawn(send)?;
+    loop {
+        match receiver.recv_timeout(SLICE) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Timeout) if !is_wanted() => {}
+            Err(_) => return Err(io::ErrorKind::Interrupted.into()),
+        }
     }
 }
 

@@ -19,26 +19,28 @@ mod file;
 mod hash;
 pub mod interrupt;
 mod local_address;
+mod port_user;
 mod prefix;
 mod reminding;
 mod resolve;
 mod store;
 mod tcp;
 
-pub use error::StoreError;
+pub use error::{StoreError, shown, shown_all};
 pub use file::FileStore;
 pub use hash::HashStore;
 pub use interrupt::interruptible;
 pub use local_address::{
     address_for_others, address_towards, address_towards_others, local_address,
 };
+pub use port_user::port_user;
 pub use prefix::PrefixStore;
 pub use reminding::wait_reminding;
 pub use resolve::resolve;
 pub use store::{Breaker, Store};
 pub use tcp::{
-    Admission, KeepAlive, PendingWait, Pinger, ServerOptions, StorePolicy, TcpStore,
-    TcpStoreOptions, TcpStoreServer, TorchClients, Traffic,
+    Admission, KeepAlive, PendingWait, Pinger, ServerOptions, ServerTraffic, StorePolicy, TcpStore,
+    TcpStoreOptions, TcpStoreServer, TorchClients,
 };
 
 pub use rdzv_store_proto::limits::{Limits, parse_size};

@@ -8,7 +8,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdzv_core::endpoint::bare_host;
 use rdzv_core::reminder::{self, Reminder};
+
+use crate::interrupt;
 
 /// Resolves a host name or address and returns its socket addresses.
 ///
@@ -20,6 +23,7 @@ use rdzv_core::reminder::{self, Reminder};
 /// Returns the system's error, or [`io::ErrorKind::TimedOut`] if the lookup takes longer than
 /// `within`.
 pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Vec<SocketAddr>> {
+    let host = bare_host(host);
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }
@@ -36,8 +40,10 @@ pub fn resolve(host: &str, port: u16, within: Option<Duration>) -> io::Result<Ve
     loop {
         let left = within.map(|within| within.saturating_sub(began.elapsed()));
         let next = reminder.next().saturating_sub(began.elapsed());
-        match receiver.recv_timeout(left.map_or(next, |left| left.min(next))) {
+        let wait = left.map_or(next, |left| left.min(next));
+        match receiver.recv_timeout(interrupt::slice(Some(wait)).unwrap_or(wait)) {
             Ok(found) => return found,
+            Err(_) if interrupt::is_wanted() => return Err(io::ErrorKind::Interrupted.into()),
             Err(RecvTimeoutError::Timeout) if left.is_none_or(|left| !left.is_zero()) => {
                 remind(host, began.elapsed(), left, &mut reminder);
             }
@@ -54,15 +60,14 @@ fn remind(host: &str, elapsed: Duration, left: Option<Duration>, reminder: &mut 
         return;
     }
     let left = left.map(|left| left.as_secs());
-    let until = left.map_or_else(
+    let retries = left.map_or_else(
         || "still waiting".to_owned(),
         |left| format!("{left} s left"),
     );
     tracing::warn!(
         target: reminder::TARGET,
         left,
-        "no name server has answered the lookup of '{host}'; {until}; check the name, and \
-         /etc/resolv.conf on this host",
+        "no name server has said where '{host}' is; {retries}; check the name, and /etc/resolv.conf of this host",
     );
 }
 

@@ -107,7 +107,8 @@ pub trait Store: Any + Send + Sync + Debug {
     }
 
     /// Waits until `world_size` callers have arrived at the barrier.
-    /// Each key can be used for only one barrier.
+    /// Each key can be used for only one barrier. A caller that stops waiting is no longer counted,
+    /// so that it can call again. PyTorch's own clients remain counted.
     ///
     /// This general form uses PyTorch's keys, so PyTorch and rdzv members can share a barrier. The
     /// keys are a counter `key/num_members` and a flag `key/last_member`.
@@ -123,12 +124,22 @@ pub trait Store: Any + Send + Sync + Debug {
         if self.add(&counter, 1)? >= world_size {
             self.set(&flag, b"1")?;
         }
-        match self.wait(&[&flag], timeout) {
+        let ended = self.wait(&[&flag], timeout);
+        if !matches!(
+            ended,
+            Err(StoreError::WaitTimeout { .. } | StoreError::Interrupted { .. })
+        ) {
+            return ended;
+        }
+        let arrived = self.add(&counter, -1)? + 1;
+        match ended {
+            // The last member came at the same time.
+            Err(StoreError::WaitTimeout { .. }) if self.check(&[&flag])? => Ok(()),
             Err(StoreError::WaitTimeout { store, elapsed, .. }) => {
                 Err(StoreError::BarrierTimeout {
                     store,
                     key: key.to_owned(),
-                    arrived: self.add(&counter, 0)?,
+                    arrived,
                     world_size,
                     elapsed,
                 })

@@ -29,13 +29,13 @@ use thiserror::Error;
 
 use super::limits::MAX_REPLY_BYTES;
 use super::wire::reply::{Reply, ReplyReader, STOP_WAITING, Shape, VALUE_FOLLOWS, WAIT_CANCELED};
-use super::wire::{WireError, request};
+use super::wire::{StoreWireError, request};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::time::{Mono, Now};
 
 /// One call of the store's API: the bytes to send and the expected answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Operation {
+pub struct StoreOperation {
     /// The first request.
     ///
     /// The driver may send the last value after it.
@@ -75,7 +75,7 @@ pub struct Then {
 
 /// The cause of the failure of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Failure {
+pub enum OperationFailure {
     /// The wait was not over in time, and was cancelled.
     ///
     /// The connection is still usable.
@@ -94,7 +94,7 @@ pub enum Failure {
     GivenUp,
     /// The received bytes are not an answer to the request.
     #[error(transparent)]
-    NoStore(#[from] WireError),
+    NoStore(#[from] StoreWireError),
 }
 
 /// An event on the client's side of a connection.
@@ -103,7 +103,7 @@ pub enum Input<'a> {
     /// The user starts an operation. Nothing else may be in progress.
     Start {
         /// The operation.
-        operation: Operation,
+        operation: StoreOperation,
         /// Time limit of a reply that is due immediately.
         reply_timeout: Duration,
     },
@@ -127,14 +127,14 @@ pub enum Output {
     /// Send these bytes.
     Send(Vec<u8>),
     /// The operation is over; with a reply if one was expected.
-    Done(Result<Option<Reply>, Failure>),
+    Done(Result<Option<Reply>, OperationFailure>),
 }
 
 #[derive(Debug)]
 enum State {
     Idle,
     Waiting {
-        until: Option<Mono>,
+        deadline: Option<Mono>,
         then: Option<Then>,
     },
     Cancelling {
@@ -152,8 +152,8 @@ enum State {
         cancelled: Option<bool>,
     },
     /// Result of the operation once the server has answered the cancellation.
-    Cancelled(Result<Option<Reply>, Failure>),
-    Dead(Failure),
+    Cancelled(Result<Option<Reply>, OperationFailure>),
+    Dead(OperationFailure),
 }
 
 /// The state of the client; see the [module](self) for a diagram.
@@ -200,7 +200,7 @@ impl Machine for ClientMachine {
             } => self.start(now.mono, operation, reply_timeout),
             Input::Received(bytes) => self.receive(now.mono, bytes),
             Input::Filled => self.receive(now.mono, &[]),
-            Input::Closed => self.fail(Failure::Closed),
+            Input::Closed => self.fail(OperationFailure::Closed),
             Input::GiveUp => self.give_up(now.mono),
             Input::Tick => self.tick(now.mono),
         }
@@ -213,7 +213,7 @@ impl Machine for ClientMachine {
     fn deadline(&self) -> Option<Mono> {
         match &self.state {
             State::Idle | State::Dead(_) => None,
-            State::Waiting { until, .. } => *until,
+            State::Waiting { deadline, .. } => *deadline,
             State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
                 Some(self.answer_by)
             }
@@ -223,7 +223,7 @@ impl Machine for ClientMachine {
 
 impl ClientMachine {
     /// Returns the failure that made the connection unusable, if any.
-    pub fn death(&self) -> Option<&Failure> {
+    pub fn death(&self) -> Option<&OperationFailure> {
         match &self.state {
             State::Dead(failure) => Some(failure),
             _ => None,
@@ -245,7 +245,7 @@ impl ClientMachine {
         (space.capacity() - space.len() <= missing).then_some(space)
     }
 
-    fn start(&mut self, now: Mono, operation: Operation, reply_timeout: Duration) {
+    fn start(&mut self, now: Mono, operation: StoreOperation, reply_timeout: Duration) {
         match &self.state {
             State::Idle => {}
             State::Dead(failure) => {
@@ -254,7 +254,7 @@ impl ClientMachine {
             }
             busy => {
                 debug_assert!(false, "an operation was started during another: {busy:?}");
-                self.fail(Failure::Closed);
+                self.fail(OperationFailure::Closed);
                 return;
             }
         }
@@ -271,8 +271,8 @@ impl ClientMachine {
             }
             Expects::Release { limit, then } => {
                 self.outbox.push(Output::Send(bytes));
-                let until = (limit < Duration::MAX).then(|| now + limit);
-                self.state = State::Waiting { until, then };
+                let deadline = (limit < Duration::MAX).then(|| now + limit);
+                self.state = State::Waiting { deadline, then };
             }
         }
     }
@@ -300,7 +300,7 @@ impl ClientMachine {
                         None => self.finish(Ok(Some(reply))),
                         Some(given_up) => {
                             self.state = State::Cancelled(if given_up {
-                                Err(Failure::GivenUp)
+                                Err(OperationFailure::GivenUp)
                             } else {
                                 Ok(Some(reply))
                             });
@@ -346,14 +346,14 @@ impl ClientMachine {
                             self.finish(result);
                         }
                         (State::Cancelling { given_up: true, .. }, WAIT_CANCELED) => {
-                            self.finish(Err(Failure::GivenUp));
+                            self.finish(Err(OperationFailure::GivenUp));
                         }
                         (State::Cancelling { released, then, .. }, WAIT_CANCELED) => {
                             let (released, then) = (*released, then.take());
                             if released {
                                 self.go_on(now, then);
                             } else {
-                                self.finish(Err(Failure::TimedOut));
+                                self.finish(Err(OperationFailure::TimedOut));
                             }
                         }
                         (waiting, found) => {
@@ -364,7 +364,7 @@ impl ClientMachine {
                                 _ => "nothing",
                             };
                             return self
-                                .fail(WireError::UnexpectedReply { found, expected }.into());
+                                .fail(StoreWireError::UnexpectedReply { found, expected }.into());
                         }
                     }
                 }
@@ -389,7 +389,7 @@ impl ClientMachine {
                 let then = then.take();
                 self.cancel(now, Vec::new(), false, then);
             }
-            _ => self.fail(Failure::NoAnswer),
+            _ => self.fail(OperationFailure::NoAnswer),
         }
     }
 
@@ -402,7 +402,7 @@ impl ClientMachine {
             State::Idle | State::Dead(_) => {}
             // The caller does not wait for the answer to the cancellation or to the request.
             State::Cancelling { .. } | State::Answering { .. } | State::Cancelled(_) => {
-                self.fail(Failure::GivenUp);
+                self.fail(OperationFailure::GivenUp);
             }
         }
     }
@@ -419,12 +419,12 @@ impl ClientMachine {
         };
     }
 
-    fn finish(&mut self, result: Result<Option<Reply>, Failure>) {
+    fn finish(&mut self, result: Result<Option<Reply>, OperationFailure>) {
         self.state = State::Idle;
         self.outbox.push(Output::Done(result));
     }
 
-    fn fail(&mut self, failure: Failure) {
+    fn fail(&mut self, failure: OperationFailure) {
         let before = std::mem::replace(&mut self.state, State::Dead(failure.clone()));
         match before {
             // No operation is in progress; the next operation fails with this cause.
@@ -457,7 +457,7 @@ mod tests {
         }
 
         fn start(&mut self, request: &[u8], expects: Expects) -> Vec<Output> {
-            let operation = Operation {
+            let operation = StoreOperation {
                 request: request.to_vec(),
                 expects,
             };
@@ -494,7 +494,7 @@ mod tests {
         Output::Send(bytes.to_vec())
     }
 
-    fn failed(failure: Failure) -> Output {
+    fn failed(failure: OperationFailure) -> Output {
         Output::Done(Err(failure))
     }
 
@@ -520,7 +520,7 @@ mod tests {
         client.get();
         assert_eq!(client.tick_after(LIMIT / 2), []);
         assert_eq!(client.tick_after(LIMIT / 2), [send(&[0x0c])]);
-        assert_eq!(client.receive(&[1]), [failed(Failure::TimedOut)]);
+        assert_eq!(client.receive(&[1]), [failed(OperationFailure::TimedOut)]);
         assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
     }
 
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_come_in_place_of_the_release() {
+    fn a_value_may_come_instead_of_the_release() {
         let mut client = Client::default();
         assert_eq!(client.get_with(true), [send(b"wait")]);
         assert_eq!(client.receive(&[2]), []);
@@ -560,7 +560,7 @@ mod tests {
             assert_eq!(client.receive(&[&[2], FIVE].concat()), []);
             assert!(client.machine.deadline().is_some());
             let result = if gives_up {
-                failed(Failure::GivenUp)
+                failed(OperationFailure::GivenUp)
             } else {
                 value(b"value")
             };
@@ -575,7 +575,7 @@ mod tests {
             let mut client = Client::default();
             client.get();
             assert_eq!(client.handle(Input::GiveUp), [send(&[0x0c])]);
-            assert_eq!(client.receive(answers), [failed(Failure::GivenUp)]);
+            assert_eq!(client.receive(answers), [failed(OperationFailure::GivenUp)]);
             assert_eq!(client.get(), [send(b"wait")], "and the connection lives on");
         }
     }
@@ -584,7 +584,7 @@ mod tests {
     fn a_reply_that_is_not_waited_for_costs_the_connection() {
         let mut client = Client::default();
         client.start(b"add", Expects::Reply(Shape::Number));
-        let given_up = || failed(Failure::GivenUp);
+        let given_up = || failed(OperationFailure::GivenUp);
         assert_eq!(client.handle(Input::GiveUp), [given_up()]);
         assert_eq!(client.get(), [given_up()]);
     }
@@ -597,7 +597,7 @@ mod tests {
             then: None,
         };
         assert_eq!(client.start(b"wait", expects()), [send(b"wait\x0c")]);
-        assert_eq!(client.receive(&[1]), [failed(Failure::TimedOut)]);
+        assert_eq!(client.receive(&[1]), [failed(OperationFailure::TimedOut)]);
         client.start(b"wait", expects());
         assert_eq!(client.receive(&[0, 1]), [Output::Done(Ok(None))]);
     }
@@ -619,16 +619,16 @@ mod tests {
         client.receive(&[0; 7]);
         assert_eq!(
             client.tick_after(REPLY_TIMEOUT),
-            [failed(Failure::NoAnswer)]
+            [failed(OperationFailure::NoAnswer)]
         );
         let mut client = Client::default();
         client.get();
         client.tick_after(LIMIT);
         assert_eq!(
             client.tick_after(REPLY_TIMEOUT),
-            [failed(Failure::NoAnswer)]
+            [failed(OperationFailure::NoAnswer)]
         );
-        assert_eq!(client.get(), [failed(Failure::NoAnswer)]);
+        assert_eq!(client.get(), [failed(OperationFailure::NoAnswer)]);
     }
 
     #[test]
@@ -637,27 +637,36 @@ mod tests {
             let expected = "the end of a wait (0)";
             let mut client = Client::default();
             client.get();
-            let error = WireError::UnexpectedReply {
+            let error = StoreWireError::UnexpectedReply {
                 found: stray,
                 expected,
             };
-            assert_eq!(client.receive(&[stray]), [failed(Failure::NoStore(error))]);
+            assert_eq!(
+                client.receive(&[stray]),
+                [failed(OperationFailure::NoStore(error))]
+            );
         }
         let mut client = Client::default();
         client.get();
         client.receive(&[0]);
         assert_eq!(client.receive(&[FIVE, b"!"].concat()), [value(b"value")]);
-        assert!(matches!(client.machine.death(), Some(Failure::NoStore(_))));
+        assert!(matches!(
+            client.machine.death(),
+            Some(OperationFailure::NoStore(_))
+        ));
     }
 
     #[test]
     fn the_first_cause_of_death_is_kept() {
         let mut client = Client::default();
         client.get();
-        assert_eq!(client.handle(Input::Closed), [failed(Failure::Closed)]);
+        assert_eq!(
+            client.handle(Input::Closed),
+            [failed(OperationFailure::Closed)]
+        );
         assert_eq!(client.receive(b"late"), []);
         assert_eq!(client.handle(Input::Closed), []);
-        assert_eq!(client.get(), [failed(Failure::Closed)]);
+        assert_eq!(client.get(), [failed(OperationFailure::Closed)]);
     }
 
     #[test]
@@ -673,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_be_read_into_its_place() {
+    fn a_value_may_be_read_into_its_buffer() {
         let mut client = Client::default();
         client.start(b"get", Expects::Reply(Shape::Bytes));
         assert!(client.machine.space().is_none());

@@ -32,7 +32,7 @@ pub struct Keyspace {
 /// A key's value, and the owner that it counts for.
 #[derive(Debug)]
 struct Entry {
-    value: Value,
+    value: StoredValue,
     owner: Meter,
 }
 
@@ -45,14 +45,14 @@ struct Queue {
 
 /// A value as the store keeps it.
 #[derive(Debug)]
-pub enum Value {
+pub enum StoredValue {
     /// Small, or growing by appends.
     Plain(Vec<u8>),
     /// Large; counted until its last holder drops it.
     Shared(Shared),
 }
 
-impl AsRef<[u8]> for Value {
+impl AsRef<[u8]> for StoredValue {
     fn as_ref(&self) -> &[u8] {
         match self {
             Self::Plain(bytes) => bytes,
@@ -141,17 +141,17 @@ impl Keyspace {
     /// Returns the value of a key, to be sent or kept.
     pub fn get(&mut self, key: &[u8]) -> Option<Body<'_>> {
         let entry = self.map.get_mut(key)?;
-        if let Value::Plain(bytes) = &mut entry.value
+        if let StoredValue::Plain(bytes) = &mut entry.value
             && bytes.len() >= LARGE_BODY
         {
             // Appends made it large; from now on it is shared, until the next append.
             entry.owner.shrink(bytes.capacity());
             let shared = entry.owner.share(std::mem::take(bytes));
-            entry.value = Value::Shared(shared);
+            entry.value = StoredValue::Shared(shared);
         }
         Some(match &entry.value {
-            Value::Plain(bytes) => Body::Inline(bytes),
-            Value::Shared(bytes) => Body::Whole(bytes.clone()),
+            StoredValue::Plain(bytes) => Body::Inline(bytes),
+            StoredValue::Shared(bytes) => Body::Whole(bytes.clone()),
         })
     }
 
@@ -163,13 +163,13 @@ impl Keyspace {
         entry.change_owner(key, &self.owner);
         let before = entry.value.memory();
         match (&mut entry.value, body) {
-            (Value::Plain(held), Body::Inline(new))
+            (StoredValue::Plain(held), Body::Inline(new))
                 if held.capacity() >= new.len() && held.capacity() <= 2 * new.len() + 64 =>
             {
                 held.clear();
                 held.extend_from_slice(new);
             }
-            (value, body) => *value = Value::from_body(body, &self.owner),
+            (value, body) => *value = StoredValue::from_body(body, &self.owner),
         }
         entry.owner.resize(before, entry.value.memory());
     }
@@ -186,18 +186,18 @@ impl Keyspace {
         let more = body.as_ref();
         entry.change_owner(key, &self.owner);
         let before = entry.value.memory();
-        match std::mem::replace(&mut entry.value, Value::Plain(Vec::new())) {
-            Value::Plain(mut held) => {
+        match std::mem::replace(&mut entry.value, StoredValue::Plain(Vec::new())) {
+            StoredValue::Plain(mut held) => {
                 held.extend_from_slice(more);
-                entry.value = Value::Plain(held);
+                entry.value = StoredValue::Plain(held);
             }
-            Value::Shared(shared) => {
+            StoredValue::Shared(shared) => {
                 let mut held = shared.into_sole().unwrap_or_else(|shared| {
                     copied = shared.len();
                     shared.to_vec()
                 });
                 held.extend_from_slice(more);
-                entry.value = Value::Plain(held);
+                entry.value = StoredValue::Plain(held);
             }
         }
         entry.owner.resize(before, entry.value.memory());
@@ -218,7 +218,7 @@ impl Keyspace {
             .wrapping_add(delta);
         entry.change_owner(key, &self.owner);
         let before = entry.value.memory();
-        entry.value = Value::Plain(sum.to_string().into_bytes());
+        entry.value = StoredValue::Plain(sum.to_string().into_bytes());
         entry.owner.resize(before, entry.value.memory());
         Ok(sum)
     }
@@ -231,7 +231,7 @@ impl Keyspace {
 
     /// Adds to the end of a queue.
     pub fn push(&mut self, name: &[u8], body: Body<'_>) {
-        let value = Value::from_body(body, &self.owner);
+        let value = StoredValue::from_body(body, &self.owner);
         self.owner.grow(ENTRY_OVERHEAD + value.memory());
         let owner = self.owner.clone();
         let entry = Entry { value, owner };
@@ -248,7 +248,7 @@ impl Keyspace {
     /// Removes the first entry of a queue and returns it.
     ///
     /// An emptied queue is removed.
-    pub fn pop(&mut self, name: &[u8]) -> Option<Value> {
+    pub fn pop(&mut self, name: &[u8]) -> Option<StoredValue> {
         let queue = self.queues.get_mut(name)?;
         let Entry { value, owner } = queue.entries.pop_front()?;
         owner.shrink(ENTRY_OVERHEAD + value.memory());
@@ -289,7 +289,7 @@ impl Keyspace {
 
     fn insert(&mut self, key: &[u8], body: Body<'_>) {
         let owner = self.owner.clone();
-        let value = Value::from_body(body, &owner);
+        let value = StoredValue::from_body(body, &owner);
         owner.add_key(ENTRY_OVERHEAD + key.len() + value.memory());
         self.map.insert(key.into(), Entry { value, owner });
     }
@@ -313,7 +313,7 @@ impl Entry {
     }
 }
 
-impl Value {
+impl StoredValue {
     fn from_body(body: Body<'_>, meter: &Meter) -> Self {
         match body {
             Body::Inline(bytes) if bytes.len() < LARGE_BODY => Self::Plain(bytes.to_vec()),

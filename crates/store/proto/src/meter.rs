@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_counts_once_and_until_its_last_holder_is_gone() {
+    fn a_value_counts_once_while_it_has_a_holder() {
         let meter = Meter::default();
         let first = meter.share(Vec::with_capacity(100));
         let second = first.clone();

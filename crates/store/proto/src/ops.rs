@@ -14,11 +14,11 @@
 
 use std::collections::BTreeMap;
 
-use super::keyspace::{Keyspace, NotANumber, Value};
+use super::keyspace::{Keyspace, NotANumber, StoredValue};
 use super::meter::Meter;
 use super::number;
 use super::waiters::{Serial, WaitKind, Waiters};
-use super::wire::fields::{Body, Keys, Pairs};
+use super::wire::fields::{Body, Keys, PairFields};
 use rdzv_core::ident::ConnId;
 
 /// A store: data, waiters and the rules that tie them together.
@@ -193,7 +193,7 @@ impl Operations {
     }
 
     /// Stores several values; no other request sees only some of them.
-    pub fn multi_set(&mut self, pairs: Pairs<'_>) {
+    pub fn multi_set(&mut self, pairs: PairFields<'_>) {
         for (key, value) in pairs.clone() {
             self.keyspace.set(key, value);
         }
@@ -211,7 +211,7 @@ impl Operations {
     }
 
     /// Returns the length of a queue before the pop, and its first entry.
-    pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<Value>) {
+    pub fn queue_pop(&mut self, name: &[u8]) -> (usize, Option<StoredValue>) {
         (self.keyspace.queue_len(name), self.keyspace.pop(name))
     }
 

@@ -133,9 +133,9 @@ proptest! {
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
     ) {
         let (mut file, _) = written(&steps);
-        for (place, byte) in damage {
-            let place = place.index(file.len());
-            file[place] = byte;
+        for (index, byte) in damage {
+            let index = index.index(file.len());
+            file[index] = byte;
         }
         let mut journal = Journal::default();
         let replayed = journal.replay(&file);

@@ -11,7 +11,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER, PROBE_VOTER};
 use rdzv_rendezvous_proto::native_client::{Input, NativeClient, Output};
 use rdzv_store_proto::wire::request;
-use rdzv_voters::{Frame, SearchOrder};
+use rdzv_voters::{ControlFrame, SearchOrder};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use socket2::{Domain, Socket, Type};
@@ -58,11 +58,11 @@ enum Link {
     /// The agent asks an address whether the coordinator is there, or where it is.
     Asking {
         stream: TcpStream,
-        place: usize,
+        index: usize,
         step: Step,
         /// Time limit of a step, and the deadline of the current step.
         within: Duration,
-        until: Mono,
+        deadline: Mono,
         /// Bytes of the answer that have arrived.
         answer: Vec<u8>,
     },
@@ -84,7 +84,7 @@ enum Asked {
     /// This address can give no further answer.
     Next,
     /// No coordinator is known.
-    Nobody,
+    NoCoordinator,
 }
 
 /// An agent with its connection.
@@ -92,7 +92,7 @@ pub(super) struct Connected {
     /// Token that identifies its socket.
     token: u64,
     pub(super) client: NativeClient,
-    places: Vec<String>,
+    endpoints: Vec<String>,
     order: SearchOrder,
     link: Link,
     /// Number of addresses that were asked since the connection ended.
@@ -104,12 +104,12 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    pub(super) fn new(token: u64, places: &[String], client: NativeClient) -> Self {
+    pub(super) fn new(token: u64, endpoints: &[String], client: NativeClient) -> Self {
         Self {
             token,
             client,
-            places: places.to_vec(),
-            order: SearchOrder::new(places.to_vec()),
+            endpoints: endpoints.to_vec(),
+            order: SearchOrder::new(endpoints.to_vec()),
             link: Link::Down,
             asked: 0,
             heard: VecDeque::new(),
@@ -129,7 +129,7 @@ impl Connected {
 
     pub(super) fn deadline(&self) -> Option<Mono> {
         let asking = match &self.link {
-            Link::Asking { until, .. } => Some(*until),
+            Link::Asking { deadline, .. } => Some(*deadline),
             _ => None,
         };
         [self.client.deadline(), asking].into_iter().flatten().min()
@@ -137,12 +137,12 @@ impl Connected {
 
     pub(super) fn tick(&mut self, crowd: &mut Crowd) {
         let now = crowd.now();
-        if let Link::Asking { step, until, .. } = &self.link
-            && *until <= now.mono
+        if let Link::Asking { step, deadline, .. } = &self.link
+            && *deadline <= now.mono
         {
             // The search ends if a voter names no coordinator in time: the wait was long enough.
             let asked = match step {
-                Step::WhoCoordinates => Asked::Nobody,
+                Step::WhoCoordinates => Asked::NoCoordinator,
                 Step::Connect | Step::Probe => Asked::Next,
             };
             return self.after(crowd, asked);
@@ -188,7 +188,7 @@ impl Connected {
             stream,
             step,
             within,
-            until,
+            deadline,
             answer,
             ..
         } = &mut self.link
@@ -203,7 +203,7 @@ impl Connected {
             let mut greeting = Vec::new();
             request::preamble(&mut greeting, PROBE);
             stream.write_all(&greeting)?;
-            (*step, *until) = (Step::Probe, next);
+            (*step, *deadline) = (Step::Probe, next);
             let token = EventData::new_u64(self.token);
             epoll::modify(&crowd.epoll, &*stream, token, EventFlags::IN)?;
             return Ok(Asked::Waiting);
@@ -230,10 +230,10 @@ impl Connected {
             PROBE_ANSWER => Ok(Asked::Coordinator),
             PROBE_VOTER => {
                 let mut question = Vec::new();
-                Frame::WhoCoordinates.write(&mut question);
+                ControlFrame::WhoCoordinates.write(&mut question);
                 stream.write_all(&question)?;
                 answer.clear();
-                (*step, *until) = (Step::WhoCoordinates, next);
+                (*step, *deadline) = (Step::WhoCoordinates, next);
                 Ok(Asked::Waiting)
             }
             _ => Ok(Asked::Next),
@@ -252,9 +252,11 @@ impl Connected {
         if (body.len() as u64) < length {
             return Asked::Waiting;
         }
-        match Frame::read(head[0], body) {
-            Ok(Frame::Elsewhere { address, .. }) if self.order.elsewhere(&address) => Asked::Next,
-            _ => Asked::Nobody,
+        match ControlFrame::read(head[0], body) {
+            Ok(ControlFrame::Elsewhere { address, .. }) if self.order.elsewhere(&address) => {
+                Asked::Next
+            }
+            _ => Asked::NoCoordinator,
         }
     }
 
@@ -262,10 +264,10 @@ impl Connected {
         match asked {
             Asked::Waiting => {}
             Asked::Coordinator => {
-                if let Link::Asking { stream, place, .. } =
+                if let Link::Asking { stream, index, .. } =
                     std::mem::replace(&mut self.link, Link::Down)
                 {
-                    self.order.found(place);
+                    self.order.found(index);
                     self.link = Link::Up(stream);
                 }
                 self.handle(crowd, Input::Connected(None));
@@ -274,7 +276,7 @@ impl Connected {
                 self.link = Link::Down;
                 self.ask_next(crowd);
             }
-            Asked::Next | Asked::Nobody => {
+            Asked::Next | Asked::NoCoordinator => {
                 self.link = Link::Down;
                 self.order.failed();
                 let why = "no peer coordinates".to_owned();
@@ -285,16 +287,16 @@ impl Connected {
 
     fn ask_next(&mut self, crowd: &mut Crowd) {
         self.asked += 1;
-        let place = self.order.advance();
-        let opened = self.open(crowd, place);
+        let index = self.order.advance();
+        let opened = self.open(crowd, index);
         match opened {
             Ok(link) => self.link = link,
             Err(_) => self.after(crowd, Asked::Next),
         }
     }
 
-    fn open(&self, crowd: &Crowd, place: usize) -> Result<Link, Box<dyn std::error::Error>> {
-        let address: SocketAddr = self.places[place].parse()?;
+    fn open(&self, crowd: &Crowd, index: usize) -> Result<Link, Box<dyn std::error::Error>> {
+        let address: SocketAddr = self.endpoints[index].parse()?;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
@@ -306,16 +308,16 @@ impl Connected {
         let stream = TcpStream::from(socket);
         let token = EventData::new_u64(self.token);
         epoll::add(&crowd.epoll, &stream, token, EventFlags::OUT)?;
-        let within = match self.places.len() {
+        let within = match self.endpoints.len() {
             1 => ONLY_ATTEMPT,
             _ => self.order.attempt(),
         };
         Ok(Link::Asking {
             stream,
-            place,
+            index,
             step: Step::Connect,
             within,
-            until: crowd.now().mono + within,
+            deadline: crowd.now().mono + within,
             answer: Vec::new(),
         })
     }

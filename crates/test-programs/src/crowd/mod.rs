@@ -4,9 +4,9 @@
 //! crowd serve                       hosts the store, and prints its port
 //! crowd threads <address> <agents>  one round of agents as in programs, one thread each
 //! crowd many <address> <agents>     one round of state machines over one thread's sockets
-//! crowd hold <places> <run> <agents> <nodes> <fence ms>
+//! crowd hold <endpoints> <run> <agents> <nodes> <fence ms>
 //!                                   as `many`, in a job of <nodes>, while coordinators die
-//! crowd record <places> <file> <agents> <seed>
+//! crowd record <endpoints> <file> <agents> <seed>
 //!                                   agents join, leave and close many runs, with a record
 //! ```
 //!
@@ -37,12 +37,12 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     crate::raise_open_files();
     let crowd = match arguments[..] {
         ["serve"] => return serve::serve(),
-        ["hold", places, run, agents, nodes, fence] => {
+        ["hold", endpoints, run, agents, nodes, fence] => {
             let (agents, nodes) = (agents.parse()?, nodes.parse()?);
-            return hold::run(places, run, agents, nodes, fence.parse()?);
+            return hold::run(endpoints, run, agents, nodes, fence.parse()?);
         }
-        ["record", places, file, agents, seed] => {
-            return record::run(places, file, agents.parse()?, seed.parse()?);
+        ["record", endpoints, file, agents, seed] => {
+            return record::run(endpoints, file, agents.parse()?, seed.parse()?);
         }
         ["threads", address, agents] => (threads::run as Run, address, agents),
         ["many", address, agents] => (many::run as Run, address, agents),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions};
-use rdzv_rendezvous::{Member, Onlookers, RendezvousBackend};
+use rdzv_rendezvous::{JoiningAgent, Onlookers, RendezvousBackend};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{StorePolicy, TcpStore, TcpStoreOptions};
 
@@ -54,7 +54,7 @@ pub(crate) fn run(
             let start = Arc::clone(&start);
             thread::spawn(move || {
                 start.wait();
-                let joined = agent.join(&Member {
+                let joined = agent.join(&JoiningAgent {
                     role: "default".to_owned(),
                     local_world_size: 8,
                     share_store: true,

@@ -35,9 +35,9 @@ fn compute(amount: Duration) {
         let used = clock_gettime(ClockId::ProcessCPUTime);
         Duration::try_from(used).unwrap_or_default()
     };
-    let until = used() + amount;
+    let end = used() + amount;
     let mut value = 1_u64;
-    while used() < until {
+    while used() < end {
         for step in 0..100_000_u64 {
             value = black_box(value.wrapping_mul(6_364_136_223_846_793_005) ^ step);
         }

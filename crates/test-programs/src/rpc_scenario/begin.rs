@@ -26,7 +26,7 @@ pub(crate) struct Init {
     /// They are the time for a greeting, and the time after which unreachable users lose
     /// references.
     greeting: Option<f64>,
-    grace: Option<f64>,
+    lost_after: Option<f64>,
     /// Maximum data size of the process, in bytes.
     /// It protects the machine from an attack without a bound.
     data: Option<u64>,
@@ -42,7 +42,7 @@ impl Default for Init {
             timeout: 60.0,
             options: Keywords::new(),
             greeting: None,
-            grace: None,
+            lost_after: None,
             data: None,
         }
     }
@@ -58,8 +58,8 @@ impl Worker {
         if let Some(seconds) = init.greeting {
             options.transport.greeting = Duration::from_secs_f64(seconds);
         }
-        if let Some(seconds) = init.grace {
-            options.references.grace = Duration::from_secs_f64(seconds);
+        if let Some(seconds) = init.lost_after {
+            options.references.lost_after = Duration::from_secs_f64(seconds);
         }
         if init.data.is_some() {
             let (current, maximum) = (init.data, init.data);

@@ -35,7 +35,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         run: |attacker| {
             (0..CONNECTIONS)
                 .filter_map(|_| attacker.connect())
-                .for_each(super::Peer::reset);
+                .for_each(super::TestPeer::reset);
         },
     },
     Attack {
@@ -90,7 +90,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Opens connections, calls `act` with each, and keeps them.
-fn each(attacker: &mut Attacker, act: impl Fn(&mut super::Peer)) {
+fn each(attacker: &mut Attacker, act: impl Fn(&mut super::TestPeer)) {
     for _ in 0..CONNECTIONS {
         if let Some(mut peer) = attacker.connect() {
             act(&mut peer);
@@ -101,7 +101,7 @@ fn each(attacker: &mut Attacker, act: impl Fn(&mut super::Peer)) {
 
 /// Drops everything that arrives for this connection.
 /// The effect is that of a host that has lost power.
-fn go_silent(peer: &super::Peer) {
+fn go_silent(peer: &super::TestPeer) {
     const RETURN: u16 = 0x06;
     let drop_everything = [SockFilter::new(RETURN, 0, 0, 0)];
     // A kernel without socket filters leaves an idle connection, which is an attack too.

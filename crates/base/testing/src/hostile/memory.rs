@@ -108,7 +108,7 @@ fn overwrite_while_read(attacker: &mut Attacker) {
         }
         // The answer shows that the value is there.
         writer.send(request::NUM_KEYS);
-        writer.take_until(8 * (usize::from(version) + 1));
+        writer.take_at_least(8 * (usize::from(version) + 1));
         attacker.flood(false, 1, |_| request::get("/v"));
     }
     attacker.keep(writer);

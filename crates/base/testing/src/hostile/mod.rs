@@ -26,7 +26,7 @@ mod waits;
 mod work;
 
 pub use connections::CONNECTIONS;
-pub use peer::{Attacker, Peer};
+pub use peer::{Attacker, TestPeer};
 
 /// One attack.
 #[derive(Debug, Clone, Copy)]

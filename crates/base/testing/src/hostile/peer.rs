@@ -18,7 +18,7 @@ const TAKES_NOTHING: Duration = Duration::from_millis(100);
 pub struct Attacker {
     server: SocketAddr,
     from: Option<IpAddr>,
-    peers: Vec<Peer>,
+    peers: Vec<TestPeer>,
 }
 
 impl Attacker {
@@ -33,7 +33,7 @@ impl Attacker {
 
     /// Connects without sending anything.
     /// `None` if the server accepts no connection.
-    pub fn connect(&self) -> Option<Peer> {
+    pub fn connect(&self) -> Option<TestPeer> {
         let socket = Socket::new(Domain::for_address(self.server), Type::STREAM, None).ok()?;
         if let Some(from) = self.from {
             socket.bind(&SocketAddr::new(from, 0).into()).ok()?;
@@ -42,7 +42,7 @@ impl Attacker {
             .connect_timeout(&self.server.into(), Duration::from_secs(5))
             .ok()?;
         socket.set_nonblocking(true).ok()?;
-        Some(Peer {
+        Some(TestPeer {
             stream: socket.into(),
             sent: 0,
             received: 0,
@@ -50,7 +50,7 @@ impl Attacker {
     }
 
     /// Connects as a client does.
-    pub fn join(&self) -> Option<Peer> {
+    pub fn join(&self) -> Option<TestPeer> {
         let mut peer = self.connect()?;
         peer.send(&request::validate()).then_some(peer)
     }
@@ -73,20 +73,20 @@ impl Attacker {
         if let Some(mut peer) = self.join() {
             // The answer to the second request shows that the first one has been executed.
             peer.send(&[request, request::NUM_KEYS].concat());
-            peer.take_until(8);
+            peer.take_at_least(8);
             self.keep(peer);
         }
     }
 
     /// Keeps a connection open.
-    pub fn keep(&mut self, peer: Peer) {
+    pub fn keep(&mut self, peer: TestPeer) {
         self.peers.push(peer);
     }
 }
 
 /// A connection. None of its calls waits for long.
 #[derive(Debug)]
-pub struct Peer {
+pub struct TestPeer {
     stream: TcpStream,
     /// Bytes that the server has accepted.
     pub sent: usize,
@@ -95,7 +95,7 @@ pub struct Peer {
     pub received: usize,
 }
 
-impl Peer {
+impl TestPeer {
     /// Sends bytes; `false` if the server has refused them or no longer reads.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         self.exchange(bytes, false)
@@ -136,7 +136,7 @@ impl Peer {
     }
 
     /// Reads replies until there are `count` bytes of them, or no more arrive.
-    pub fn take_until(&mut self, count: usize) {
+    pub fn take_at_least(&mut self, count: usize) {
         while self.received < count {
             if !self.take_up_to(count) && !self.is_ready(PollFlags::IN) {
                 return;

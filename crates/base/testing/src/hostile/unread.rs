@@ -73,7 +73,7 @@ pub(super) const ATTACKS: &[Attack] = &[
             };
             peer.send(&request::get("/k").repeat(3));
             for step in 1..20 {
-                peer.take_until(step * 1000);
+                peer.take_at_least(step * 1000);
             }
             attacker.keep(peer);
         },

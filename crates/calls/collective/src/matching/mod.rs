@@ -144,13 +144,15 @@ impl Matching {
         debug_assert!(self.outputs.is_empty(), "outputs were not drained");
         match input {
             Input::Called(call) => match call.operation {
-                call::Operation::Send { to, tag } => {
+                call::GroupOperation::Send { to, tag } => {
                     let eager = None;
                     let sending = Sending { call, tag, eager };
                     self.peers.entry(to).or_default().waiting.push_back(sending);
                     self.send_waiting(to);
                 }
-                call::Operation::Receive { from, tag } => self.receive(tag, Posted { call, from }),
+                call::GroupOperation::Receive { from, tag } => {
+                    self.receive(tag, Posted { call, from });
+                }
                 // No other operation has messages.
                 _ => {}
             },

@@ -7,7 +7,7 @@ use crate::element::ElementType;
 
 const U8: ElementType = ElementType::U8;
 
-fn called(sequence: Operation, operation: call::Operation, elements: u64) -> Input {
+fn called(sequence: Operation, operation: call::GroupOperation, elements: u64) -> Input {
     Input::Called(Call {
         operation,
         element: U8,
@@ -17,11 +17,15 @@ fn called(sequence: Operation, operation: call::Operation, elements: u64) -> Inp
 }
 
 fn send(sequence: Operation, to: u32, tag: u32, elements: u64) -> Input {
-    called(sequence, call::Operation::Send { to, tag }, elements)
+    called(sequence, call::GroupOperation::Send { to, tag }, elements)
 }
 
 fn receive(sequence: Operation, from: Option<u32>, tag: u32, elements: u64) -> Input {
-    called(sequence, call::Operation::Receive { from, tag }, elements)
+    called(
+        sequence,
+        call::GroupOperation::Receive { from, tag },
+        elements,
+    )
 }
 
 fn envelope(tag: u32, elements: u64, number: u64) -> Envelope {

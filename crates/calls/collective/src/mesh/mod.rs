@@ -26,7 +26,7 @@ use crate::outbound::Outbound;
 use crate::running::Running;
 use crate::shared;
 use crate::socket::{Endpoint, Setup};
-use crate::wire::{Cause, Frame};
+use crate::wire::{AbortCause, Frame};
 
 /// Maximum number of bytes of one message between hosts.
 ///
@@ -78,7 +78,7 @@ pub(crate) struct Mesh {
 
 /// Returns the number of ranks on this host.
 pub(crate) fn local_ranks(endpoints: &[Endpoint]) -> usize {
-    let local = endpoints.iter().filter(|place| place.local.is_some());
+    let local = endpoints.iter().filter(|endpoint| endpoint.local.is_some());
     local.count()
 }
 
@@ -216,7 +216,9 @@ impl Mesh {
 
     /// `true` if all ranks are on this host.
     pub(crate) fn is_local(&self) -> bool {
-        self.endpoints.iter().all(|place| place.local.is_some())
+        self.endpoints
+            .iter()
+            .all(|endpoint| endpoint.local.is_some())
     }
 
     /// Waits until no peer [is behind](Outbound::is_behind) by over `most` bytes.
@@ -249,7 +251,7 @@ impl Mesh {
     }
 
     /// Notifies all peers that this rank has failed, and refuses later peers.
-    pub(crate) fn abort(&mut self, suspect: u32, cause: Cause) {
+    pub(crate) fn abort(&mut self, suspect: u32, cause: AbortCause) {
         let frame = Frame::Abort { suspect, cause };
         self.acceptor.close(&frame);
         // First on the connections that always have room for it.
@@ -267,8 +269,8 @@ impl Mesh {
             Entry::Occupied(entry) => return Ok(entry.into_mut()),
             Entry::Vacant(entry) => entry,
         };
-        let (place, buffer) = (&self.endpoints[peer as usize], self.buffer.as_ref());
-        let outbound = Outbound::dial(&self.member, peer, place, buffer, &call)?;
+        let (endpoint, buffer) = (&self.endpoints[peer as usize], self.buffer.as_ref());
+        let outbound = Outbound::dial(&self.member, peer, endpoint, buffer, &call)?;
         Ok(entry.insert(outbound))
     }
 

@@ -4,7 +4,7 @@ use super::Mesh;
 use crate::error::{CollectiveError, Result};
 use crate::inbound::Incoming;
 use crate::running::Named;
-use crate::wire::{Cause, Frame, Sent};
+use crate::wire::{AbortCause, Frame, Sent};
 
 impl Mesh {
     /// Reads replies of a peer on the connection that was dialled to it.
@@ -89,7 +89,7 @@ impl Mesh {
             CollectiveError::Aborted {
                 peer,
                 suspect,
-                cause: Cause::TimedOut,
+                cause: AbortCause::TimedOut,
                 ..
             } if suspect == self.member.rank && peer != awaited => {
                 self.running().timed_out(self.named(awaited), state)

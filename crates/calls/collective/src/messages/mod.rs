@@ -31,7 +31,7 @@ pub use self::transfer::{ReceiveBuffer, Received, SendBuffer};
 use self::transfer::{Receiving, Sending, Transfer, Values};
 use crate::acceptor::Member;
 use crate::broken::Break;
-use crate::call::{Call, Operation};
+use crate::call::{Call, GroupOperation};
 use crate::element::ElementType;
 use crate::error::{CollectiveError, Result};
 use crate::interrupt::Interrupt;
@@ -76,9 +76,10 @@ use crate::work::{Work, work};
 ///   received in the order in which they were sent. Receives take messages in the order in which
 ///   they were posted, whether or not they specify a rank.
 /// - A send finishes when its values are in flight to a connected rank and the buffer is free. The
-///   message may not have been received by then. A message of more than 64 KiB first waits for its
-///   receive. A shorter message also waits while 256 KiB from this rank are pending at the other
-///   rank. A rank buffers no more than this for each other rank, plus 1024 messages without values.
+///   message may not have been received yet. A message of more than 64 KiB first waits for its
+///   receive. So does a shorter message if more than 256 KiB from this rank would otherwise be
+///   pending at the other rank. A rank buffers no more than this for each other rank, plus 1024
+///   messages without values.
 /// - A failure is final for the group, as for collective operations. The failures are: an operation
 ///   waits for a rank that is lost, a message has another length or type, a timeout expires. All
 ///   operations then fail, here and on the other ranks.
@@ -162,7 +163,7 @@ impl PointToPoint {
         let (element, length) = (buffer.element(), buffer.bytes().len());
         let (completer, work) = work();
         let sending = Sending { buffer, completer };
-        let operation = Operation::Send { to, tag };
+        let operation = GroupOperation::Send { to, tag };
         self.begin(operation, element, length, Some(to), Box::new(sending))?;
         Ok(work)
     }
@@ -184,22 +185,22 @@ impl PointToPoint {
         match from {
             Some(from) => self.check_other("receive from", from)?,
             None if self.inner.member.world_size == 1 => {
-                let nobody = "receive from any rank: the group has no other rank";
-                return Err(CollectiveError::Argument(nobody.to_owned()));
+                let no_rank = "receive from any rank: the group has no other rank";
+                return Err(CollectiveError::Argument(no_rank.to_owned()));
             }
             None => {}
         }
         let (element, length) = (buffer.element(), buffer.bytes_mut().len());
         let (completer, work) = work();
         let receiving = Receiving { buffer, completer };
-        let operation = Operation::Receive { from, tag };
+        let operation = GroupOperation::Receive { from, tag };
         self.begin(operation, element, length, from, Box::new(receiving))?;
         Ok(work)
     }
 
     fn begin(
         &self,
-        operation: Operation,
+        operation: GroupOperation,
         element: ElementType,
         bytes: usize,
         peer: Option<u32>,

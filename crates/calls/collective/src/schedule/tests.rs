@@ -120,7 +120,7 @@ fn broadcast_brings_the_data_of_the_root_to_everybody() {
 }
 
 #[test]
-fn gathering_brings_every_part_to_its_place() {
+fn gathering_brings_every_part_to_its_position() {
     for world_size in 1..=17 {
         let whole = |ended: &[Contributions]| {
             (0..world_size).all(|rank| ended[rank as usize] == only(world_size, rank))

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{LONG, join, options, run, store};
-use rdzv_collective::{Cause, CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
+use rdzv_collective::{AbortCause, CollectiveError, GroupOptions, ProcessGroup, ReduceOp};
 use rdzv_store::Store;
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -102,7 +102,7 @@ fn a_rank_that_leaves_ends_the_operation_of_all_others_at_once() {
                 let named = match error {
                     CollectiveError::Lost { peer, .. } => peer,
                     CollectiveError::Aborted { suspect, cause, .. } => {
-                        assert_eq!(cause, Cause::Lost);
+                        assert_eq!(cause, AbortCause::Lost);
                         suspect
                     }
                     other => panic!("{other}"),
@@ -146,7 +146,7 @@ fn a_rank_that_does_not_come_is_named_with_its_address() {
             }
             CollectiveError::Aborted {
                 suspect: 1,
-                cause: Cause::TimedOut,
+                cause: AbortCause::TimedOut,
                 ..
             } => {}
             other => panic!("{other}"),
@@ -260,9 +260,9 @@ fn a_process_that_took_the_address_of_a_rank_is_not_taken_for_it() {
     let intruder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = intruder.local_addr().unwrap().to_string();
     let store = store();
-    let place = format!("{address} 1");
+    let published = format!("{address} 1");
     store
-        .set("rdzv/process_group/default/0/1", place.as_bytes())
+        .set("rdzv/process_group/default/0/1", published.as_bytes())
         .unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -304,7 +304,7 @@ fn a_monitored_barrier_names_everybody_who_did_not_come() {
     for rank in [2, 4] {
         match errors[rank].as_ref().unwrap() {
             CollectiveError::Aborted { suspect, cause, .. } => {
-                assert_eq!((*suspect, *cause), (1, Cause::TimedOut));
+                assert_eq!((*suspect, *cause), (1, AbortCause::TimedOut));
             }
             other => panic!("{other}"),
         }

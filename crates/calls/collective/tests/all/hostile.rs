@@ -44,9 +44,9 @@ fn error_after(said: &[u8], closes: bool) -> CollectiveError {
     let store = store();
     let peer = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = peer.local_addr().unwrap().port();
-    let place = format!("127.0.0.1:{port} {port}");
+    let published = format!("127.0.0.1:{port} {port}");
     store
-        .set("rdzv/process_group/default/0/1", place.as_bytes())
+        .set("rdzv/process_group/default/0/1", published.as_bytes())
         .unwrap();
     thread::scope(|scope| {
         let victim = scope.spawn(|| {
@@ -81,12 +81,12 @@ fn other_hosts_and_other_users_learn_nothing_of_a_group() {
                 group.barrier().unwrap();
                 let text =
                     |key: String| String::from_utf8(store.get(&key).unwrap().to_vec()).unwrap();
-                let place = text(format!("rdzv/process_group/default/0/{rank}"));
-                assert!(place.starts_with("127.0.0.1:"), "{place}");
+                let published = text(format!("rdzv/process_group/default/0/{rank}"));
+                assert!(published.starts_with("127.0.0.1:"), "{published}");
                 let secret = text("rdzv/process_group/default/0/group".to_owned());
                 let secret = secret.split(' ').next().unwrap().replace('-', "");
                 let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
-                let name = place.split(' ').nth(2).unwrap();
+                let name = published.split(' ').nth(2).unwrap();
                 assert!(sockets.contains(&format!("@{name}\n")), "{sockets}");
                 assert!(!sockets.contains(&secret), "{sockets}");
                 both.wait();
@@ -98,9 +98,9 @@ fn other_hosts_and_other_users_learn_nothing_of_a_group() {
 #[test]
 fn a_rank_that_only_its_own_host_reaches_is_named() {
     let store = store();
-    let place = "127.0.0.1:1 1 rdzv-x another host";
+    let published = "127.0.0.1:1 1 rdzv-x another host";
     store
-        .set("rdzv/process_group/default/0/1", place.as_bytes())
+        .set("rdzv/process_group/default/0/1", published.as_bytes())
         .unwrap();
     let error = join(&store, 0, 2, LONG).unwrap_err().to_string();
     let expected = "rank 1 is on another host but listens only on 127.0.0.1:1 there";
@@ -116,8 +116,8 @@ fn connect(store: &dyn Store) -> TcpStream {
     let group = text("rdzv/process_group/default/0/group");
     let group = group.split(' ').next().unwrap().replace('-', "");
     let group = u128::from_str_radix(&group, 16).unwrap().to_be_bytes();
-    let place = text("rdzv/process_group/default/0/0");
-    let port = place.split(' ').nth(1).unwrap();
+    let published = text("rdzv/process_group/default/0/0");
+    let port = published.split(' ').nth(1).unwrap();
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     let mut hello = b"RZPG\x06\0\0\0".to_vec();
     for number in [1_u32, 0, 2, 0] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{LONG, far, not_shared, options, run, run_with};
 use rdzv_collective::{
-    Cause, CollectiveError, GroupOptions, GroupQueue, PointToPoint, ProcessGroup, ReduceOp,
+    AbortCause, CollectiveError, GroupOptions, GroupQueue, PointToPoint, ProcessGroup, ReduceOp,
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -203,7 +203,7 @@ fn a_message_of_another_length_or_type_is_an_error_that_names_both() {
             "{text}"
         );
         match &errors[0] {
-            CollectiveError::Aborted { cause, .. } => assert_eq!(*cause, Cause::Mismatch),
+            CollectiveError::Aborted { cause, .. } => assert_eq!(*cause, AbortCause::Mismatch),
             CollectiveError::Broken { .. } if eager => {}
             // The connection may have ended before the reason was read.
             CollectiveError::Lost { peer: 1, .. } => {}

@@ -16,7 +16,7 @@ use rdzv_store::{HashStore, Store};
 /// Time limit far above the duration of these tests.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Makes a separate store for a test.
+/// Creates a separate store for a test.
 pub(crate) fn store() -> HashStore {
     HashStore::new()
 }

@@ -40,7 +40,7 @@ impl Credit {
         }
     }
 
-    /// Takes credit for a call of this many bytes, if there is enough.
+    /// Reserves credit for a call of this many bytes, if there is enough.
     #[must_use]
     pub fn try_take(&mut self, bytes: u64) -> bool {
         let after = self.bytes.saturating_add(bytes);
@@ -52,7 +52,7 @@ impl Credit {
         fits
     }
 
-    /// Takes credit for a call, even if there is not enough.
+    /// Reserves credit for a call, even if there is not enough.
     pub(super) fn take(&mut self, bytes: u64) {
         self.calls += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -63,7 +63,7 @@ impl Credit {
         self.calls < self.limits.calls && self.bytes <= self.limits.bytes
     }
 
-    /// Gives back the credit of a call that has ended.
+    /// Releases the credit of a call that has ended.
     pub fn give_back(&mut self, bytes: u64) {
         debug_assert!(self.calls > 0 && self.bytes >= bytes, "no such call");
         self.calls = self.calls.saturating_sub(1);

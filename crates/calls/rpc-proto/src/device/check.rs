@@ -9,20 +9,20 @@ use super::{Device, DeviceData, DeviceMap};
 
 /// List of values, displayed as `[a, b]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row<T>(pub Vec<T>);
+pub struct CheckRow<T>(pub Vec<T>);
 
-impl<T: fmt::Display> fmt::Display for Row<T> {
+impl<T: fmt::Display> fmt::Display for CheckRow<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts: Vec<String> = self.0.iter().map(T::to_string).collect();
         write!(formatter, "[{}]", texts.join(", "))
     }
 }
 
-impl Row<String> {
+impl CheckRow<String> {
     /// Formats the names like PyTorch: `['a', 'b']`.
     fn quoted(&self) -> String {
         let quoted = self.0.iter().map(|name| format!("'{name}'"));
-        Row(quoted.collect()).to_string()
+        CheckRow(quoted.collect()).to_string()
     }
 }
 
@@ -35,7 +35,7 @@ pub enum DeviceFault {
         /// Name of the worker.
         node: String,
         /// Devices that the worker lists.
-        devices: Row<Device>,
+        devices: CheckRow<Device>,
     },
     /// V2: a worker lists a device that it does not have.
     #[error(
@@ -45,7 +45,7 @@ pub enum DeviceFault {
         /// Name of the worker.
         node: String,
         /// Devices that the worker lists.
-        devices: Row<Device>,
+        devices: CheckRow<Device>,
         /// Number of accelerators that the worker has.
         count: u32,
     },
@@ -59,9 +59,9 @@ pub enum DeviceFault {
         /// Name of the worker that owns the maps.
         node: String,
         /// Workers for which the owner has maps.
-        targets: Row<String>,
+        targets: CheckRow<String>,
         /// Names of the workers in the group.
-        names: Row<String>,
+        names: CheckRow<String>,
     },
     /// V4 to V8: a device map does not match its owner or its target.
     #[error(
@@ -137,7 +137,7 @@ impl MapFault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misfit {
     /// V5 and V7: the worker lists its devices, and this device is not in the list.
-    Unlisted(Row<Device>),
+    Unlisted(CheckRow<Device>),
     /// V6 and V8: the worker lists no devices, and has too few accelerators.
     Absent(u32),
 }
@@ -180,8 +180,8 @@ pub fn check(nodes: &[Node<'_>], kind: GroupKind) -> Result<(), DeviceFault> {
         if kind == GroupKind::Static && targets.clone().any(is_unknown) {
             return Err(DeviceFault::UnknownTargets {
                 node: node.name.to_owned(),
-                targets: Row(targets.cloned().collect()),
-                names: Row(nodes.iter().map(|node| node.name.to_owned()).collect()),
+                targets: CheckRow(targets.cloned().collect()),
+                names: CheckRow(nodes.iter().map(|node| node.name.to_owned()).collect()),
             });
         }
         for (target, map) in &node.data.device_maps {
@@ -199,13 +199,13 @@ fn check_devices(node: &Node<'_>) -> Result<(), DeviceFault> {
     if !are_distinct(devices.iter().copied()) {
         return Err(DeviceFault::DuplicatedDevices {
             node: name(),
-            devices: Row(devices.clone()),
+            devices: CheckRow(devices.clone()),
         });
     }
     if !devices.iter().all(|device| device.is_among(count)) {
         return Err(DeviceFault::InvalidDevices {
             node: name(),
-            devices: Row(devices.clone()),
+            devices: CheckRow(devices.clone()),
             count,
         });
     }
@@ -240,7 +240,7 @@ fn misfit(named: impl Iterator<Item = Device>, owner: &DeviceData) -> Option<Mis
     let mut named = named;
     if !owner.devices.is_empty() {
         let unlisted = named.any(|device| !owner.devices.contains(&device));
-        return unlisted.then(|| Misfit::Unlisted(Row(owner.devices.clone())));
+        return unlisted.then(|| Misfit::Unlisted(CheckRow(owner.devices.clone())));
     }
     let absent = named.any(|device| !device.is_among(owner.device_count));
     absent.then_some(Misfit::Absent(owner.device_count))

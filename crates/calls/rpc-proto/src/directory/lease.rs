@@ -81,7 +81,7 @@ impl LeaseWatch {
 mod tests {
     use super::*;
 
-    const NOBODY: [u64; 0] = [];
+    const NO_MEMBER: [u64; 0] = [];
 
     fn at(millis: u64) -> Mono {
         Mono::from_origin(Duration::from_millis(millis))
@@ -90,11 +90,11 @@ mod tests {
     #[test]
     fn a_number_that_stands_still_for_the_lease_is_noticed() {
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
-        assert_eq!(watch.expired(at(0), &[(1, 5), (2, 5)]), NOBODY);
-        assert_eq!(watch.expired(at(400), &[(1, 5), (2, 6)]), NOBODY);
-        assert_eq!(watch.expired(at(800), &[(1, 5), (2, 6)]), NOBODY);
+        assert_eq!(watch.expired(at(0), &[(1, 5), (2, 5)]), NO_MEMBER);
+        assert_eq!(watch.expired(at(400), &[(1, 5), (2, 6)]), NO_MEMBER);
+        assert_eq!(watch.expired(at(800), &[(1, 5), (2, 6)]), NO_MEMBER);
         assert_eq!(watch.expired(at(1000), &[(1, 5), (2, 6)]), [1]);
-        assert_eq!(watch.expired(at(1399), &[(2, 6)]), NOBODY);
+        assert_eq!(watch.expired(at(1399), &[(2, 6)]), NO_MEMBER);
         assert_eq!(watch.expired(at(1400), &[(2, 6)]), [2]);
     }
 
@@ -102,11 +102,11 @@ mod tests {
     fn a_new_life_starts_with_a_whole_lease() {
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
         for millis in [0, 500, 900] {
-            assert_eq!(watch.expired(at(millis), &[(1, 0)]), NOBODY);
+            assert_eq!(watch.expired(at(millis), &[(1, 0)]), NO_MEMBER);
         }
         // The member was forgotten and is back.
-        assert_eq!(watch.expired(at(950), &[]), NOBODY);
-        assert_eq!(watch.expired(at(1200), &[(1, 0)]), NOBODY);
+        assert_eq!(watch.expired(at(950), &[]), NO_MEMBER);
+        assert_eq!(watch.expired(at(1200), &[(1, 0)]), NO_MEMBER);
     }
 
     #[test]
@@ -115,8 +115,8 @@ mod tests {
         watch.expired(at(0), &[(1, 5)]);
         watch.expired(at(500), &[(1, 5)]);
         // The observer was stopped for ten seconds.
-        assert_eq!(watch.expired(at(10_500), &[(1, 5)]), NOBODY);
-        assert_eq!(watch.expired(at(11_000), &[(1, 5)]), NOBODY);
+        assert_eq!(watch.expired(at(10_500), &[(1, 5)]), NO_MEMBER);
+        assert_eq!(watch.expired(at(11_000), &[(1, 5)]), NO_MEMBER);
         assert_eq!(watch.expired(at(11_500), &[(1, 5)]), [1]);
     }
 
@@ -132,7 +132,7 @@ mod tests {
         let mut watch = LeaseWatch::new(Duration::from_secs(1));
         for look in 0..10 {
             let beats = i64::try_from(look / 2).unwrap();
-            assert_eq!(watch.expired(at(look * 700), &[(1, beats)]), NOBODY);
+            assert_eq!(watch.expired(at(look * 700), &[(1, beats)]), NO_MEMBER);
         }
     }
 }

@@ -114,7 +114,7 @@ pub(super) mod tests {
     use super::*;
     use crate::worker::{WorkerId, WorkerName};
 
-    /// Makes a member without devices. Its incarnation follows from its id.
+    /// Creates a member without devices. Its incarnation follows from its id.
     pub(in crate::directory) fn member(name: &str, id: u32) -> Member {
         Member {
             info: WorkerInfo {

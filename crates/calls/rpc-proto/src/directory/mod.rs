@@ -19,5 +19,5 @@ pub mod view;
 pub use lease::LeaseWatch;
 pub use member::{BadRecord, Departure, Member};
 pub use membership::{JoinRefusal, Membership};
-pub use round::{Mismatch, Round, RoundDecision, RoundKind};
-pub use view::{Change, GroupView, NotUnique};
+pub use round::{DirectoryRound, Mismatch, RoundDecision, RoundKind};
+pub use view::{GroupView, NotUnique, ViewChange};

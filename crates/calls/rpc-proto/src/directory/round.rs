@@ -24,7 +24,7 @@ pub enum RoundKind {
 
 /// One group in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Round {
+pub struct DirectoryRound {
     /// Number of the round: 1, 2 and so on.
     pub epoch: u64,
     /// Kind of the group.
@@ -68,12 +68,12 @@ pub enum RoundDecision {
     /// Join this round.
     Enter,
     /// Open this new round instead.
-    Open(Round),
+    Open(DirectoryRound),
     /// Fail with this error.
     Refuse(Mismatch),
 }
 
-impl Round {
+impl DirectoryRound {
     /// Creates the first round of a store.
     pub fn first(kind: RoundKind) -> Self {
         Self {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_round_that_fits_is_entered_and_one_that_is_over_is_followed() {
-        let round = Round::first(PAIR);
+        let round = DirectoryRound::first(PAIR);
         assert_eq!(round.decide(PAIR), RoundDecision::Enter);
         for kind in [PAIR, THREE, RoundKind::Dynamic] {
             let RoundDecision::Open(next) = round.ended().decide(kind) else {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn disagreement_names_both_sides() {
-        let text = |round: RoundKind, mine| match Round::first(round).decide(mine) {
+        let text = |round: RoundKind, mine| match DirectoryRound::first(round).decide(mine) {
             RoundDecision::Refuse(mismatch) => mismatch.to_string(),
             other => panic!("{other:?}"),
         };
@@ -183,9 +183,12 @@ mod tests {
 
     #[test]
     fn a_round_survives_its_written_form() {
-        for round in [Round::first(PAIR), Round::first(RoundKind::Dynamic).ended()] {
-            assert_eq!(Round::decode(&round.encode()).unwrap(), round);
+        for round in [
+            DirectoryRound::first(PAIR),
+            DirectoryRound::first(RoundKind::Dynamic).ended(),
+        ] {
+            assert_eq!(DirectoryRound::decode(&round.encode()).unwrap(), round);
         }
-        assert!(Round::decode(b"true").is_err());
+        assert!(DirectoryRound::decode(b"true").is_err());
     }
 }

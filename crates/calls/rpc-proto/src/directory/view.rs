@@ -42,7 +42,7 @@ pub enum NotUnique {
 
 /// Change between two views.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum ViewChange {
     /// A worker joined.
     Joined(Arc<Member>),
     /// A worker left by a message.
@@ -191,7 +191,7 @@ impl GroupView {
     }
 
     /// Returns the changes since an older view of the same member.
-    pub fn changes_since(&self, older: &Self) -> Vec<Change> {
+    pub fn changes_since(&self, older: &Self) -> Vec<ViewChange> {
         let is_in = |view: &Self, member: &Member| {
             let there = view.members.get(&member.info.id);
             there.is_some_and(|there| there.incarnation == member.incarnation)
@@ -202,13 +202,13 @@ impl GroupView {
                 departure.lost && departure.incarnation == member.incarnation
             };
             if self.departures.iter().any(lost) {
-                Change::Lost(Arc::clone(member))
+                ViewChange::Lost(Arc::clone(member))
             } else {
-                Change::Left(Arc::clone(member))
+                ViewChange::Left(Arc::clone(member))
             }
         });
         let come = self.members().filter(|member| !is_in(older, member));
-        gone.chain(come.map(|member| Change::Joined(Arc::clone(member))))
+        gone.chain(come.map(|member| ViewChange::Joined(Arc::clone(member))))
             .collect()
     }
 }

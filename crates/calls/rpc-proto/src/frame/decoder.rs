@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::error::FrameError;
 use super::header::{HEADER_LENGTH, Header};
-use super::limits::Limits;
+use super::limits::FrameLimits;
 use super::part::{Frame, Part, PartHead, PartLocation, SECTION_LENGTH};
 use super::staging::{LEAST_ROOM, Staging};
 
@@ -78,7 +78,7 @@ impl Supply for FromHeap {
 /// arrives.
 #[derive(Debug)]
 pub struct Decoder<S: Supply> {
-    limits: Limits,
+    limits: FrameLimits,
     supply: S,
     staging: Staging,
     arriving: Option<Arriving>,
@@ -118,7 +118,7 @@ impl<B: AsMut<[u8]>> Filling<B> {
 
 impl<S: Supply> Decoder<S> {
     /// Creates a decoder that has received nothing.
-    pub fn new(limits: Limits, supply: S) -> Self {
+    pub fn new(limits: FrameLimits, supply: S) -> Self {
         Self {
             limits,
             supply,
@@ -130,7 +130,7 @@ impl<S: Supply> Decoder<S> {
     }
 
     /// Sets the limits of frames that [`next`](Self::next) has not begun.
-    pub fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: FrameLimits) {
         self.limits = limits;
     }
 
@@ -216,7 +216,7 @@ impl<S: Supply> Decoder<S> {
         }))
     }
 
-    /// Takes the sections that have arrived; `true` if these are all.
+    /// Consumes the sections that have arrived; `true` if these are all.
     fn take_sections(&mut self) -> Result<bool, FrameError> {
         let Some(frame) = &mut self.arriving else {
             return Ok(false);
@@ -233,7 +233,7 @@ impl<S: Supply> Decoder<S> {
         Ok(true)
     }
 
-    /// Takes the body; `true` if it is complete.
+    /// Consumes the body; `true` if it is complete.
     fn take_body(&mut self) -> bool {
         let Some(frame) = &mut self.arriving else {
             return false;
@@ -255,7 +255,7 @@ impl<S: Supply> Decoder<S> {
         self.fill(length)
     }
 
-    /// Takes the next part; `true` if there was one and it is complete.
+    /// Consumes the next part; `true` if there was one and it is complete.
     fn take_part(&mut self) -> Result<bool, FrameError> {
         let Some(frame) = &mut self.arriving else {
             return Ok(false);
@@ -341,7 +341,7 @@ impl<S: Supply> Decoder<S> {
 }
 
 impl Arriving {
-    fn new(bytes: &[u8; HEADER_LENGTH], limits: &Limits) -> Result<Self, FrameError> {
+    fn new(bytes: &[u8; HEADER_LENGTH], limits: &FrameLimits) -> Result<Self, FrameError> {
         let (header, body, sections) = Header::from_bytes(bytes)?;
         let total = limits.check_head(u64::from(body), u64::from(sections))?;
         Ok(Self {

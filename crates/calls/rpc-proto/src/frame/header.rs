@@ -170,7 +170,7 @@ mod tests {
     };
 
     #[test]
-    fn every_field_has_its_place() {
+    fn every_field_has_its_offset() {
         let bytes = FULL.to_bytes(0x6162_6364, 0x7172);
         assert_eq!(&bytes[..8], b"rdzc\x01\x02\x02\x01");
         assert_eq!(bytes[8..16], FULL.call.to_le_bytes());

@@ -246,7 +246,7 @@ fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, HelloError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::Limits;
+    use super::super::limits::FrameLimits;
     use super::*;
     use crate::worker::{WorkerId, WorkerName};
 
@@ -284,7 +284,7 @@ mod tests {
         longest.worker.name = WorkerName::new("x".repeat(127)).unwrap();
         longest.host = "h".repeat(1024);
         assert_eq!(
-            Limits::UNAUTHENTICATED.check(longest.to_bytes().len(), &[]),
+            FrameLimits::UNAUTHENTICATED.check(longest.to_bytes().len(), &[]),
             Ok(())
         );
     }

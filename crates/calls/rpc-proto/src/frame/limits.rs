@@ -5,7 +5,7 @@ use super::part::PartHead;
 
 /// Size limits of a frame, checked before any memory is reserved for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct FrameLimits {
     /// Maximum length of the body, in bytes (default: 64 MiB).
     pub body: u32,
     /// Maximum number of parts (default: 65535).
@@ -16,7 +16,7 @@ pub struct Limits {
     pub total: u64,
 }
 
-impl Default for Limits {
+impl Default for FrameLimits {
     fn default() -> Self {
         Self {
             body: 64 << 20,
@@ -26,7 +26,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl FrameLimits {
     /// Limits for a peer that has not identified itself.
     pub const UNAUTHENTICATED: Self = Self {
         body: 4 << 10,
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn each_limit_is_kept_and_named() {
-        let limits = Limits {
+        let limits = FrameLimits {
             body: 10,
             sections: 2,
             total: 100,

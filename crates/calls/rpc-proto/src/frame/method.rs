@@ -17,12 +17,12 @@ pub const fn method_hash(name: &str, version: u32) -> u64 {
         at += 1;
     }
     hash = step(hash, b'@');
-    let mut place = 1_000_000_000;
-    while place > 0 {
-        if version >= place || place == 1 {
-            hash = step(hash, b'0' + (version / place % 10) as u8);
+    let mut power = 1_000_000_000;
+    while power > 0 {
+        if version >= power || power == 1 {
+            hash = step(hash, b'0' + (version / power % 10) as u8);
         }
-        place /= 10;
+        power /= 10;
     }
     stir(hash)
 }

@@ -31,7 +31,7 @@ mod staging;
 pub use decoder::{Decoder, Supply};
 pub use error::FrameError;
 pub use header::{FrameKind, Header};
-pub use limits::Limits;
+pub use limits::FrameLimits;
 pub use method::method_hash;
 pub use part::{Frame, Part, PartHead, PartLocation, encode};
 

@@ -30,14 +30,14 @@ pub fn reason(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::decoder::{Decoder, FromHeap};
-    use super::super::limits::Limits;
+    use super::super::limits::FrameLimits;
     use super::*;
 
     #[test]
     fn an_unauthenticated_peer_gets_the_reason() {
         for text in ["the token is wrong", "é", &"é".repeat(5000)] {
             let wire = go_away(text);
-            let mut decoder = Decoder::new(Limits::UNAUTHENTICATED, FromHeap);
+            let mut decoder = Decoder::new(FrameLimits::UNAUTHENTICATED, FromHeap);
             decoder.room()[..wire.len()].copy_from_slice(&wire);
             decoder.filled(wire.len());
             let frame = decoder.next().unwrap().unwrap();

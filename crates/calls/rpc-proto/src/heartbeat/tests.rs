@@ -8,12 +8,12 @@ fn at(seconds: f64) -> Mono {
 type Peer<'a> = &'a dyn Fn(f64) -> Seen;
 
 /// Polls as requested, and returns the time at which the host counts as lost.
-fn followed(rhythm: Rhythm, until: f64, peer: Peer<'_>) -> Option<f64> {
+fn followed(rhythm: Rhythm, deadline: f64, peer: Peer<'_>) -> Option<f64> {
     let mut heartbeat = Heartbeat::new(rhythm, at(0.0));
     loop {
         let now = heartbeat.next();
         let seconds = now.since(Mono::ZERO).as_secs_f64();
-        if seconds > until {
+        if seconds > deadline {
             return None;
         }
         if heartbeat.look(now, &peer(seconds)).is_some() {

@@ -15,7 +15,7 @@ pub struct Settings {
     /// Time after which an unreachable member is lost (default: 10 s).
     ///
     /// The member's forks are then released.
-    pub grace: Duration,
+    pub lost_after: Duration,
     /// Time for which a message is held back to share a batch (default: 1 ms).
     ///
     /// This applies to messages that no worker waits for.
@@ -42,7 +42,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            grace: Duration::from_secs(10),
+            lost_after: Duration::from_secs(10),
             linger: Duration::from_millis(1),
             acknowledge_within: Duration::from_millis(100),
             ask_after: Duration::from_secs(30),
@@ -128,13 +128,13 @@ pub enum Output {
         failed: bool,
     },
     /// This fork can no longer be used.
-    Broken(ForkId, Failure),
+    Broken(ForkId, ReferenceFailure),
     /// No member uses this value any more.
     Free(RRefId),
     /// Answer to a request.
     ///
     /// `Ok`: the value, or the error of its function, exists.
-    Fetched(FetchId, Result<(), Failure>),
+    Fetched(FetchId, Result<(), ReferenceFailure>),
     /// A member is lost, and its forks were released.
     Lost {
         /// Member that is lost.
@@ -192,7 +192,7 @@ pub struct UserInfo {
     /// `true` if the owner knows this fork.
     pub confirmed: bool,
     /// Reason why the fork is unusable; a broken fork is never confirmed.
-    pub broken: Option<Failure>,
+    pub broken: Option<ReferenceFailure>,
 }
 
 /// Request for a value, sent to the owner.
@@ -232,7 +232,7 @@ impl fmt::Display for Leak {
 
 /// Reason why a reference cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Failure {
+pub enum ReferenceFailure {
     /// The call that should have made the value failed. The text is PyTorch's.
     #[error(
         "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist."

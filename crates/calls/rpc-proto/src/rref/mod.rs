@@ -61,6 +61,6 @@ pub mod reliable;
 mod tests;
 
 pub use ident::{FetchId, ForkData, ForkId, GlobalId, Handle, Member, RRefId};
-pub use io::{Adopted, Counters, Failure, Fetch, Input, Leak, Output, Settings, UserInfo};
+pub use io::{Adopted, Counters, Fetch, Input, Leak, Output, ReferenceFailure, Settings, UserInfo};
 pub use message::{Batch, Control};
 pub use references::References;

@@ -71,7 +71,7 @@ impl Link {
         now - self.received_at
     }
 
-    /// Takes a batch, and returns the messages that are next in order.
+    /// Accepts a batch, and returns the messages that are next in order.
     pub(super) fn receive(
         &mut self,
         now: Mono,
@@ -149,7 +149,7 @@ impl Link {
 
     /// Returns the time at which the member is lost if no batch arrives.
     pub(super) fn lost_at(&self, settings: &Settings) -> Option<Mono> {
-        Some(self.unreachable_since? + settings.grace)
+        Some(self.unreachable_since? + settings.lost_after)
     }
 
     /// Returns the time of the next action.

@@ -116,8 +116,8 @@ impl Coverage {
     }
 
     /// Returns the offsets of the blocks; the last repeat is the fastest.
-    pub fn blocks(&self) -> Blocks<'_> {
-        Blocks {
+    pub fn blocks(&self) -> BlockOffsets<'_> {
+        BlockOffsets {
             coverage: self,
             indices: vec![0; self.repeats.len()],
             next: Some(self.start),
@@ -127,20 +127,20 @@ impl Coverage {
 
 /// Offsets of the blocks of a [`Coverage`].
 #[derive(Debug)]
-pub struct Blocks<'a> {
+pub struct BlockOffsets<'a> {
     coverage: &'a Coverage,
     indices: Vec<usize>,
     next: Option<usize>,
 }
 
-impl Blocks<'_> {
+impl BlockOffsets<'_> {
     /// Returns the indices of the next block, one per repeat.
     pub fn indices(&self) -> &[usize] {
         &self.indices
     }
 }
 
-impl Iterator for Blocks<'_> {
+impl Iterator for BlockOffsets<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {

@@ -12,8 +12,8 @@ use rdzv_rpc_proto::frame::decoder::{AHEAD, FromHeap, SMALL, to_reserve};
 use rdzv_rpc_proto::frame::header::HEADER_LENGTH;
 use rdzv_rpc_proto::frame::part::SECTION_LENGTH;
 use rdzv_rpc_proto::frame::{
-    Decoder, Frame, FrameError, FrameKind, Header, Limits, Part, PartHead, PartLocation, Supply,
-    encode,
+    Decoder, Frame, FrameError, FrameKind, FrameLimits, Header, Part, PartHead, PartLocation,
+    Supply, encode,
 };
 
 /// Returns the bytes of a frame on the wire.
@@ -37,7 +37,7 @@ fn head(part: &Part) -> PartHead {
     }
 }
 
-/// Gives bytes to a decoder in pieces of `sizes`, and returns the frames.
+/// Passes bytes to a decoder in pieces of `sizes`, and returns the frames.
 fn read<S: Supply>(
     decoder: &mut Decoder<S>,
     mut wire: &[u8],
@@ -61,7 +61,7 @@ fn read<S: Supply>(
 }
 
 fn decoder() -> Decoder<FromHeap> {
-    Decoder::new(Limits::default(), FromHeap)
+    Decoder::new(FrameLimits::default(), FromHeap)
 }
 
 /// Lengths around the limit of the staging buffer, and beyond its size.
@@ -152,12 +152,12 @@ proptest! {
         let mut wire = written(&frame);
         let before = HEADER_LENGTH + frame.parts.len() * SECTION_LENGTH;
         wire[at.index(before)] = value;
-        let limits = Limits { body: 1 << 20, sections: 100, total: 2 << 20 };
+        let limits = FrameLimits { body: 1 << 20, sections: 100, total: 2 << 20 };
         let ledger = Ledger::default();
         let mut decoder = Decoder::new(limits, ledger.clone());
         let read = read(&mut decoder, &wire, &[5000]);
         prop_assert!(ledger.largest() <= 2 << 20);
-        // Frames that were decoded from the changed bytes can be written, and give the same bytes.
+        // Frames that were decoded from the changed bytes can be written, and yield the same bytes.
         if let Ok(frames) = read {
             let again: Vec<u8> = frames.iter().flat_map(written).collect();
             prop_assert_eq!(&again[..], &wire[..again.len()]);
@@ -205,9 +205,9 @@ fn request(body: &[u8], parts: &[PartHead]) -> Vec<u8> {
 }
 
 #[test]
-fn announcing_much_reserves_little_until_it_comes() {
+fn announcing_much_reserves_little_before_it_comes() {
     let ledger = Ledger::default();
-    let mut decoder = Decoder::new(Limits::default(), ledger.clone());
+    let mut decoder = Decoder::new(FrameLimits::default(), ledger.clone());
     let (first, second) = (20 << 20, 4_000_000_000);
     let parts = [PartHead::inline(first as u64), PartHead::inline(second)];
     let wire = request(b"body", &parts);
@@ -274,7 +274,7 @@ impl Supply for Exhausted {
 
 #[test]
 fn a_part_that_there_is_no_memory_for_ends_the_connection_and_not_the_process() {
-    let mut decoder = Decoder::new(Limits::default(), Exhausted);
+    let mut decoder = Decoder::new(FrameLimits::default(), Exhausted);
     let mut wire = request(b"", &[PartHead::inline(1 << 30)]);
     wire.resize(wire.len() + 2 * AHEAD, 7);
     let error = read(&mut decoder, &wire, &[100_000]).unwrap_err();
@@ -284,7 +284,7 @@ fn a_part_that_there_is_no_memory_for_ends_the_connection_and_not_the_process() 
 
 #[test]
 fn limits_are_kept_before_anything_is_reserved() {
-    let limits = Limits {
+    let limits = FrameLimits {
         body: 100,
         sections: 3,
         total: 1 << 20,
@@ -331,12 +331,12 @@ fn limits_are_kept_before_anything_is_reserved() {
 
 #[test]
 fn an_unauthenticated_peer_may_say_little_and_a_known_peer_more() {
-    let mut decoder = Decoder::new(Limits::UNAUTHENTICATED, FromHeap);
+    let mut decoder = Decoder::new(FrameLimits::UNAUTHENTICATED, FromHeap);
     let wire = [request(b"hello", &[]), request(&[1; 5000], &[])].concat();
     decoder.room()[..wire.len()].copy_from_slice(&wire);
     decoder.filled(wire.len());
     assert_eq!(decoder.next().unwrap().unwrap().body, "hello");
-    decoder.set_limits(Limits::default());
+    decoder.set_limits(FrameLimits::default());
     assert_eq!(decoder.next().unwrap().unwrap().body.len(), 5000);
     assert_eq!(decoder.next(), Ok(None));
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdzv_rendezvous::Environment;
 use rdzv_rpc_proto::device::DeviceData;
 use rdzv_rpc_proto::directory::{GroupView, Member as Published};
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 use rdzv_store::Store;
@@ -131,8 +131,8 @@ impl RpcAgentBuilder {
     /// Starts the agent and joins the group.
     ///
     /// In a static group, this returns once all members have joined. In a dynamic group, it returns
-    /// once this worker has joined. Invalid arguments are rejected before any message is sent. If
-    /// the settings of the members conflict, all members get the error.
+    /// once all live members know this worker. Invalid arguments are rejected before any message is
+    /// sent. If the settings of the members conflict, all members get the error.
     ///
     /// A process can run several agents.
     ///
@@ -157,14 +157,14 @@ impl RpcAgentBuilder {
         let (store, rank) = match (self.store, self.rank) {
             (Some(store), Some(rank)) => (store, WorkerId(rank)),
             (_, rank) => {
-                let place = open_store(
+                let opened = open_store(
                     &options.init_method,
                     rank,
                     self.world_size,
                     options.init_deadline,
                     Environment::of_process(),
                 )?;
-                (place.store, place.rank)
+                (opened.store, opened.rank)
             }
         };
         let me = WorkerInfo { id: rank, name };
@@ -199,9 +199,9 @@ impl RpcAgentBuilder {
             incarnation,
             group: number,
             token,
-            limits: Limits {
+            limits: FrameLimits {
                 total: options.message_limit,
-                ..Limits::default()
+                ..FrameLimits::default()
             },
             timeout: options.timeout.limit(|| Some(DEFAULT_TIMEOUT))?,
             worker_threads: options.num_worker_threads as usize,
@@ -211,23 +211,24 @@ impl RpcAgentBuilder {
         };
         // Other workers may call as soon as the agent listens, and functions may make calls.
         let agent = RpcAgent::start(setup, self.methods, listener, |core| {
-            core.see(&group.view());
-        })?;
-        let core = Arc::downgrade(agent.core());
-        group.on_change(move |change| {
-            let Some(core) = core.upgrade() else {
-                return;
-            };
-            match change {
-                GroupChange::View(view) => core.see(view),
-                GroupChange::Detached(error) => {
-                    tracing::error!(
-                        worker = %core.me, %error,
-                        "lost the group: this worker receives no more changes"
-                    );
+            let core = Arc::downgrade(core);
+            group.on_change(move |change| {
+                let Some(core) = core.upgrade() else {
+                    return;
+                };
+                match change {
+                    GroupChange::View(view) => core.see(view),
+                    GroupChange::Detached(error) => {
+                        tracing::error!(worker = %core.me, %error, "lost the group: it sees no changes any more");
+                    }
                 }
-            }
-        });
+            });
+        })?;
+        if let Err(error) = group.await_confirmation(within) {
+            // A failed departure is noticed by the others when the lease is over.
+            let _ = group.leave();
+            return Err(error);
+        }
         agent.set_group(group);
         Ok(agent)
     }
@@ -247,8 +248,8 @@ impl RpcAgent {
     /// `within`. The error names them. The kind is the same if another thread is still shutting
     /// the agent down after `within`; that thread then stops the agent.
     pub fn shutdown(&self, within: Duration) -> Result<(), RpcError> {
-        let until = Instant::now() + within;
-        let Some(_ending) = self.core().ending.try_lock_until(until) else {
+        let deadline = Instant::now() + within;
+        let Some(_ending) = self.core().ending.try_lock_before(deadline) else {
             let text = format!(
                 "another thread is shutting this worker down and did not finish within {} s",
                 within.as_secs_f64()
@@ -268,7 +269,7 @@ impl RpcAgent {
                 "cannot record the workers for which this worker waits"
             );
         }
-        let drained = self.core().in_flight.drain(until);
+        let drained = self.core().in_flight.drain(deadline);
         let core = self.core();
         // A worker without a finished connection may have calls that wait for the connection.
         let stuck: Vec<WorkerInfo> = core
@@ -286,13 +287,13 @@ impl RpcAgent {
         } else {
             Input::Shutdown
         };
-        if !core.references.drain(core, how, until) {
+        if !core.references.drain(core, how, deadline) {
             tracing::warn!(
                 worker = %self.me(),
                 "Timed out waiting for pending UserRRefs to be confirmed by owner and parent."
             );
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         let met = match self.take_group() {
             // A worker that already missed its deadline does not keep the others waiting.
             Some(group) if drained => group.shutdown_barrier(left),

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use rdzv_core::endpoint::bare_host;
 use rdzv_core::env::MASTER_ADDR;
 use rdzv_rendezvous::Environment;
 use rdzv_rendezvous::url::Url;
@@ -79,6 +80,7 @@ fn own_address(init_method: &str, environment: &Environment) -> IpAddr {
     }
     let towards = host
         .as_deref()
+        .map(bare_host)
         .and_then(|host| address_for_others(host, address_towards(host).ok()?));
     towards.or_else(address_towards_others).unwrap_or(loopback)
 }

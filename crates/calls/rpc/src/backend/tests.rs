@@ -62,7 +62,7 @@ fn words(words: &serde_json::Value) -> &Keywords {
 
 #[test]
 fn a_backend_is_registered_once_and_gets_what_it_is_given() {
-    let registry = BackendRegistry::new();
+    let registry = RpcBackendRegistry::new();
     assert!(!registry.is_registered("X"));
     let recorder = Recorder::default();
     let inits = Arc::clone(&recorder.inits);
@@ -88,18 +88,18 @@ fn a_backend_is_registered_once_and_gets_what_it_is_given() {
     assert_eq!((*word, inits[1].1), (true, false));
     let unknown = registry.init("X", arguments(), words(&json!({ "other": 1 })));
     assert_eq!(unknown.unwrap_err().kind, RpcErrorKind::InvalidArgument);
-    let nobody = registry
+    let unknown = registry
         .init("Z", arguments(), &Keywords::new())
         .unwrap_err();
     assert_eq!(
-        nobody.to_string(),
-        "RPC backend Z is not registered; the registered backends are: X"
+        unknown.to_string(),
+        "RPC backend Z is not registered; these are: X"
     );
 }
 
 #[test]
 fn the_built_in_backend_has_a_name_and_an_alias() {
-    let registry = BackendRegistry::of_process();
+    let registry = RpcBackendRegistry::of_process();
     for name in ["RDZV", "TENSORPIPE"] {
         assert!(registry.is_registered(name));
         let taken = registry.register(name, Recorder::default());
@@ -113,7 +113,7 @@ fn the_built_in_backend_has_a_name_and_an_alias() {
 
 #[test]
 fn the_built_in_backend_refuses_what_cannot_be() {
-    let registry = BackendRegistry::of_process();
+    let registry = RpcBackendRegistry::of_process();
     let refused = |arguments, options: serde_json::Value| {
         let error = registry
             .init("RDZV", arguments, words(&options))

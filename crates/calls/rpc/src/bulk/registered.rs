@@ -104,7 +104,7 @@ impl Arenas {
                 .leases
                 .as_ref()
                 .is_some_and(|leases| leases.released(one.arena, one.generation));
-            // Nothing is known any more about an arena that was removed.
+            // Nothing is known about a removed arena.
             if !had {
                 tracing::debug!(
                     ?one,
@@ -125,7 +125,7 @@ impl Arenas {
         }
     }
 
-    /// Gives back all recorded parts.
+    /// Returns all recorded parts to the peer.
     pub(crate) fn give_back(&self, link: &Link) -> Result<(), RpcError> {
         let noted = std::mem::take(&mut *self.returns.noted.lock());
         if noted.is_empty() {

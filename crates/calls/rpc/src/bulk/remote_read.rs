@@ -47,9 +47,9 @@ pub(crate) struct Lending {
     /// The other process, if it is on this host.
     process: Option<Peer>,
     pool: Pool,
-    /// `true` if the other process can read our memory.
+    /// `true` if the other process can read this process's memory.
     lends: AtomicBool,
-    /// `true` if we can read the memory of the other process.
+    /// `true` if this process can read the other's memory.
     reads: AtomicBool,
 }
 
@@ -87,19 +87,19 @@ impl Lending {
         }
     }
 
-    /// `true` if the other process may read our memory.
+    /// `true` if the other process can read this process's memory.
     pub(crate) fn lends(&self) -> bool {
         self.lends.load(Ordering::Acquire)
     }
 
-    /// Records that the other process reports that it reads our memory.
+    /// Records that the other process reads this process's memory.
     pub(crate) fn is_read(&self) {
         if self.process.is_some() {
             self.lends.store(true, Ordering::Release);
         }
     }
 
-    /// `true` if we read the memory of the other process.
+    /// `true` if this process reads the memory of the other.
     pub(crate) fn reads_theirs(&self) -> bool {
         self.reads.load(Ordering::Acquire)
     }
@@ -120,7 +120,7 @@ impl Lending {
         shown(self.reads_theirs()).unwrap_or_default()
     }
 
-    /// Processes the answer to our ping.
+    /// Processes the answer to a ping of this side.
     pub(crate) fn pong(&self, pong: &[u8]) {
         self.try_read(pong);
         if postcard::from_bytes::<Shown>(pong).is_ok_and(|shown| shown.read) {
@@ -159,10 +159,10 @@ fn permit(process: &Peer) {
 }
 
 /// Chooses for each part of a message the place where the receiver finds it.
-/// A large part stays in its arena if it is in one. Otherwise the receiver reads it from our memory
-/// if it can. All other parts follow the message.
+/// A large part stays in its arena if it is in one. Otherwise the receiver reads it from this
+/// process's memory if it can. All other parts follow the message.
 pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part> {
-    let place = |bytes: &Bytes| {
+    let locate = |bytes: &Bytes| {
         if bytes.len() < WORTH_LENDING {
             return PartLocation::Inline;
         }
@@ -179,7 +179,7 @@ pub(crate) fn placed(parts: Vec<Bytes>, lend: bool, arenas: &Arenas) -> Vec<Part
     parts
         .into_iter()
         .map(|bytes| Part {
-            location: place(&bytes),
+            location: locate(&bytes),
             bytes,
         })
         .collect()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::channel::failure::Failure;
+use crate::channel::failure::FunctionFailure;
 use crate::channel::slot::{Promise, Slot};
 use crate::error::RpcError;
 use crate::payload::Then;
@@ -39,9 +39,9 @@ impl<T: Serialize + Send + Sync + 'static> Output for T {}
 /// | `ValueMethod<T, A, O>` | `async fn(Arc<T>, A) -> Result<O, E>` | `fn(Arc<T>, A) -> Result<O, E>` |
 ///
 /// Each of them may have a [`CallContext`] before its other arguments. The error may be of any
-/// [`Failure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the type of its
-/// result need not be serialisable. Calls share the value of a `ValueMethod`: parts that change
-/// need a lock or an atomic.
+/// [`FunctionFailure`] type. An async function in [`kept`] is a handler of `Method<A, O>`; the type
+/// of its result need not be serialisable. Calls share the value of a `ValueMethod`: parts that
+/// change need a lock or an atomic.
 #[diagnostic::on_unimplemented(
     message = "this function cannot be offered as {M}",
     note = "specify the types of a closure's arguments, and wrap a function that is not async in \
@@ -199,8 +199,8 @@ pub struct Recognised<Kind, Function, Returned, Error>(
     PhantomData<fn(Kind, Function, Returned, Error)>,
 );
 
-impl<F, A: Argument, O: Output, E: Failure, R, C> Handler<Method<A, O>, Recognised<(), C, R, E>>
-    for F
+impl<F, A: Argument, O: Output, E: FunctionFailure, R, C>
+    Handler<Method<A, O>, Recognised<(), C, R, E>> for F
 where
     F: Function<(A,), C, Returned = R>,
     R: Future<Output = Result<O, E>> + Send + 'static,
@@ -213,7 +213,7 @@ where
     }
 }
 
-impl<F, T, A: Argument, O: Output, E: Failure, R, C>
+impl<F, T, A: Argument, O: Output, E: FunctionFailure, R, C>
     Handler<ValueMethod<T, A, O>, Recognised<(), C, R, E>> for F
 where
     F: Function<(Arc<T>, A), C, Returned = R>,
@@ -234,7 +234,7 @@ where
     }
 }
 
-impl<F, A: Argument, O: Output, E: Failure, C>
+impl<F, A: Argument, O: Output, E: FunctionFailure, C>
     Handler<Method<A, O>, Recognised<Blocking<()>, C, O, E>> for Blocking<F>
 where
     F: Function<(A,), C, Returned = Result<O, E>>,
@@ -246,7 +246,7 @@ where
     }
 }
 
-impl<F, T, A: Argument, O: Output, E: Failure, C>
+impl<F, T, A: Argument, O: Output, E: FunctionFailure, C>
     Handler<ValueMethod<T, A, O>, Recognised<Blocking<()>, C, O, E>> for Blocking<F>
 where
     F: Function<(Arc<T>, A), C, Returned = Result<O, E>>,
@@ -297,8 +297,8 @@ where
     }
 }
 
-impl<F, A: Argument, O, E: Failure, R, C> Handler<Method<A, O>, Recognised<KeptHere<()>, C, R, E>>
-    for KeptHere<F>
+impl<F, A: Argument, O, E: FunctionFailure, R, C>
+    Handler<Method<A, O>, Recognised<KeptHere<()>, C, R, E>> for KeptHere<F>
 where
     F: Function<(A,), C, Returned = R>,
     O: Send + Sync + 'static,

@@ -37,7 +37,7 @@ pub(super) struct Call {
     /// `true` if the call counts against the limits of the connection.
     pub(super) counted: bool,
     pub(super) progress: Progress,
-    /// Parts of the request that the callee reads out of our memory.
+    /// Parts of the request that the callee reads from this process's memory.
     /// They must stay in memory until the callee has read them.
     pub(super) registered: Vec<Bytes>,
     pub(super) span: CallSpan,
@@ -78,7 +78,7 @@ impl Calls {
             span: request.span.clone(),
             _counted: Arc::clone(&request.counted),
         };
-        let deadline = request.until().map(clock::mono);
+        let deadline = request.deadline().map(clock::mono);
         self.pending.insert(request.id, call, deadline);
     }
 
@@ -116,7 +116,7 @@ impl Calls {
     /// Marks a call as sent.
     ///
     /// Returns `Some` if the call was abandoned while it was being sent. The sender then cancels
-    /// the call at the callee, and afterwards gives back the credit in the inner `Option`.
+    /// the call at the callee, and afterwards releases the credit in the inner `Option`.
     pub(super) fn has_left(&mut self, id: u64) -> Option<Option<u64>> {
         if let Some(call) = self.pending.get_mut(id) {
             call.progress = Progress::IsSent;
@@ -124,7 +124,7 @@ impl Calls {
         self.hasty.remove(&id)
     }
 
-    /// Gives back the credit of a call that has ended.
+    /// Releases the credit of a call that has ended.
     /// Returns `true` if other calls wait for this credit.
     pub(super) fn given_back(&mut self, call: &Call) -> bool {
         if call.counted {

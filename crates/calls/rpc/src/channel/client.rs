@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 
 use rdzv_event::Waker;
 use rdzv_lock::Mutex;
-use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_rpc_proto::frame::{Frame, FrameKind, FrameLimits, Header};
 use rdzv_rpc_proto::worker::WorkerInfo;
 use rdzv_shm::spin::SpinBudget;
 use tokio::runtime::Handle;
@@ -116,7 +116,7 @@ impl Endpoint for Client {
         &self.link
     }
 
-    fn take(self: Arc<Self>, frame: Frame) -> Option<Limits> {
+    fn take(self: Arc<Self>, frame: Frame) -> Option<FrameLimits> {
         match frame.header.kind {
             FrameKind::Reply | FrameKind::Error => self.replied(frame),
             FrameKind::Release if !frame.body.is_empty() => {

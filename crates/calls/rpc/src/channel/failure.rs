@@ -10,12 +10,12 @@ use crate::error::{RemoteError, RpcError, RpcErrorKind};
 /// Failure of a function: any error type, a text, or a [`RemoteError`].
 ///
 /// A `RemoteError` arrives unchanged.
-pub trait Failure {
+pub trait FunctionFailure {
     /// Returns the failure in a form that another process understands.
     fn into_remote(self) -> RemoteError;
 }
 
-impl<E> Failure for E
+impl<E> FunctionFailure for E
 where
     E: Into<Box<dyn Error + Send + Sync>> + 'static,
 {

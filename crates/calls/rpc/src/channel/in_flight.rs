@@ -46,12 +46,12 @@ impl InFlight {
 
     /// Stops new calls of the application and waits for those in flight.
     /// Returns `true` if all calls ended in time.
-    pub(crate) fn drain(&self, until: Instant) -> bool {
+    pub(crate) fn drain(&self, deadline: Instant) -> bool {
         self.begin_to_drain();
         let (lock, idle) = &self.idle;
         let mut guard = lock.lock();
         while self.calls() > 0 {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }

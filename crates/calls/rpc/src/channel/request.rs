@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdzv_rpc_proto::frame::{Limits, PartHead};
+use rdzv_rpc_proto::frame::{FrameLimits, PartHead};
 
 use crate::channel::in_flight::CountedCall;
 use crate::channel::slot::Slot;
@@ -34,7 +34,7 @@ pub(crate) struct Request {
     pub(crate) timeout: Option<Duration>,
     /// Slot in which the answer arrives.
     pub(crate) slot: Arc<Slot<Answer>>,
-    /// `true` if the callee reads the large parts out of our memory.
+    /// `true` if the callee reads the large parts from this process's memory.
     /// The value is known when the request leaves the queue.
     pub(crate) lend: bool,
     /// Filled when the request has left the queue.
@@ -45,7 +45,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Returns the deadline of the call, if it has a timeout.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeout.map(|timeout| self.begun + timeout)
     }
 
@@ -60,7 +60,7 @@ impl Request {
 }
 
 /// Checks that a message is within the size limits.
-pub(crate) fn check_size(limits: &Limits, payload: &Payload) -> Result<(), RpcError> {
+pub(crate) fn check_size(limits: &FrameLimits, payload: &Payload) -> Result<(), RpcError> {
     let heads: Vec<_> = payload
         .parts
         .iter()

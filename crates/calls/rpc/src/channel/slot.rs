@@ -94,7 +94,7 @@ impl<T> Slot<T> {
         self.filled.load(Ordering::Acquire)
     }
 
-    /// Takes the value, if it has arrived and was not taken before.
+    /// Removes and returns the value; `None` if it is not there.
     pub(crate) fn take(&self) -> Option<T> {
         let mut state = self.state.lock();
         match std::mem::replace(&mut *state, State::Taken) {
@@ -120,10 +120,10 @@ impl<T> Slot<T> {
     }
 
     /// Blocks until the value has arrived or the deadline has passed.
-    pub(crate) fn park(&self, until: Option<Instant>) {
+    pub(crate) fn park(&self, deadline: Option<Instant>) {
         let mut state = self.state.lock();
         while matches!(*state, State::Empty(_)) {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return;
             }
@@ -136,7 +136,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Takes the value, or registers the task to be woken when the value arrives.
+    /// Returns the value, or registers the task to wake on its arrival.
     ///
     /// # Panics
     ///

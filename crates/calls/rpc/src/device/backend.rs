@@ -25,7 +25,7 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
 }
 
 /// Point in the work queue of a device that may not have been reached yet.
-pub trait Event: Send + Sync + fmt::Debug {
+pub trait DeviceEvent: Send + Sync + fmt::Debug {
     /// Blocks until the device has done all work that was queued before this point.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Returns the error if the copy cannot be started. An [`Event`] reports later failures.
+    /// Returns the error if the copy cannot be started. An [`DeviceEvent`] reports later failures.
     fn copy_in(&self, from: Bytes, to: &Arc<dyn DeviceMemory>) -> Result<(), RpcError>;
 
     /// Copies bytes from a device to the host, after all work queued on the device.
@@ -74,5 +74,5 @@ pub trait DeviceBackend: Send + Sync + fmt::Debug {
     ///
     /// [`RpcErrorKind::InvalidArgument`](crate::RpcErrorKind::InvalidArgument) if the device does
     /// not exist.
-    fn event(&self, device: Device) -> Result<Arc<dyn Event>, RpcError>;
+    fn event(&self, device: Device) -> Result<Arc<dyn DeviceEvent>, RpcError>;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rdzv_rpc_proto::device::Device;
 
-use super::{DeviceBackend, DeviceMemory, Event};
+use super::{DeviceBackend, DeviceEvent, DeviceMemory};
 use crate::RpcError;
 
 /// Backend without accelerators. Tensors on the CPU never call their backend.
@@ -43,7 +43,7 @@ impl DeviceBackend for CpuOnly {
         Err(no_such_device(from.device(), 0))
     }
 
-    fn event(&self, device: Device) -> Result<Arc<dyn Event>, RpcError> {
+    fn event(&self, device: Device) -> Result<Arc<dyn DeviceEvent>, RpcError> {
         Err(no_such_device(device, 0))
     }
 }

@@ -6,7 +6,7 @@
 //! # How to add an accelerator
 //!
 //! Write three types in one file: the memory (a [`DeviceMemory`]), a point in a stream of work (an
-//! [`Event`]), and a [`DeviceBackend`] that creates both. With CUDA:
+//! [`DeviceEvent`]), and a [`DeviceBackend`] that creates both. With CUDA:
 //!
 //! - `alloc` calls `cudaMallocAsync` on the stream of a pool.
 //! - `copy_in` calls `cudaMemcpyAsync` from the host on that stream. It takes `Bytes`, which the
@@ -28,5 +28,5 @@ pub use rdzv_rpc_proto::device::{
     BadDevice, Device, DeviceData, DeviceMap, DeviceType, NotOneToOne,
 };
 
-pub use backend::{DeviceBackend, DeviceMemory, Event};
+pub use backend::{DeviceBackend, DeviceEvent, DeviceMemory};
 pub use cpu::CpuOnly;

@@ -9,7 +9,7 @@ use rdzv_lock::Mutex;
 use rdzv_rpc_proto::device::Device;
 
 use super::cpu::no_such_device;
-use super::{DeviceBackend, DeviceMemory, Event};
+use super::{DeviceBackend, DeviceEvent, DeviceMemory};
 use crate::RpcError;
 
 /// Simulated accelerators in host memory, named `cuda:0`, `cuda:1` and so on.
@@ -80,7 +80,7 @@ impl DeviceMemory for FakeMemory {
     }
 }
 
-impl Event for FakeEvent {
+impl DeviceEvent for FakeEvent {
     fn wait(&self) -> Result<(), RpcError> {
         for copy in std::mem::take(&mut *self.queue.lock()) {
             copy.to.bytes.lock()[..copy.from.len()].copy_from_slice(&copy.from);
@@ -117,7 +117,7 @@ impl DeviceBackend for FakeDevices {
         Ok(Bytes::copy_from_slice(&bytes[range]))
     }
 
-    fn event(&self, device: Device) -> Result<Arc<dyn Event>, RpcError> {
+    fn event(&self, device: Device) -> Result<Arc<dyn DeviceEvent>, RpcError> {
         let queue = Arc::clone(self.queue(device)?);
         Ok(Arc::new(FakeEvent { queue }))
     }

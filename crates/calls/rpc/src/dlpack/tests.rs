@@ -8,7 +8,7 @@ fn matrix() -> Tensor {
 }
 
 fn back<M: ManagedTensorBase + 'static>(foreign: Managed<M>) -> Result<Tensor, RpcError> {
-    // SAFETY: all tensors of these tests are ours or live in the context of their tensor.
+    // SAFETY: all tensors of these tests belong to the test or live in the context of their tensor.
     unsafe { Tensor::from_dlpack(foreign) }
 }
 

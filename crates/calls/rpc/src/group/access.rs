@@ -1,7 +1,7 @@
 //! Operations of a group on its store.
 
 use bytes::Bytes;
-use rdzv_rpc_proto::directory::{Membership, Round, RoundDecision, RoundKind};
+use rdzv_rpc_proto::directory::{DirectoryRound, Membership, RoundDecision, RoundKind};
 use rdzv_store::Store;
 
 use super::failure::store_failed;
@@ -52,7 +52,7 @@ pub(super) fn remove(store: &dyn Store, key: &str) -> Result<(), RpcError> {
 /// Round that a worker has found in the store.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub(super) round: Round,
+    pub(super) round: DirectoryRound,
     /// Value in the store.
     pub(super) held: Bytes,
     /// Decision about the round; it never asks to open another one.
@@ -61,9 +61,9 @@ pub(super) struct Found {
 
 /// Returns the round in which the group forms, and opens it if necessary.
 pub(super) fn find_round(store: &dyn Store, kind: RoundKind) -> Result<Found, RpcError> {
-    let mut held = claim(store, ROUND, &Round::first(kind).encode())?;
+    let mut held = claim(store, ROUND, &DirectoryRound::first(kind).encode())?;
     loop {
-        let round = Round::decode(&held)?;
+        let round = DirectoryRound::decode(&held)?;
         let next = match round.decide(kind) {
             RoundDecision::Open(next) => next,
             // A dynamic group that has lost all its members can be ended.
@@ -95,7 +95,7 @@ pub(super) fn note(store: &dyn Store, key: &str) -> Result<Option<Note>, RpcErro
 }
 
 /// `true` if the workers of a static group have recorded why it was not formed.
-fn has_failed(store: &dyn Store, round: Round) -> Result<bool, RpcError> {
+fn has_failed(store: &dyn Store, round: DirectoryRound) -> Result<bool, RpcError> {
     let go = note(store, &Keys(round.epoch).go())?;
     Ok(matches!(go, Some(Note::Refused(_))))
 }
@@ -104,7 +104,7 @@ fn has_failed(store: &dyn Store, round: Round) -> Result<bool, RpcError> {
 pub(super) fn replace_round(
     store: &dyn Store,
     held: &[u8],
-    next: Round,
+    next: DirectoryRound,
 ) -> Result<Bytes, RpcError> {
     let held = store.compare_set(ROUND, held, &next.encode());
     held.map_err(|error| store_failed("open a round of the group", &error))

@@ -13,6 +13,7 @@
 //! | `rdzv/rpc/{epoch}/members` | dynamic: the [`Membership`] |
 //! | `rdzv/rpc/{epoch}/changed/{version}` | dynamic: this version exists |
 //! | `rdzv/rpc/{epoch}/beat/{incarnation}` | dynamic: number that a live member increments |
+//! | `rdzv/rpc/{epoch}/known/{newcomer}/{incarnation}` | dynamic: a member has seen a newcomer |
 //!
 //! [`Round`]: rdzv_rpc_proto::directory::Round
 //! [`Membership`]: rdzv_rpc_proto::directory::Membership
@@ -92,5 +93,9 @@ impl Keys {
 
     pub(super) fn beat(self, incarnation: u64) -> String {
         self.of(format_args!("beat/{incarnation:016x}"))
+    }
+
+    pub(super) fn known(self, newcomer: u64, by: u64) -> String {
+        self.of(format_args!("known/{newcomer:016x}/{by:016x}"))
     }
 }

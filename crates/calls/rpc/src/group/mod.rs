@@ -4,7 +4,7 @@
 //! leave.
 //!
 //! [`Group`] is the agent's handle. It knows the members ([`Group::view`]), reports changes
-//! ([`Group::on_change`]) and ends in an orderly way ([`Group::shutdown_barrier`],
+//! ([`Group::on_change`]) and ends cleanly ([`Group::shutdown_barrier`],
 //! [`Group::leave`]). The decisions of the members are in `rdzv_rpc_proto::directory`; the store
 //! and the threads are here.
 //!
@@ -22,7 +22,7 @@ mod static_group;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use rdzv_rpc_proto::directory::{Change, GroupView, Member, NotUnique};
+pub use rdzv_rpc_proto::directory::{GroupView, Member, NotUnique, ViewChange};
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::Store;
 
@@ -90,6 +90,9 @@ impl Group {
 
     /// Joins a dynamic group, or starts it.
     ///
+    /// The other members know this worker when [`await_confirmation`](Self::await_confirmation) has
+    /// returned.
+    ///
     /// The lease must be the same on all workers.
     ///
     /// The worker must already accept connections at its contact address. This opens two
@@ -113,6 +116,21 @@ impl Group {
     ) -> Result<Self, RpcError> {
         let joined = DynamicGroup::join(store, me, lease, deadline)?;
         Ok(Self(Kind::Dynamic(joined)))
+    }
+
+    /// Waits until all members know this worker and its devices.
+    ///
+    /// In a static group, [`form`](Self::form) has already waited for that.
+    ///
+    /// # Errors
+    ///
+    /// `Deadline` with the members that did not confirm, `PeerLost` if the group has removed this
+    /// worker, and `Store` if the store fails.
+    pub fn await_confirmation(&self, deadline: Duration) -> Result<(), RpcError> {
+        match &self.0 {
+            Kind::Static(_) => Ok(()),
+            Kind::Dynamic(group) => group.await_confirmation(deadline),
+        }
     }
 
     /// Returns the current group.
@@ -169,7 +187,7 @@ impl Group {
         }
     }
 
-    /// Ends a group in an orderly way.
+    /// Ends a group cleanly.
     ///
     /// In a static group, waits up to the deadline until all workers call this; call it once. In a
     /// dynamic group, leaves without waiting.

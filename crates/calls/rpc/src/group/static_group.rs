@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rdzv_rpc_proto::device::GroupKind;
-use rdzv_rpc_proto::directory::{GroupView, Member, Mismatch, Round, RoundDecision, RoundKind};
+use rdzv_rpc_proto::directory::{
+    DirectoryRound, GroupView, Member, Mismatch, RoundDecision, RoundKind,
+};
 use rdzv_rpc_proto::worker::WorkerId;
 use rdzv_store::{Store, StoreError};
 
@@ -34,7 +36,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct StaticGroup {
     pub(super) store: Arc<dyn Store>,
-    pub(super) round: Round,
+    pub(super) round: DirectoryRound,
     pub(super) view: Arc<GroupView>,
 }
 
@@ -87,12 +89,12 @@ struct Forming<'a> {
     me: &'a Member,
     world_size: u32,
     limit: Limit,
-    /// `true` if another worker has sent us to a later round.
+    /// `true` if another worker has sent this one to a later round.
     ///
-    /// A worker that takes our slot in that round must be alive.
+    /// A worker that takes this worker's slot in that round must be alive.
     was_moved: bool,
     /// The latest round of this worker.
-    round: Option<Round>,
+    round: Option<DirectoryRound>,
 }
 
 /// Result of a wait for keys.
@@ -105,7 +107,7 @@ enum Waited {
 
 impl Forming<'_> {
     /// Tries one round; `None` if the group meets in another one.
-    fn try_once(&mut self) -> Result<Option<(Round, GroupView)>, RpcError> {
+    fn try_once(&mut self) -> Result<Option<(DirectoryRound, GroupView)>, RpcError> {
         let kind = RoundKind::Static {
             world_size: self.world_size,
         };
@@ -143,7 +145,7 @@ impl Forming<'_> {
         Ok(peek(self.store, ROUND)?.is_none_or(|now| now != found.held))
     }
 
-    /// `true` if this round was formed and has ended since we found it.
+    /// `true` if this round was formed and has ended since it was found.
     /// Its last worker clears the slots, so no other worker would join. A round whose forming was
     /// aborted has a note that says so.
     fn is_cleared(&self, found: &Found, keys: Keys) -> Result<bool, RpcError> {
@@ -172,7 +174,7 @@ impl Forming<'_> {
     /// A round that is already formed is left undisturbed.
     fn disagree(
         &self,
-        round: Round,
+        round: DirectoryRound,
         slot: &str,
         held: &[u8],
         error: RpcError,
@@ -237,9 +239,9 @@ impl Forming<'_> {
 
     fn take_part(
         &mut self,
-        round: Round,
+        round: DirectoryRound,
         keys: Keys,
-    ) -> Result<Option<(Round, GroupView)>, RpcError> {
+    ) -> Result<Option<(DirectoryRound, GroupView)>, RpcError> {
         let slots: Vec<String> = (0..self.world_size)
             .map(|rank| keys.member(WorkerId(rank)))
             .collect();
@@ -269,8 +271,8 @@ impl Forming<'_> {
         }
     }
 
-    /// Goes to the next round because a worker left this one, unless it failed.
-    fn follow(&mut self, keys: Keys) -> Result<Option<(Round, GroupView)>, RpcError> {
+    /// Moves to the next round because a worker left this one, unless it failed.
+    fn follow(&mut self, keys: Keys) -> Result<Option<(DirectoryRound, GroupView)>, RpcError> {
         if let Some(Note::Refused(refusal)) = note(self.store, &keys.go())? {
             return Err(refusal.error());
         }
@@ -279,7 +281,12 @@ impl Forming<'_> {
     }
 
     /// Counts this worker as ready, and waits for the others.
-    fn wait_for_go(&self, round: Round, keys: Keys, view: &GroupView) -> Result<Note, RpcError> {
+    fn wait_for_go(
+        &self,
+        round: DirectoryRound,
+        keys: Keys,
+        view: &GroupView,
+    ) -> Result<Note, RpcError> {
         let go = keys.go();
         set(self.store, &keys.ready_by(self.me.info.id), b"1")?;
         if count(self.store, &keys.ready())? >= i64::from(self.world_size) {
@@ -325,7 +332,7 @@ impl Forming<'_> {
         }
     }
 
-    fn see_the_others_off(&self, round: Round, error: &RpcError) -> Result<(), RpcError> {
+    fn see_the_others_off(&self, round: DirectoryRound, error: &RpcError) -> Result<(), RpcError> {
         let keys = Keys(round.epoch);
         let informed = count(self.store, &keys.informed())?;
         if self.me.info.id != WorkerId(0) {
@@ -392,8 +399,8 @@ impl Forming<'_> {
         Refusal::new(&self.me.info, error)
     }
 
-    /// Ends the forming with an error: ours, unless another worker was first.
-    fn end(&self, round: Round, error: RpcError) -> Result<RpcError, RpcError> {
+    /// Ends the forming with `error`, unless another worker ended it first.
+    fn end(&self, round: DirectoryRound, error: RpcError) -> Result<RpcError, RpcError> {
         let note = Note::Refused(self.refusal(&error));
         Ok(match self.finish(round, &note)? {
             Note::Refused(refusal) => refusal.error(),
@@ -403,7 +410,7 @@ impl Forming<'_> {
 
     /// Ends the forming of a round with this note, and wakes the waiting workers.
     /// Returns the note with which it has ended, which may come from another worker.
-    fn finish(&self, round: Round, note: &Note) -> Result<Note, RpcError> {
+    fn finish(&self, round: DirectoryRound, note: &Note) -> Result<Note, RpcError> {
         let keys = Keys(round.epoch);
         let ours = note.encode();
         let held = claim(self.store, &keys.go(), &ours)?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serializer, de, ser};
 use crate::tensor::Tensor;
 
 /// A thread-local slot.
-type Place<T> = LocalKey<RefCell<Option<T>>>;
+type Slot<T> = LocalKey<RefCell<Option<T>>>;
 
 /// Reference in the form in which this worker holds it.
 pub type LocalReference = Arc<dyn Any + Send + Sync>;
@@ -36,25 +36,25 @@ thread_local! {
 
 /// Runs `serialize` with a fresh slot, and returns the content of the slot.
 pub(super) fn giving<T>(serialize: impl FnOnce() -> T) -> (T, Given) {
-    let (result, given) = with_place(&GIVEN, Given::default(), serialize);
+    let (result, given) = with_slot(&GIVEN, Given::default(), serialize);
     (result, given.unwrap_or_default())
 }
 
 /// Runs `deserialize` with these tensors and references to take.
 pub(super) fn taking<T>(arrived: Arrived, deserialize: impl FnOnce() -> T) -> T {
-    with_place(&ARRIVED, arrived, deserialize).0
+    with_slot(&ARRIVED, arrived, deserialize).0
 }
 
 /// Runs `work` with `value` in a slot; returns the final content of the slot.
 ///
 /// The previous content of the slot is restored, even after a panic. The serialisation of one
 /// message can run inside that of another message.
-fn with_place<T: 'static, R>(
-    place: &'static Place<T>,
+fn with_slot<T: 'static, R>(
+    slot: &'static Slot<T>,
     value: T,
     work: impl FnOnce() -> R,
 ) -> (R, Option<T>) {
-    struct PutBack<T: 'static>(&'static Place<T>, Option<T>);
+    struct PutBack<T: 'static>(&'static Slot<T>, Option<T>);
     impl<T: 'static> Drop for PutBack<T> {
         fn drop(&mut self) {
             // Dropped only after the slot is free again, because dropping a reference may run more
@@ -62,9 +62,9 @@ fn with_place<T: 'static, R>(
             let _left = self.0.replace(self.1.take());
         }
     }
-    let before = PutBack(place, place.replace(Some(value)));
+    let before = PutBack(slot, slot.replace(Some(value)));
     let result = work();
-    let left = place.take();
+    let left = slot.take();
     drop(before);
     (result, left)
 }

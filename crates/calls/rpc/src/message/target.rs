@@ -1,7 +1,7 @@
 //! Device on which the receiver puts a tensor.
 
 use rdzv_rpc_proto::device::Device;
-use rdzv_rpc_proto::device::check::Row;
+use rdzv_rpc_proto::device::check::CheckRow;
 
 use super::{Direction, Outgoing};
 use crate::{RpcError, RpcErrorKind};
@@ -47,7 +47,7 @@ pub(super) fn target(device: Device, outgoing: &Outgoing<'_>) -> Result<Device, 
         && !device.is_cpu()
         && !devices.contains(&device)
     {
-        let list = Row(devices.to_vec());
+        let list = CheckRow(devices.to_vec());
         return Err(refused(format!(
             "RPC detected that a user-function output tensor on device {device}. This device is not \
              one of the input tensor devices: {list}, which is not yet supported. Move the tensor to \

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use rdzv_rpc_proto::frame::method_hash;
@@ -16,15 +17,16 @@ use super::question::{FETCH, answer};
 use super::reference::RRef;
 use super::register::Register;
 use crate::channel::failure::no_such_method;
+use crate::channel::request::time_is_over;
 use crate::channel::slot::Slot;
 use crate::error::{RpcError, RpcErrorKind};
 use crate::payload::{Answer, Payload};
-use crate::runtime::call::{CallOptions, Destination};
+use crate::runtime::call::{CallOptions, Destination, Timeout};
 use crate::runtime::codec;
 use crate::runtime::core::{CallContext, Core, MethodBody, RpcAgent};
 use crate::runtime::method::Method;
 use crate::service::cancellation::Cancellation;
-use crate::service::place::trace;
+use crate::service::code_kind::trace;
 
 const CREATE: &str = "rdzv.rref.create";
 /// Fields of the request before the argument.
@@ -35,6 +37,8 @@ struct Head {
     method: u64,
     /// Name of the method, used only in errors.
     name: String,
+    /// Time limit of the function, if the caller has set one.
+    within: Option<Duration>,
 }
 
 /// Returns the methods that every agent offers for remote references.
@@ -79,8 +83,9 @@ impl RpcAgent {
 
     /// Calls a method like [`remote`](Self::remote), with options.
     ///
-    /// The timeout limits the time until the owner confirms the request. It does not limit the
-    /// running time of the function.
+    /// A timeout limits the time until the owner confirms the request, and the running time of the
+    /// function, as in PyTorch. The value of a late function is [`RpcErrorKind::Deadline`] for every
+    /// user of the reference. The agent's own timeout does not limit the running time.
     ///
     /// # Errors
     ///
@@ -97,6 +102,10 @@ impl RpcAgent {
         Output: Send + Sync + 'static,
     {
         let core = self.core();
+        let within = match options.timeout {
+            Timeout::After(limit) => Some(limit),
+            Timeout::Default | Timeout::Never => None,
+        };
         let member = core.member(&to.into())?;
         let owner = member.holder();
         let named = |error: RpcError| error.with_method(method.name());
@@ -110,17 +119,19 @@ impl RpcAgent {
             }
         };
         if owner == Register::of(core).me() {
+            let deadline = deadline_of(within);
             let reference = RRef::held(core, Handle::Owner(rref), member.info.clone());
             let context = CallContext {
                 agent: RpcAgent::borrowed(Arc::clone(core)),
                 caller: member.info,
                 caller_incarnation: owner.incarnation,
-                deadline: None,
-                cancellation: Cancellation::until(None),
+                deadline,
+                cancellation: Cancellation::deadline(deadline),
                 trace: trace(),
                 connection: None,
             };
-            make(&context, rref, (method.number(), method.name()), argument).map_err(named)?;
+            let method = (method.number(), method.name());
+            make(&context, rref, method, argument, within).map_err(named)?;
             return Ok(reference);
         }
         let reference = RRef::held(core, Handle::User(rref, fork), member.info.clone());
@@ -129,6 +140,7 @@ impl RpcAgent {
             fork,
             method: method.number(),
             name: method.name().to_owned(),
+            within,
         };
         let payload = Payload {
             body: behind(&head, &argument.body)?,
@@ -223,10 +235,11 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         machine.creation_arrived(context.holder(), head.rref, head.fork)
     });
     arrived?;
+    // Without a limit, the caller waits only for the confirmation.
+    let deadline = deadline_of(head.within);
     let context = CallContext {
-        // The caller waits only for the confirmation.
-        deadline: None,
-        cancellation: Cancellation::until(None),
+        deadline,
+        cancellation: Cancellation::deadline(deadline),
         ..context.clone()
     };
     // The value reports errors to the workers that request it. A request may already be waiting.
@@ -235,8 +248,14 @@ fn create(context: &CallContext, payload: Payload) -> Answer {
         head.rref,
         (head.method, &head.name),
         argument,
+        head.within,
     ));
     Ok(Payload::default())
+}
+
+/// Returns the deadline of a function that has this time from now on.
+fn deadline_of(within: Option<Duration>) -> Option<Instant> {
+    within.and_then(|within| Instant::now().checked_add(within))
 }
 
 fn unknown(core: &Core, method: &str) -> RpcError {
@@ -250,6 +269,7 @@ fn make(
     rref: RRefId,
     (method, name): (u64, &str),
     argument: Payload,
+    within: Option<Duration>,
 ) -> Result<(), RpcError> {
     let core = context.agent.core();
     let Some(keep) = Register::of(core).keep(method) else {
@@ -257,10 +277,25 @@ fn make(
         Register::of(core).made(core, rref, Err(error.clone()));
         return Err(error);
     };
+    let deadline = context.deadline;
     let making = keep(context.clone(), argument);
     let kept_by = Arc::clone(core);
     core.executor.spawn(async move {
-        let made = making.await.map_err(|error| match error.worker {
+        let made = match within.zip(deadline) {
+            Some((limit, deadline)) => {
+                let made = tokio::time::timeout_at(deadline.into(), making).await;
+                // A function that notices its cancellation may return a value.
+                match made {
+                    Ok(made) if Instant::now() < deadline => made,
+                    _ => Err(time_is_over(
+                        limit,
+                        "the function of the reference was not done",
+                    )),
+                }
+            }
+            None => making.await,
+        };
+        let made = made.map_err(|error| match error.worker {
             None => error.with_worker(kept_by.me.clone()),
             Some(_) => error,
         });

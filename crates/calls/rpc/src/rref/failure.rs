@@ -1,18 +1,20 @@
 //! Conversion of failures of the reference state machine to errors.
 
-use rdzv_rpc_proto::rref::Failure;
+use rdzv_rpc_proto::rref::ReferenceFailure;
 
 use crate::error::{RpcError, RpcErrorKind};
 
 /// Conversion to the error of a call that could not use a reference.
-impl From<Failure> for RpcError {
-    fn from(failure: Failure) -> Self {
+impl From<ReferenceFailure> for RpcError {
+    fn from(failure: ReferenceFailure) -> Self {
         let kind = match failure {
-            Failure::CreationFailed => RpcErrorKind::Deadline,
-            Failure::Deleted { .. } | Failure::Stopping => RpcErrorKind::Stopping,
-            Failure::OwnerLost { .. } | Failure::Gone(_) => RpcErrorKind::PeerLost,
-            Failure::GivenUp(_) => RpcErrorKind::Cancelled,
-            Failure::Refused(..) => RpcErrorKind::Protocol,
+            ReferenceFailure::CreationFailed => RpcErrorKind::Deadline,
+            ReferenceFailure::Deleted { .. } | ReferenceFailure::Stopping => RpcErrorKind::Stopping,
+            ReferenceFailure::OwnerLost { .. } | ReferenceFailure::Gone(_) => {
+                RpcErrorKind::PeerLost
+            }
+            ReferenceFailure::GivenUp(_) => RpcErrorKind::Cancelled,
+            ReferenceFailure::Refused(..) => RpcErrorKind::Protocol,
         };
         Self::new(kind, failure.to_string())
     }

@@ -44,10 +44,10 @@ pub(super) async fn answer(core: &Arc<Core>, question: Fetch) -> Made {
 pub(crate) fn wait_for_value<T: Send + Sync + 'static>(
     core: &Arc<Core>,
     question: Fetch,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 ) -> Result<Arc<T>, RpcError> {
     let (fetch, answer) = Register::of(core).ask(core, question);
-    answer.park(until);
+    answer.park(deadline);
     let Some(made) = answer.take() else {
         Register::of(core).no_answer(core, question.rref, fetch);
         let text = format!("{QUESTION_OVER} before the timeout of the call");

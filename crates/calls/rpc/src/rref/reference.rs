@@ -21,7 +21,7 @@ use crate::runtime::call::{CallOptions, Timeout};
 use crate::runtime::core::{Core, RpcAgent};
 use crate::runtime::future::RpcFuture;
 use crate::runtime::method::Method;
-use crate::service::place::{Place, place};
+use crate::service::code_kind::{CodeKind, code_kind};
 
 /// Reference to a value of type `T` that stays on its owner.
 ///
@@ -213,7 +213,7 @@ impl<T: Send + Sync + 'static> RRef<T> {
         if let Some(made) = answer.take() {
             return made?.get();
         }
-        if place() == Place::Async {
+        if code_kind() == CodeKind::Async {
             Register::of(core).no_answer(core, question.rref, fetch);
             let text = "an async function must not block: await RRef::fetch";
             return Err(RpcError::invalid(text));

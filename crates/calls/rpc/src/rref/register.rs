@@ -15,8 +15,8 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::Now;
 use rdzv_lock::Mutex;
 use rdzv_rpc_proto::rref::{
-    Counters, Failure, Fetch, FetchId, ForkId, Handle, Input, Leak, Member, RRefId, References,
-    Settings, UserInfo,
+    Counters, Fetch, FetchId, ForkId, Handle, Input, Leak, Member, RRefId, ReferenceFailure,
+    References, Settings, UserInfo,
 };
 use rdzv_rpc_proto::worker::WorkerInfo;
 
@@ -183,9 +183,9 @@ impl Register {
     }
 
     /// Returns the reason why a fork cannot be used.
-    pub(super) fn why(&self, fork: ForkId, failure: &Failure) -> RpcError {
+    pub(super) fn why(&self, fork: ForkId, failure: &ReferenceFailure) -> RpcError {
         let cause = match failure {
-            Failure::CreationFailed => self.state.lock().causes.get(&fork).cloned(),
+            ReferenceFailure::CreationFailed => self.state.lock().causes.get(&fork).cloned(),
             _ => None,
         };
         let Some(cause) = cause else {
@@ -225,7 +225,7 @@ impl Register {
                     .push(Arc::clone(&slot));
                 Ok(Some(slot))
             }
-            None => Err(Failure::Stopping.into()),
+            None => Err(ReferenceFailure::Stopping.into()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 
 use crate::error::{RpcError, RpcErrorKind};
 use crate::runtime::connect::{adopt, ends};
@@ -96,16 +96,18 @@ impl Reception {
         }
         let unauthenticated = self.unauthenticated.iter().filter_map(Weak::upgrade);
         unauthenticated
-            .filter_map(|server| server.greeted_until())
+            .filter_map(|server| server.greeting_deadline())
             .min()
     }
 
     /// Closes the connections of peers that did not identify themselves in time.
     pub(crate) fn expire(&mut self, now: Instant) {
         for silent in self.unauthenticated.iter() {
-            let until = silent.upgrade().and_then(|server| server.greeted_until());
-            if until.is_some_and(|until| until <= now) {
-                give_up(silent, "the peer did not identify itself in time");
+            let deadline = silent
+                .upgrade()
+                .and_then(|server| server.greeting_deadline());
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                give_up(silent, "the peer did not say who it is in time");
             }
         }
         self.unauthenticated.retain(is_unauthenticated);
@@ -130,14 +132,14 @@ fn give_up(silent: &Weak<Server>, text: &str) {
 fn is_unauthenticated(server: &Weak<Server>) -> bool {
     server
         .upgrade()
-        .is_some_and(|server| server.greeted_until().is_some() && !server.is_over())
+        .is_some_and(|server| server.greeting_deadline().is_some() && !server.is_over())
 }
 
 fn welcome(core: &Arc<Core>, carrier: Carrier) -> Result<Arc<Server>, RpcError> {
-    let until = Instant::now() + core.transports.greeting;
+    let deadline = Instant::now() + core.transports.greeting;
     let token = core.token.clone();
-    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), until);
-    let ends = ends(core, carrier, Limits::UNAUTHENTICATED);
+    let greeting = Greeting::acceptor(core.hello(), token, carrier.credentials(), deadline);
+    let ends = ends(core, carrier, FrameLimits::UNAUTHENTICATED);
     let link = Link::new(Arc::clone(&core.poller), ends).map_err(RpcError::internal(
         "this worker cannot handle another connection",
     ))?;

@@ -18,7 +18,7 @@ use crate::runtime::core::{Core, RpcAgent};
 use crate::runtime::future::{Begun, InFlight, RpcFuture};
 use crate::runtime::member::Member;
 use crate::runtime::method::Method;
-use crate::service::place::{Place, place, trace};
+use crate::service::code_kind::{CodeKind, code_kind, trace};
 
 /// Callee of a call: a worker by its name, by its id, or as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl From<Duration> for Timeout {
 /// Options of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CallOptions {
-    timeout: Timeout,
+    pub(crate) timeout: Timeout,
     line: Option<u64>,
     refuse: bool,
 }
@@ -145,8 +145,8 @@ impl RpcAgent {
     ///
     /// The argument is encoded immediately. The message shares the memory of its tensors, so do not
     /// modify that memory until the result arrives. If 256 calls or 64 MiB are in flight to the
-    /// worker, this blocks, so that memory stays bounded. In async code this does not block, and
-    /// the call waits in a queue.
+    /// worker, this blocks, so that memory stays bounded. In async code the call waits in a queue
+    /// instead. A call from a function that serves a call is sent immediately.
     ///
     /// The future reports all errors, including those from before the call was sent.
     pub fn call<'a, Argument, Output>(
@@ -243,7 +243,7 @@ impl Core {
         options: CallOptions,
     ) -> Result<Begun, RpcError> {
         let begun = Instant::now();
-        let nested = place() != Place::Application;
+        let nested = code_kind() != CodeKind::Application;
         if self.is_stopped() || (!nested && !self.in_flight.is_running()) {
             return Err(RpcError::stopping().with_worker(member.info.clone()));
         }
@@ -290,18 +290,18 @@ impl Core {
             counted: Arc::new(self.in_flight.begin()),
         };
         let full = self.send_request(member, request, excess);
-        let until = timeout.map(|timeout| begun + timeout);
-        if let Some(until) = until {
-            self.note_deadline(until);
+        let deadline = timeout.map(|timeout| begun + timeout);
+        if let Some(deadline) = deadline {
+            self.note_deadline(deadline);
         }
         let async_code = tokio::runtime::Handle::try_current().is_ok();
         if !sent.is_filled() && !nested && !async_code {
-            self.wait_sent(member, &sent, full, until);
+            self.wait_sent(member, &sent, full, deadline);
         }
         Ok(Begun {
             id,
             slot,
-            until,
+            deadline,
             limit: timeout,
         })
     }
@@ -309,10 +309,10 @@ impl Core {
     /// Blocks until a request has left the queue.
     ///
     /// For a connection that is not yet open, this waits only if too much is queued.
-    fn wait_sent(&self, member: &Member, sent: &Slot<()>, full: bool, until: Option<Instant>) {
+    fn wait_sent(&self, member: &Member, sent: &Slot<()>, full: bool, deadline: Option<Instant>) {
         match self.peers.client(member.info.id) {
-            Some(client) => client.wait(sent, until),
-            None if full => sent.park(until),
+            Some(client) => client.wait(sent, deadline),
+            None if full => sent.park(deadline),
             None => {}
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc_proto::calls::CreditLimits;
 use rdzv_rpc_proto::frame::hello::Hello;
-use rdzv_rpc_proto::frame::{FrameKind, Header, Limits};
+use rdzv_rpc_proto::frame::{FrameKind, FrameLimits, Header};
 use rdzv_rpc_proto::rref::Input;
 use rdzv_rpc_proto::worker::WorkerInfo;
 use rustix::event::{PollFd, PollFlags};
@@ -127,7 +127,7 @@ impl Core {
             fail(&client, RpcError::stopping());
         }
         if let Some(Peer::Connecting(waiting)) = former {
-            let first = waiting.iter().filter_map(|(request, _)| request.until());
+            let first = waiting.iter().filter_map(|(request, _)| request.deadline());
             let first = first.min();
             for (request, excess) in waiting {
                 if !request.slot.is_filled() {
@@ -151,9 +151,9 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
         return with_oneself(core, member.incarnation);
     }
     let begun = Instant::now();
-    let until = begun + IN_TIME;
+    let deadline = begun + IN_TIME;
     let carrier =
-        transport::connect(&member.peer_address, &core.transports, until).map_err(|error| {
+        transport::connect(&member.peer_address, &core.transports, deadline).map_err(|error| {
             use TransportError::{Late, Refused, RefusedBy, Unreachable};
             let (kind, remedy) = match error {
                 Refused { .. } | RefusedBy { .. } => (RpcErrorKind::Protocol, ""),
@@ -166,8 +166,8 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
     carrier
         .check_name(member.info.name.as_str())
         .map_err(|error| RpcError::new(RpcErrorKind::Protocol, error.to_string()))?;
-    let mut ends = ends(core, carrier, Limits::UNAUTHENTICATED);
-    let peer = greet(core, member, &mut ends, until)?;
+    let mut ends = ends(core, carrier, FrameLimits::UNAUTHENTICATED);
+    let peer = greet(core, member, &mut ends, deadline)?;
     if peer.incarnation != member.incarnation {
         let text = "another worker with the same name answered at this address: the worker was \
                     restarted, and the group has not reported the restart yet";
@@ -181,8 +181,8 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
 /// Opens the connection of a worker to itself, through a pair of sockets.
 /// Its calls take the same path as other calls.
 fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcError> {
-    let (near, far) = transport::oneself::pair()
-        .map_err(RpcError::internal("this worker cannot connect to itself"))?;
+    let (near, far) = transport::same_process::pair()
+        .map_err(RpcError::internal("this worker cannot connect with itself"))?;
     let ends_far = ends(core, far, core.limits);
     let link =
         Link::new(Arc::clone(&core.poller), ends_far).map_err(RpcError::internal(NO_SOCKETS))?;
@@ -198,7 +198,7 @@ fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcEr
     open(core, (&core.me, incarnation), near, lending)
 }
 
-pub(crate) fn ends(core: &Core, carrier: Carrier, limits: Limits) -> Ends {
+pub(crate) fn ends(core: &Core, carrier: Carrier, limits: FrameLimits) -> Ends {
     Ends {
         reader: Reader::new(carrier.read, limits, core.pool.clone()),
         writer: Writer::new(carrier.write),
@@ -249,23 +249,27 @@ pub(crate) fn greet(
     core: &Core,
     member: &Member,
     ends: &mut Ends,
-    until: Instant,
+    deadline: Instant,
 ) -> Result<Hello, RpcError> {
-    let (mut greeting, hello) =
-        Greeting::connector(core.hello(), core.token.clone(), member.info.clone(), until);
-    say(ends, FrameKind::Hello, &hello, until)?;
+    let (mut greeting, hello) = Greeting::connector(
+        core.hello(),
+        core.token.clone(),
+        member.info.clone(),
+        deadline,
+    );
+    say(ends, FrameKind::Hello, &hello, deadline)?;
     loop {
         let frame = match ends.reader.next() {
             Ok(Some(frame)) => frame,
             Ok(None) => {
-                sleep(ends, PollFlags::IN, until)?;
+                sleep(ends, PollFlags::IN, deadline)?;
                 continue;
             }
             Err(broken) => return Err(ended(&broken)),
         };
         let said = greeting.take(&frame)?;
         for (kind, body) in said.answers {
-            say(ends, kind, &body, until)?;
+            say(ends, kind, &body, deadline)?;
         }
         if let Some(peer) = said.peer {
             return Ok(peer);
@@ -277,13 +281,13 @@ pub(crate) fn say(
     ends: &mut Ends,
     kind: FrameKind,
     body: &[u8],
-    until: Instant,
+    deadline: Instant,
 ) -> Result<(), RpcError> {
     let mut left = ends.writer.send(&Header::new(kind), body, Vec::new());
     loop {
         match left {
             Ok(Left::Nothing) => return Ok(()),
-            Ok(Left::Some) => sleep(ends, PollFlags::OUT, until)?,
+            Ok(Left::Some) => sleep(ends, PollFlags::OUT, deadline)?,
             Err(error) => return Err(ended(&Broken::Failed(error))),
         }
         left = ends.writer.flush();
@@ -291,8 +295,8 @@ pub(crate) fn say(
 }
 
 /// Waits for frames or for room to send.
-pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, until: Instant) -> Result<(), RpcError> {
-    let left = until.saturating_duration_since(Instant::now());
+pub(crate) fn sleep(ends: &mut Ends, what: PollFlags, deadline: Instant) -> Result<(), RpcError> {
+    let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         let text = format!(
             "the worker accepted the connection but did not identify itself within {} s: it is \

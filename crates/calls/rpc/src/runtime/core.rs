@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_lock::{Condvar, LimitedMutex, Mutex, RwLock};
 use rdzv_rpc_proto::directory::GroupView;
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::frame::hello::{Hello, PROTOCOL};
 use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_rpc_proto::rref::{ForkId, Input, Leak, Member as Holder, Settings};
@@ -39,9 +39,9 @@ use crate::runtime::gathers::Gathers;
 use crate::runtime::member::Members;
 use crate::runtime::peers::Peers;
 use crate::service::cancellation::Cancellation;
+use crate::service::code_kind::{CodeKind, inside};
 use crate::service::executor::Executor;
 use crate::service::functions::{self, Functions};
-use crate::service::place::{Place, inside};
 use crate::transport::peer_address::host_identity;
 use crate::transport::{Token, TransportOptions};
 use crate::wire::clock::limit_micros;
@@ -186,7 +186,7 @@ impl CallContext {
     /// The calls that the code makes belong to this call, like those of functions. The code may
     /// block.
     pub fn inside<T>(&self, run: impl FnOnce() -> T) -> T {
-        inside(Place::Blocking, self.trace, run)
+        inside(CodeKind::Blocking, self.trace, run)
     }
 
     /// Returns the caller as a holder of references.
@@ -226,7 +226,7 @@ pub(crate) trait References: Any + Send + Sync {
     ///
     /// [`Input::Shutdown`] first releases all references that the application holds;
     /// [`Input::Quiesce`] keeps them for functions that others call.
-    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool;
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, deadline: Instant) -> bool;
 
     /// Releases everything at the end. Returns the values that others still used.
     fn end(&self, core: &Arc<Core>) -> Vec<Leak>;
@@ -245,7 +245,7 @@ pub(crate) struct Core {
     pub(crate) group: u64,
     host: String,
     pub(crate) token: Option<Token>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: FrameLimits,
     pub(crate) functions: Functions<CallContext>,
     pub(crate) pool: Pool,
     pub(crate) poller: Arc<LinkPoller>,
@@ -282,7 +282,7 @@ pub(crate) struct Setup {
     pub(crate) incarnation: u64,
     pub(crate) group: u64,
     pub(crate) token: Option<Token>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: FrameLimits,
     pub(crate) timeout: Option<Duration>,
     pub(crate) worker_threads: usize,
     pub(crate) transports: TransportOptions,

@@ -1,7 +1,7 @@
 //! The driver: the thread that waits for connections, frames and deadlines.
 //!
-//! The driver also takes the first step of each async function that is called. A function with an
-//! immediate answer therefore needs no switch between threads.
+//! The driver also takes the first step of an async function when its request has arrived. A
+//! function with an immediate answer therefore needs no switch between threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -67,8 +67,8 @@ fn drive(core: &Arc<Core>, reception: &mut Reception) {
     // Time since which no frames have arrived.
     let mut quiet = Instant::now();
     while !core.is_stopped() {
-        let until = earliest(core.wake_at(), reception.deadline());
-        if let Err(error) = core.poller.wait(until, &mut happenings) {
+        let deadline = earliest(core.wake_at(), reception.deadline());
+        if let Err(error) = core.poller.wait(deadline, &mut happenings) {
             tracing::error!(%error, "the agent cannot wait for its connections and stops");
             return;
         }

@@ -20,7 +20,7 @@ use crate::runtime::codec::strayed;
 use crate::runtime::core::Core;
 use crate::runtime::peers::no_connection_in_time;
 use crate::runtime::run::panic_text;
-use crate::service::place::{Place, place};
+use crate::service::code_kind::{CodeKind, code_kind};
 
 /// The result of a call, available later.
 ///
@@ -43,11 +43,11 @@ impl<T> State<T> {
     /// Blocks until the result arrives, but not after `until`.
     ///
     /// `None` if the result has not arrived by then, or was taken earlier.
-    fn wait(&self, until: Option<Instant>) -> Option<Result<T, RpcError>> {
+    fn wait(&self, deadline: Option<Instant>) -> Option<Result<T, RpcError>> {
         match self {
-            Self::Call(call) => call.wait(until).map(|answer| call.decode(answer)),
+            Self::Call(call) => call.wait(deadline).map(|answer| call.decode(answer)),
             Self::Slot(_, slot) => {
-                slot.park(until);
+                slot.park(deadline);
                 slot.take()
             }
         }
@@ -68,7 +68,7 @@ type Read<T> = fn(&Arc<Core>, &WorkerInfo, &Payload) -> Result<T, RpcError>;
 pub(crate) struct Begun {
     pub(crate) id: u64,
     pub(crate) slot: Arc<Slot<Answer>>,
-    pub(crate) until: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
     /// Time limit of the call.
     pub(crate) limit: Option<Duration>,
 }
@@ -102,24 +102,28 @@ impl<T> InFlight<T> {
 
     /// Blocks until the answer arrives, the call times out, or `at_most` passes.
     fn wait(&self, at_most: Option<Instant>) -> Option<Answer> {
-        let until = self.begun.until.into_iter().chain(at_most).min();
+        let deadline = self.begun.deadline.into_iter().chain(at_most).min();
         loop {
             if let Some(answer) = self.begun.slot.take() {
                 return Some(answer);
             }
             let client = self.core.peers.client(self.worker.id);
-            if until.is_some_and(|until| until <= Instant::now()) {
-                if self.begun.until.is_none_or(|until| until > Instant::now()) {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                if self
+                    .begun
+                    .deadline
+                    .is_none_or(|deadline| deadline > Instant::now())
+                {
                     return None;
                 }
                 self.time_over(client.as_ref());
                 continue;
             }
             match client {
-                Some(client) => client.wait(&self.begun.slot, until),
+                Some(client) => client.wait(&self.begun.slot, deadline),
                 // The connection is being made or is lost: another thread is about to fill the
                 // slot.
-                None => self.begun.slot.park(until),
+                None => self.begun.slot.park(deadline),
             }
         }
     }
@@ -176,8 +180,8 @@ impl<T: Send + 'static> RpcFuture<T> {
         T: Clone,
     {
         must_not_be_async()?;
-        let until = Some(Instant::now() + at_most);
-        let Some(result) = self.state.wait(until) else {
+        let deadline = Some(Instant::now() + at_most);
+        let Some(result) = self.state.wait(deadline) else {
             let text = format!(
                 "no result arrived within {} s; the call continues",
                 at_most.as_secs_f64()
@@ -285,8 +289,8 @@ impl<T: Send + 'static> RpcFuture<T> {
 
 /// Rejects blocking in a place where it would stop other work.
 fn must_not_be_async() -> Result<(), RpcError> {
-    if place() == Place::Async {
-        let text = "an async function must not block: await the call, or wrap the function in \
+    if code_kind() == CodeKind::Async {
+        let text = "an async function must not block: await the call, or offer the function with \
                     `blocking`";
         return Err(RpcError::invalid(text));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_lock::Mutex;
-use rdzv_rpc_proto::gather::{Finished, GatherError, GatherKey, GatherTable, Participant};
+use rdzv_rpc_proto::gather::{Finished, GatherError, GatherKey, GatherParticipant, GatherTable};
 use rdzv_rpc_proto::worker::{WorkerInfo, WorkerName};
 
 use crate::channel::slot::Slot;
@@ -25,7 +25,7 @@ type Ended = Finished<Payload, Waiting>;
 pub(crate) struct Gathers(Mutex<GatherTable<Payload, Waiting>>);
 
 impl Gathers {
-    pub(crate) fn next(&self, members: Vec<Participant>) -> GatherKey {
+    pub(crate) fn next(&self, members: Vec<GatherParticipant>) -> GatherKey {
         self.0.lock().next(members)
     }
 
@@ -78,12 +78,12 @@ impl Gathers {
 }
 
 /// Returns a member in the form of a participant.
-pub(crate) fn participant(member: &Member) -> Participant {
+pub(crate) fn participant(member: &Member) -> GatherParticipant {
     of(&member.info, member.incarnation)
 }
 
-fn of(worker: &WorkerInfo, incarnation: u64) -> Participant {
-    Participant {
+fn of(worker: &WorkerInfo, incarnation: u64) -> GatherParticipant {
+    GatherParticipant {
         name: worker.name.clone(),
         incarnation,
     }

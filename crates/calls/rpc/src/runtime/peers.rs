@@ -113,10 +113,12 @@ impl Peers {
         for peer in self.0.lock().values_mut() {
             if let Peer::Connecting(requests) = peer {
                 let is_over = |(request, _): &mut (Request, Excess)| {
-                    request.until().is_some_and(|until| until <= now)
+                    request.deadline().is_some_and(|deadline| deadline <= now)
                 };
                 over.extend(requests.extract_if(.., is_over));
-                let first = requests.iter().filter_map(|(request, _)| request.until());
+                let first = requests
+                    .iter()
+                    .filter_map(|(request, _)| request.deadline());
                 waiting = first.chain(waiting).min();
             }
         }

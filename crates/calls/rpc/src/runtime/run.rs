@@ -7,12 +7,12 @@ use std::task::Poll;
 
 use serde::de::DeserializeOwned;
 
-use crate::channel::failure::Failure;
+use crate::channel::failure::FunctionFailure;
 use crate::error::{RemoteError, RpcError, RpcErrorKind};
 use crate::payload::Payload;
 use crate::runtime::codec;
 use crate::runtime::core::CallContext;
-use crate::service::place::{Place, inside};
+use crate::service::code_kind::{CodeKind, inside};
 
 /// Runs an async function: decodes, waits for references, and takes its steps.
 pub(crate) async fn steps<Argument, Output, Function, Future_>(
@@ -30,7 +30,7 @@ where
     drop(payload);
     let (argument, arrived) = decoded?;
     arrived.await?;
-    let started = caught(|| inside(Place::Async, trace, || function(context, argument)))?;
+    let started = caught(|| inside(CodeKind::Async, trace, || function(context, argument)))?;
     in_steps(trace, started).await
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn at_once<Argument: DeserializeOwned, Output>(
     let (argument, mut arrived) = codec::decode_argument::<Argument>(&context, &payload)?;
     drop(payload);
     arrived.wait()?;
-    caught(|| inside(Place::Blocking, trace, || function(context, argument)))?
+    caught(|| inside(CodeKind::Blocking, trace, || function(context, argument)))?
 }
 
 /// Polls the future of the application, with each step marked as async code.
@@ -55,14 +55,14 @@ async fn in_steps<Output>(
 ) -> Result<Output, RpcError> {
     let mut future = std::pin::pin!(future);
     poll_fn(|context| {
-        let step = caught(|| inside(Place::Async, trace, || future.as_mut().poll(context)));
+        let step = caught(|| inside(CodeKind::Async, trace, || future.as_mut().poll(context)));
         step.unwrap_or_else(|panicked| Poll::Ready(Err(panicked)))
     })
     .await
 }
 
 /// Converts the error of a function to the error of its call.
-pub(crate) fn failed(error: impl Failure) -> RpcError {
+pub(crate) fn failed(error: impl FunctionFailure) -> RpcError {
     remote(error.into_remote())
 }
 

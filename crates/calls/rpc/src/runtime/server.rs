@@ -18,7 +18,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use rdzv_lock::Mutex;
 use rdzv_rpc_proto::calls::{Share, Window};
-use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits};
+use rdzv_rpc_proto::frame::{Frame, FrameKind, FrameLimits, Header};
 
 use self::requests::Job;
 use self::running::Blocking;
@@ -161,11 +161,11 @@ impl Server {
     }
 
     /// Returns the peer's deadline to identify itself; `None` after it has.
-    pub(crate) fn greeted_until(&self) -> Option<Instant> {
+    pub(crate) fn greeting_deadline(&self) -> Option<Instant> {
         if self.caller.get().is_some() {
             return None;
         }
-        self.greeting.lock().as_ref().map(Greeting::until)
+        self.greeting.lock().as_ref().map(Greeting::deadline)
     }
 
     /// Processes a frame of the greeting.
@@ -196,7 +196,7 @@ impl Endpoint for Server {
         &self.link
     }
 
-    fn take(self: Arc<Self>, frame: Frame) -> Option<Limits> {
+    fn take(self: Arc<Self>, frame: Frame) -> Option<FrameLimits> {
         let Some(caller) = self.caller.get() else {
             if let Err(error) = self.greet(&frame) {
                 let introduction = self

@@ -17,14 +17,17 @@ pub struct Cancellation(Arc<Inner>);
 struct Inner {
     cancelled: AtomicBool,
     fired: Notify,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 impl Cancellation {
     /// `true` if the result is no longer needed.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::Acquire)
-            || self.0.until.is_some_and(|until| until <= Instant::now())
+            || self
+                .0
+                .deadline
+                .is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// Waits until the flag is set.
@@ -39,9 +42,9 @@ impl Cancellation {
     }
 
     /// Creates a flag that is set automatically at this time.
-    pub(crate) fn until(until: Option<Instant>) -> Self {
+    pub(crate) fn deadline(deadline: Option<Instant>) -> Self {
         Self(Arc::new(Inner {
-            until,
+            deadline,
             ..Inner::default()
         }))
     }

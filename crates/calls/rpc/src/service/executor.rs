@@ -22,7 +22,7 @@ const READERS: usize = 4;
 
 /// Time in which cancelled async functions can return normally.
 /// The agent does not wait for it.
-const GRACE: Duration = Duration::from_secs(1);
+const RETURN_TIME: Duration = Duration::from_secs(1);
 
 /// A blocking function.
 type Work = Box<dyn FnOnce() + Send>;
@@ -96,7 +96,8 @@ impl Executor {
                 let mut count = self.functions.subscribe();
                 self.handle.spawn(async move {
                     // The runtime shuts down even if some functions are still running.
-                    let _ = tokio::time::timeout(GRACE, count.wait_for(|count| *count == 0)).await;
+                    let _ = tokio::time::timeout(RETURN_TIME, count.wait_for(|count| *count == 0))
+                        .await;
                     runtime.shutdown_background();
                 });
             }

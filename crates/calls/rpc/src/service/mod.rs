@@ -5,9 +5,9 @@
 //! | [`functions`] | the offered functions, by number |
 //! | [`executor`] | the threads that run the functions |
 //! | [`cancellation`] | notification of a function that its result is no longer needed |
-//! | [`place`] | the kind of code that a thread runs, and its trace |
+//! | [`code_kind`] | the kind of code that a thread runs, and its trace |
 
 pub(crate) mod cancellation;
+pub(crate) mod code_kind;
 pub(crate) mod executor;
 pub(crate) mod functions;
-pub(crate) mod place;

@@ -11,7 +11,7 @@ use super::{Storage, Tensor};
 use crate::RpcError;
 
 /// Rust type whose values can be the elements of a tensor.
-pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {
+pub trait TensorElement: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static {
     /// Data type of tensors that are created from this type.
     const DATA_TYPE: DataType;
 
@@ -23,7 +23,7 @@ pub trait Element: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'sta
 
 macro_rules! elements {
     ($($rust:ty: $data_type:ident,)*) => {$(
-        impl Element for $rust {
+        impl TensorElement for $rust {
             const DATA_TYPE: DataType = DataType::$data_type;
         }
     )*};
@@ -40,7 +40,7 @@ elements! {
 ///
 /// Rust has no 8-bit floating-point type, and a byte from another process may not be a valid
 /// `bool`.
-impl Element for u8 {
+impl TensorElement for u8 {
     const DATA_TYPE: DataType = DataType::U8;
 
     fn reads(data_type: DataType) -> bool {
@@ -52,7 +52,7 @@ impl Element for u8 {
 /// Vector of numbers, readable as bytes without a copy.
 struct Numbers<T>(Vec<T>);
 
-impl<T: Element> AsRef<[u8]> for Numbers<T> {
+impl<T: TensorElement> AsRef<[u8]> for Numbers<T> {
     fn as_ref(&self) -> &[u8] {
         self.0.as_bytes()
     }
@@ -64,7 +64,7 @@ impl Tensor {
     /// # Errors
     ///
     /// `InvalidArgument` if the shape does not match the number of elements.
-    pub fn from_vec<T: Element>(
+    pub fn from_vec<T: TensorElement>(
         numbers: Vec<T>,
         shape: impl Into<Vec<usize>>,
     ) -> Result<Self, RpcError> {
@@ -92,7 +92,7 @@ impl Tensor {
     ///
     /// `InvalidArgument` if the elements have another type; otherwise the errors of
     /// [`contiguous`](Self::contiguous).
-    pub fn as_slice<T: Element>(&self) -> Result<Cow<'_, [T]>, RpcError> {
+    pub fn as_slice<T: TensorElement>(&self) -> Result<Cow<'_, [T]>, RpcError> {
         if !T::reads(self.data_type()) {
             let (rust, data_type) = (std::any::type_name::<T>(), self.data_type());
             let message = format!("the elements of the tensor are {data_type}, not {rust}");

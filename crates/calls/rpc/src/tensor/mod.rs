@@ -15,7 +15,7 @@ use bytes::Bytes;
 pub use rdzv_rpc_proto::device::Device;
 pub use rdzv_rpc_proto::tensor::{DataType, MetaError, TensorMeta};
 
-pub use element::Element;
+pub use element::TensorElement;
 pub use storage::Storage;
 pub(crate) use storage::put;
 

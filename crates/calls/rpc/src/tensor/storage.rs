@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rdzv_rpc_proto::device::Device;
 
 use crate::RpcError;
-use crate::device::{DeviceBackend, DeviceMemory, Event};
+use crate::device::{DeviceBackend, DeviceEvent, DeviceMemory};
 
 /// Host or device memory that tensors share, and that is never written again.
 ///
@@ -24,7 +24,7 @@ enum Memory {
         memory: Arc<dyn DeviceMemory>,
         backend: Arc<dyn DeviceBackend>,
         /// Event after the last copy into the memory.
-        filled: Arc<dyn Event>,
+        filled: Arc<dyn DeviceEvent>,
     },
 }
 
@@ -38,7 +38,7 @@ impl Storage {
     pub fn device(
         memory: Arc<dyn DeviceMemory>,
         backend: Arc<dyn DeviceBackend>,
-        filled: Arc<dyn Event>,
+        filled: Arc<dyn DeviceEvent>,
     ) -> Self {
         Self(Arc::new(Memory::Device {
             memory,
@@ -161,7 +161,7 @@ pub(crate) fn put(
         }
     }
     // One event for each device, after all its copies were queued.
-    let mut events: Vec<(Device, Arc<dyn Event>)> = Vec::new();
+    let mut events: Vec<(Device, Arc<dyn DeviceEvent>)> = Vec::new();
     for memory in &memories {
         let device = memory.device();
         if !events.iter().any(|(known, _)| *known == device) {

@@ -39,7 +39,7 @@ pub fn connect(
     let attempt = Attempt {
         peer: &peer,
         since: Instant::now(),
-        until: deadline,
+        deadline,
     };
     let why_not = match near(peer_address, options) {
         Ok(name) => match unix::dial(name, options, attempt) {

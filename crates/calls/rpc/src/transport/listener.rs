@@ -63,7 +63,7 @@ pub struct Listener {
 /// A connected peer that has not completed the steps before the first frame.
 struct Unauthenticated {
     peer: String,
-    until: Instant,
+    deadline: Instant,
     stage: Stage,
 }
 
@@ -250,7 +250,7 @@ impl Listener {
             source,
             Unauthenticated {
                 peer,
-                until: Instant::now() + self.options.greeting,
+                deadline: Instant::now() + self.options.greeting,
                 stage,
             },
         );
@@ -310,7 +310,7 @@ impl Listener {
     fn drop_late(&mut self) {
         let now = Instant::now();
         while let Some((number, first)) = self.unauthenticated.first()
-            && first.until <= now
+            && first.deadline <= now
             && let Some(unauthenticated) = self.unauthenticated.remove(number)
         {
             let waited = self.options.greeting;
@@ -328,7 +328,7 @@ impl Listener {
         let first = self.unauthenticated.first();
         self.timer.set(first.map(|(_, unauthenticated)| {
             unauthenticated
-                .until
+                .deadline
                 .saturating_duration_since(Instant::now())
         }));
     }

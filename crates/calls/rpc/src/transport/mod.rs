@@ -31,10 +31,10 @@ pub use rdzv_shm::pass::Peer;
 pub mod connect;
 mod error;
 pub mod listener;
-pub mod oneself;
 pub mod options;
 pub mod peer_address;
 pub(crate) mod pending;
+pub mod same_process;
 mod shared;
 mod socket;
 mod tcp;
@@ -209,8 +209,8 @@ impl Carrier {
     }
 
     /// Returns the credentials of the peer, for a later check of its name.
-    pub fn credentials(&self) -> Credentials {
-        Credentials {
+    pub fn credentials(&self) -> PeerCredentials {
+        PeerCredentials {
             peer: self.peer.clone(),
             certified: self.certified.clone(),
         }
@@ -219,12 +219,12 @@ impl Carrier {
 
 /// Identity of a peer before it has sent its name.
 #[derive(Debug, Clone, Default)]
-pub struct Credentials {
+pub struct PeerCredentials {
     peer: String,
     certified: Option<Vec<String>>,
 }
 
-impl Credentials {
+impl PeerCredentials {
     /// Checks that the peer may have this name; without TLS it may have any name.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rdzv_event::{EventFlags, Poller};
-use rdzv_shm::{Consumer, Leases, Link, Producer};
+use rdzv_shm::{Consumer, Leases, Producer, SharedLink};
 
 use super::socket::close;
 use super::{ReadHalf, Readiness, WriteHalf};
@@ -24,7 +24,7 @@ pub(super) struct Half<R> {
 }
 
 pub(super) fn halves(
-    link: Link,
+    link: SharedLink,
     beside: &Arc<Leases>,
 ) -> io::Result<(Half<Consumer>, Half<Producer>)> {
     let read = Half::new(link.consumer, Consumer::doorbell, beside)?;

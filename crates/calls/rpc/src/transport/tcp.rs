@@ -41,7 +41,7 @@ pub(super) fn dial(
     let begun = Instant::now();
     let attempt = Attempt {
         since: begun,
-        until: attempt.until.min(begun + heartbeat_limit),
+        deadline: attempt.deadline.min(begun + heartbeat_limit),
         ..attempt
     };
     match rustix::net::connect(&socket, &address) {

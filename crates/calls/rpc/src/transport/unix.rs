@@ -20,7 +20,7 @@ use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 
 use rdzv_rpc_proto::frame::header::HEADER_LENGTH;
 use rdzv_rpc_proto::frame::refusal;
-use rdzv_shm::pair::{self, Link, MESSAGE, Offer};
+use rdzv_shm::pair::{self, MESSAGE, Offer, SharedLink};
 use rdzv_shm::pass::{self, Peer};
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -48,7 +48,7 @@ pub(super) fn listen() -> Result<(UnixListener, String), TransportError> {
 #[derive(Debug)]
 pub(super) enum Agreed {
     /// Both sides have rings; the socket stays open to report the end of the peer.
-    Shared(Link),
+    Shared(SharedLink),
     /// Both sides use the socket itself, for this reason.
     Socket(String),
 }

@@ -13,7 +13,7 @@ use super::error::TransportError;
 pub(super) struct Attempt<'a> {
     pub(super) peer: &'a str,
     pub(super) since: Instant,
-    pub(super) until: Instant,
+    pub(super) deadline: Instant,
 }
 
 impl Attempt<'_> {
@@ -26,7 +26,7 @@ impl Attempt<'_> {
     ) -> Result<(), TransportError> {
         loop {
             let now = Instant::now();
-            let left = self.until.saturating_duration_since(now);
+            let left = self.deadline.saturating_duration_since(now);
             let mut watched = [PollFd::new(&descriptor, flags)];
             match rdzv_event::poll(&mut watched, Some(left)) {
                 Ok(0) if left.is_zero() => {

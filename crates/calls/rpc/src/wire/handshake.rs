@@ -5,22 +5,22 @@ use std::time::Instant;
 use rdzv_rpc_proto::frame::hello::{Accepted, Hello, HelloError};
 use rdzv_rpc_proto::frame::{Frame, FrameKind};
 use rdzv_rpc_proto::worker::WorkerInfo;
-use rdzv_trust::token::Role;
+use rdzv_trust::token::HandshakeRole;
 
 use crate::error::{RpcError, RpcErrorKind};
-use crate::transport::{Credentials, Token};
+use crate::transport::{PeerCredentials, Token};
 
 /// One side of the greeting.
 pub(crate) struct Greeting {
-    role: Role,
+    role: HandshakeRole,
     ours: Hello,
     token: Option<Token>,
     /// Worker that should answer; used by the side that connects.
     expected: Option<WorkerInfo>,
     /// Credentials that the peer has shown before; used by the side that listens.
-    credentials: Credentials,
+    credentials: PeerCredentials,
     theirs: Option<(Hello, Vec<u8>)>,
-    until: Instant,
+    deadline: Instant,
 }
 
 /// Answer to a frame of the greeting, and the peer once it is known.
@@ -35,17 +35,17 @@ impl Greeting {
     pub(crate) fn acceptor(
         ours: Hello,
         token: Option<Token>,
-        credentials: Credentials,
-        until: Instant,
+        credentials: PeerCredentials,
+        deadline: Instant,
     ) -> Self {
         Self {
-            role: Role::Acceptor,
+            role: HandshakeRole::Acceptor,
             ours,
             token,
             expected: None,
             credentials,
             theirs: None,
-            until,
+            deadline,
         }
     }
 
@@ -54,14 +54,14 @@ impl Greeting {
         ours: Hello,
         token: Option<Token>,
         expected: WorkerInfo,
-        until: Instant,
+        deadline: Instant,
     ) -> (Self, Vec<u8>) {
         let hello = ours.to_bytes();
         let greeting = Self {
-            role: Role::Connector,
+            role: HandshakeRole::Connector,
             expected: Some(expected),
             // The transport has already compared the credentials with the expected worker.
-            ..Self::acceptor(ours, token, Credentials::default(), until)
+            ..Self::acceptor(ours, token, PeerCredentials::default(), deadline)
         };
         (greeting, hello)
     }
@@ -69,13 +69,13 @@ impl Greeting {
     /// Returns this worker's hello for a peer whose own hello was refused.
     /// The peer may have meant another worker that had this address before. The hello shows that.
     pub(crate) fn introduction(&self) -> Option<Vec<u8>> {
-        let unsaid = self.role == Role::Acceptor && self.theirs.is_none();
+        let unsaid = self.role == HandshakeRole::Acceptor && self.theirs.is_none();
         unsaid.then(|| self.ours.to_bytes())
     }
 
     /// Returns the time by which the greeting must be complete.
-    pub(crate) fn until(&self) -> Instant {
-        self.until
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// Processes a frame of the peer.
@@ -106,7 +106,7 @@ impl Greeting {
             .map_err(|error| RpcError::new(RpcErrorKind::Protocol, error.to_string()))?;
         self.theirs = Some((theirs, body.to_vec()));
         let mut said = Said::default();
-        if self.role == Role::Acceptor {
+        if self.role == HandshakeRole::Acceptor {
             said.answers.push((FrameKind::Hello, self.ours.to_bytes()));
             said.answers.push((FrameKind::Accepted, self.proof()));
         }
@@ -127,8 +127,8 @@ impl Greeting {
     fn accepted(&mut self, body: &[u8]) -> Result<Said, HelloError> {
         let accepted = Accepted::from_bytes(body)?;
         let other = match self.role {
-            Role::Connector => Role::Acceptor,
-            Role::Acceptor => Role::Connector,
+            HandshakeRole::Connector => HandshakeRole::Acceptor,
+            HandshakeRole::Acceptor => HandshakeRole::Connector,
         };
         let Some((theirs, _)) = &self.theirs else {
             return Err(HelloError::Unreadable);
@@ -146,7 +146,7 @@ impl Greeting {
             peer: Some(theirs.clone()),
             ..Said::default()
         };
-        if self.role == Role::Connector {
+        if self.role == HandshakeRole::Connector {
             said.answers.push((FrameKind::Accepted, self.proof()));
         }
         Ok(said)
@@ -169,8 +169,8 @@ impl Greeting {
             .as_ref()
             .map_or(Vec::new(), |(_, bytes)| bytes.clone());
         match self.role {
-            Role::Connector => (ours, theirs),
-            Role::Acceptor => (theirs, ours),
+            HandshakeRole::Connector => (ours, theirs),
+            HandshakeRole::Acceptor => (theirs, ours),
         }
     }
 }

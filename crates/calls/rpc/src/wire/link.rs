@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rdzv_lock::{Mutex, MutexGuard};
-use rdzv_rpc_proto::frame::{Frame, Header, Limits};
+use rdzv_rpc_proto::frame::{Frame, FrameLimits, Header};
 use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_shm::Leases;
 use rdzv_shm::pass::Peer;
@@ -69,7 +69,7 @@ pub(crate) trait Endpoint: Send + Sync {
     ///
     /// The caller holds the reader lock. The return value can change the size limits of later
     /// frames.
-    fn take(self: Arc<Self>, frame: Frame) -> Option<Limits>;
+    fn take(self: Arc<Self>, frame: Frame) -> Option<FrameLimits>;
 
     /// `true` if the connection may read another frame.
     ///

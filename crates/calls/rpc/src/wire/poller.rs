@@ -178,9 +178,13 @@ impl<E: ?Sized> Poller<E> {
     }
 
     /// Waits for events until the deadline.
-    pub(crate) fn wait(&self, until: Option<Instant>, into: &mut Vec<Happening>) -> io::Result<()> {
+    pub(crate) fn wait(
+        &self,
+        deadline: Option<Instant>,
+        into: &mut Vec<Happening>,
+    ) -> io::Result<()> {
         into.clear();
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut events = Vec::with_capacity(64);
         self.poller.wait(&mut events, left)?;
         for event in &events {

@@ -7,7 +7,7 @@ use std::io;
 
 use bytes::Bytes;
 use rdzv_rpc_proto::frame::decoder::to_reserve;
-use rdzv_rpc_proto::frame::{Decoder, Frame, FrameError, Limits, Supply};
+use rdzv_rpc_proto::frame::{Decoder, Frame, FrameError, FrameLimits, Supply};
 
 use rdzv_shm::{Pool, PooledBuffer};
 
@@ -54,7 +54,7 @@ impl Supply for Pooled {
 }
 
 impl Reader {
-    pub(crate) fn new(half: Box<dyn ReadHalf>, limits: Limits, pool: Pool) -> Self {
+    pub(crate) fn new(half: Box<dyn ReadHalf>, limits: FrameLimits, pool: Pool) -> Self {
         Self {
             half,
             decoder: Decoder::new(limits, Pooled(pool)),
@@ -63,7 +63,7 @@ impl Reader {
     }
 
     /// Changes the size limits of later frames.
-    pub(crate) fn set_limits(&mut self, limits: Limits) {
+    pub(crate) fn set_limits(&mut self, limits: FrameLimits) {
         self.decoder.set_limits(limits);
     }
 

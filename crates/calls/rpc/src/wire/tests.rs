@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rdzv_rpc_proto::frame::{Frame, FrameKind, Header, Limits, encode};
+use rdzv_rpc_proto::frame::{Frame, FrameKind, FrameLimits, Header, encode};
 use rdzv_rpc_proto::heartbeat::Rhythm;
 use rdzv_shm::Pool;
 use rustix::event::{EventfdFlags, eventfd};
@@ -72,7 +72,7 @@ impl Endpoint for Counting {
         &self.link
     }
 
-    fn take(self: Arc<Self>, _: Frame) -> Option<Limits> {
+    fn take(self: Arc<Self>, _: Frame) -> Option<FrameLimits> {
         self.taken.fetch_add(1, Ordering::Relaxed);
         None
     }
@@ -89,7 +89,7 @@ fn with_frames(count: usize) -> Arc<Counting> {
         encode(&Header::new(FrameKind::Cancel), &[], &[], &mut frames);
     }
     let ends = Ends {
-        reader: Reader::new(Half::new(frames), Limits::default(), Pool::default()),
+        reader: Reader::new(Half::new(frames), FrameLimits::default(), Pool::default()),
         writer: Writer::new(Half::new(Vec::new())),
         kind: TransportKind::Unix,
         reason: "a test".to_owned(),

@@ -9,7 +9,7 @@ use rdzv_rpc::{Method, Methods, RpcAgent, RpcErrorKind, RpcOptions, Tensor};
 use rdzv_rpc_proto::device::{Device, DeviceMap};
 use rdzv_store::Store;
 
-use super::{LONG, store, wait_until};
+use super::{LONG, store, wait_for};
 
 /// Returns the tensor and the index of the device on which it arrived.
 const BACK: Method<Tensor, (Tensor, u32)> = Method::new("back");
@@ -45,7 +45,7 @@ fn join(store: &Arc<dyn Store>, name: &str, rank: u32, maps: Maps<'_>) -> Worker
 }
 
 impl Worker {
-    /// Checks on which device a tensor arrives, and that it comes back to its own.
+    /// Checks on which device a tensor arrives, and that it returns to its own.
     fn assert_sends(&self, to: &str, from: u32, arrives: u32) {
         let device = Device::accelerator(from);
         let tensor = Tensor::from_vec(vec![1_i16, 2, 3], [3]).unwrap();
@@ -57,7 +57,7 @@ impl Worker {
     }
 
     fn wait_for(&self, count: usize) {
-        wait_until("all are seen", || self.agent.workers().len() == count);
+        wait_for("all are seen", || self.agent.workers().len() == count);
     }
 }
 

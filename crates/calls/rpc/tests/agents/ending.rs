@@ -8,7 +8,7 @@ use rdzv_rpc::{
     blocking,
 };
 
-use super::{LONG, TWICE, methods, shut_down, store, wait_until};
+use super::{LONG, TWICE, methods, shut_down, store, wait_for};
 
 /// Ends when the test opens the gate.
 const GATE: Method<(), u32> = Method::new("gate");
@@ -68,7 +68,7 @@ fn a_shutdown_waits_for_a_call_that_is_longer_than_the_timeout() {
         });
         // A worker that is shutting down refuses to make calls.
         for agent in &agents[..2] {
-            wait_until("it shuts down", || {
+            wait_for("it shuts down", || {
                 let refused = agent.call("w2", TWICE, &1).wait().err();
                 refused.is_some_and(|error| error.kind == RpcErrorKind::Stopping)
             });
@@ -117,7 +117,7 @@ fn whoever_only_waits_for_one_that_hangs_is_not_blamed() {
     let agents = formed(3, LONG, |methods| methods);
     // The second worker cannot shut down before the third has answered, which never happens.
     let hanging = agents[1].call("w2", HANG, &());
-    wait_until("it hangs", || agents[2].traffic().running == 1);
+    wait_for("it hangs", || agents[2].traffic().running == 1);
     let deadline = Duration::from_secs(2);
     let errors = std::thread::scope(|scope| {
         let ending = [0, 1].map(|at| {

@@ -35,10 +35,10 @@ fn join(store: &Arc<dyn Store>, name: &str, rank: u32) -> RpcAgent {
 }
 
 /// Polls until a condition holds.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
     while !is_so() {
-        assert!(Instant::now() < until, "not within {LONG:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {LONG:?}: {what}");
         std::thread::yield_now();
     }
 }

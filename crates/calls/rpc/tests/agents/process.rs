@@ -25,9 +25,9 @@ fn free_address() -> String {
     format!("tcp://127.0.0.1:{}", free_port())
 }
 
-fn init(place: &str, rank: u32, world_size: Option<u32>) -> Result<RpcAgent, RpcError> {
+fn init(address: &str, rank: u32, world_size: Option<u32>) -> Result<RpcAgent, RpcError> {
     init_rpc(
-        builder("first", place, LONG)
+        builder("first", address, LONG)
             .rank(rank)
             .world_size(world_size),
     )
@@ -54,12 +54,12 @@ fn assert_taken() {
 
 // This is one test, because there is only one process.
 #[test]
-fn a_process_has_one_agent_until_it_shuts_down() {
+fn a_process_has_one_agent_at_a_time() {
     assert_none();
 
     // A dynamic group: no world size.
-    let place = free_address();
-    let agent = init(&place, 0, None).unwrap();
+    let address = free_address();
+    let agent = init(&address, 0, None).unwrap();
     assert_eq!(current().unwrap().me(), agent.me());
     assert_eq!(agent.call("first", TWICE, &4).wait().unwrap(), 8);
     assert_taken();
@@ -72,22 +72,22 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     let error = init_rpc(unreachable).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::InvalidArgument);
     assert!(begun.elapsed() < LONG / 2);
-    let place = free_address();
-    let short = builder("first", &place, Duration::from_millis(300)).rank(0);
+    let address = free_address();
+    let short = builder("first", &address, Duration::from_millis(300)).rank(0);
     let error = init_rpc(short.world_size(2)).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Deadline);
     assert_none();
 
     // A static group: while it forms, no other agent can start, and there is no current agent.
-    let place = free_address();
+    let address = free_address();
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| init(&place, 0, Some(2)).unwrap());
+        let first = scope.spawn(|| init(&address, 0, Some(2)).unwrap());
         // The first worker hosts the store, so it has begun when the store can be opened.
         let nowhere = Environment::of([("", ""); 0]);
-        let opened = open_store(&place, Some(1), Some(2), LONG, nowhere).unwrap();
+        let opened = open_store(&address, Some(1), Some(2), LONG, nowhere).unwrap();
         assert_taken();
         assert_none();
-        let second = builder("second", &place, LONG).rank(opened.rank.0);
+        let second = builder("second", &address, LONG).rank(opened.rank.0);
         let second = second.world_size(2).store(opened.store);
         let second = second.connect().unwrap();
         let first = first.join().unwrap();
@@ -103,8 +103,8 @@ fn a_process_has_one_agent_until_it_shuts_down() {
     assert_none();
 
     // An agent that was stopped is no longer the agent of the process.
-    let place = free_address();
-    let agent = init(&place, 0, None).unwrap();
+    let address = free_address();
+    let agent = init(&address, 0, None).unwrap();
     agent.stop();
     assert_none();
 }

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdzv_rpc::backend::{BackendRegistry, BuiltIn, InitArguments};
+use rdzv_rpc::backend::{BuiltIn, InitArguments, RpcBackendRegistry};
 use rdzv_rpc::device::CpuOnly;
 use rdzv_rpc::{RpcAgent, Timeout};
 use rdzv_rpc_proto::worker::{WorkerId, WorkerName};
@@ -14,7 +14,7 @@ use super::{LONG, TWICE, methods, store};
 
 #[test]
 fn a_group_is_made_of_what_the_registry_gives() {
-    let registry = BackendRegistry::of_process();
+    let registry = RpcBackendRegistry::of_process();
     let devices = CpuOnly::shared();
     registry.register("LATER", BuiltIn { devices }).unwrap();
     let words = json!({ "rpc_timeout": 7.0, "transports": ["tcp"], "address": "127.0.0.1" });

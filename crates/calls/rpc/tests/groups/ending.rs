@@ -63,7 +63,7 @@ fn a_worker_that_hangs_is_named_by_all_at_the_deadline() {
         };
         let ended = &ended;
         let verdicts: Vec<_> = thread::scope(|scope| {
-            // Two of three workers come. The one with the longer deadline gets the verdict of the
+            // Two of three workers arrive. The one with the longer deadline gets the verdict of the
             // other.
             let calls = [(0, deadline), (2, LONG)]
                 .map(|(rank, deadline)| scope.spawn(move || ended(rank, deadline)));

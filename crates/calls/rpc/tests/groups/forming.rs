@@ -1,4 +1,4 @@
-//! Tests of static groups: all workers join, or all learn why not.
+//! Tests of static groups: all workers join, or all receive the reason why not.
 
 use std::sync::Arc;
 use std::thread;
@@ -133,7 +133,7 @@ fn two_world_sizes_are_both_named_soon() {
             let sizes = |text: &str| text.contains("given 2") && text.contains("given 3");
             assert!(sizes(&error.message), "{error}");
         }
-        // A worker that comes late gets the error too, whatever its world size.
+        // A worker that arrives late gets the error too, whatever its world size.
         let error = Group::form(connection(&store), worker("w2", 2), 3, LONG).unwrap_err();
         assert_eq!(error.kind, RpcErrorKind::GroupMismatch, "{error}");
         // With the same size for all workers, the group forms.
@@ -160,7 +160,7 @@ fn missing_ranks_are_named_at_the_deadline() {
                 "{error}"
             );
         }
-        // Workers that come too late do not wait for a group that has failed. Each gets the error
+        // Workers that arrive too late do not wait for a group that has failed. Each gets the error
         // once.
         for late in [1, 3] {
             let started = Instant::now();
@@ -226,8 +226,8 @@ fn two_workers_of_one_rank_are_notified_soon() {
 #[test]
 fn processes_with_different_histories_meet_in_one_store() {
     for store in stores() {
-        // Three times, both workers form a group and shut down in an orderly way. Then they form a
-        // group without a shutdown, and another one. The last group has a third worker.
+        // Three times, both workers form a group and shut down cleanly. Then they form a group
+        // without a shutdown, and another one. The last group has a third worker.
         for _ in 0..3 {
             let groups = formed(form_all(&store, vec![worker("a", 0), worker("b", 1)], LONG));
             shut_down(&groups);

@@ -15,12 +15,12 @@ const LEASE_MS: &str = "2000";
 /// Time within which a dead member is removed, even on a busy machine.
 const OUT: Duration = Duration::from_secs(30);
 
-struct Place {
+struct TestStore {
     server: TcpStoreServer,
     port: u16,
 }
 
-impl Place {
+impl TestStore {
     fn new() -> Self {
         let options = ServerOptions {
             host: Some("127.0.0.1".to_owned()),
@@ -91,10 +91,10 @@ impl Worker {
 
 #[test]
 fn a_killed_member_is_out_when_its_lease_is_over() {
-    let place = Place::new();
-    let a = place.join("a", 0, &[]);
-    let mut b = place.join("b", 1, &[]);
-    let c = place.join("c", 2, &[]);
+    let store = TestStore::new();
+    let a = store.join("a", 0, &[]);
+    let mut b = store.join("b", 1, &[]);
+    let c = store.join("c", 2, &[]);
     a.wait_for("view a b c");
     c.wait_for("view a b c");
     b.0.kill();
@@ -103,20 +103,20 @@ fn a_killed_member_is_out_when_its_lease_is_over() {
     c.wait_for("view a c");
     assert!(killed.elapsed() < OUT, "{:?}", killed.elapsed());
     // The worker returns with its name and rank.
-    let again = place.join("b", 1, &[]);
+    let again = store.join("b", 1, &[]);
     again.wait_for("view a b c");
     a.wait_for("view a b c");
 }
 
 #[test]
 fn a_killed_member_comes_back_at_once_or_when_its_lease_is_over() {
-    let place = Place::new();
-    let a = place.join("a", 0, &[]);
-    let mut b = place.join("b", 1, &[]);
+    let store = TestStore::new();
+    let a = store.join("a", 0, &[]);
+    let mut b = store.join("b", 1, &[]);
     a.wait_for("view a b");
     b.0.kill();
     let killed = Instant::now();
-    let again = place.join("b", 1, &[]);
+    let again = store.join("b", 1, &[]);
     again.wait_for("view a b");
     assert!(killed.elapsed() < OUT, "{:?}", killed.elapsed());
     a.wait_for("view a b");
@@ -127,20 +127,20 @@ fn a_killed_member_comes_back_at_once_or_when_its_lease_is_over() {
 fn a_joiner_killed_anywhere_leaves_no_ghost() {
     let mut was_in = false;
     for call in 0..40 {
-        let place = Place::new();
-        let mut a = place.join("a", 0, &[]);
+        let store = TestStore::new();
+        let mut a = store.join("a", 0, &[]);
         a.wait_for("view a");
-        let ghost = place.join("ghost", 1, &[&call.to_string()]);
+        let ghost = store.join("ghost", 1, &[&call.to_string()]);
         // The process prints `in` after it has joined, or it dies before that.
         was_in = ghost.line().is_some();
         while ghost.line().is_some() {}
         let killed = Instant::now();
-        let b = place.join("b", 2, &[]);
+        let b = store.join("b", 2, &[]);
         b.wait_for("in");
         b.0.send("leave");
         b.wait_for("left");
         assert!(killed.elapsed() < OUT, "call {call}");
-        let mut again = place.join("ghost", 1, &[]);
+        let mut again = store.join("ghost", 1, &[]);
         again.wait_for("view a ghost");
         assert!(
             killed.elapsed() < OUT,
@@ -151,12 +151,12 @@ fn a_joiner_killed_anywhere_leaves_no_ghost() {
             one.0.send("leave");
             one.wait_for("left");
         }
-        let keys = place.client().list_keys().unwrap();
+        let keys = store.client().list_keys().unwrap();
         assert!(
             !keys.iter().any(|key| key.contains("/beat/")),
             "call {call}: {keys:?}"
         );
-        drop(place.server);
+        drop(store.server);
         if was_in {
             assert!(call >= 2, "joining takes only {call} requests?");
             break;
@@ -167,9 +167,9 @@ fn a_joiner_killed_anywhere_leaves_no_ghost() {
 
 #[test]
 fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
-    let place = Place::new();
-    let a = place.join("a", 0, &[]);
-    let b = place.join("b", 1, &[]);
+    let store = TestStore::new();
+    let a = store.join("a", 0, &[]);
+    let b = store.join("b", 1, &[]);
     a.wait_for("view a b");
     b.wait_for("view a b");
     b.0.signal(Signal::STOP);
@@ -186,7 +186,7 @@ fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
         "{said}"
     );
     // Its own absence is no reason to remove the others.
-    let c = place.join("c", 2, &[]);
+    let c = store.join("c", 2, &[]);
     c.wait_for("view a c");
 }
 
@@ -195,11 +195,11 @@ fn a_member_that_was_stopped_for_too_long_is_notified_that_it_is_out() {
 #[test]
 fn a_worker_killed_while_a_static_group_forms_can_be_started_again() {
     for call in ["0", "1", "2", "3", "4"] {
-        let place = Place::new();
-        let others = [("w0", 0), ("w2", 2)].map(|(name, rank)| place.form(name, rank, "3", &[]));
-        let first = place.form("w1", 1, "3", &[call]);
+        let store = TestStore::new();
+        let others = [("w0", 0), ("w2", 2)].map(|(name, rank)| store.form(name, rank, "3", &[]));
+        let first = store.form("w1", 1, "3", &[call]);
         assert_eq!(first.line(), None, "call {call}");
-        let again = place.form("w1", 1, "3", &[]);
+        let again = store.form("w1", 1, "3", &[]);
         again.wait_for("view w0 w1 w2");
         for other in &others {
             other.wait_for("view w0 w1 w2");
@@ -209,9 +209,9 @@ fn a_worker_killed_while_a_static_group_forms_can_be_started_again() {
 
 #[test]
 fn a_stopped_worker_is_named_when_a_static_group_ends() {
-    let place = Place::new();
+    let store = TestStore::new();
     let workers: Vec<Worker> = (0..3)
-        .map(|rank| place.form(&format!("w{rank}"), rank, "3", &[]))
+        .map(|rank| store.form(&format!("w{rank}"), rank, "3", &[]))
         .collect();
     for worker in &workers {
         worker.wait_for("view w0 w1 w2");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_rpc::RpcErrorKind;
 use rdzv_rpc::group::Group;
-use rdzv_rpc_proto::directory::Change;
+use rdzv_rpc_proto::directory::ViewChange;
 use rdzv_rpc_proto::worker::WorkerName;
 use rdzv_store::{FileStore, Store};
 
@@ -36,7 +36,7 @@ fn members_come_and_go_and_everybody_knows() {
         Views::of(&c).wait_for(&["a-1", "c:_-"]);
         let changes = after.changes_since(&before);
         assert!(
-            matches!(&changes[..], [Change::Left(gone)] if gone.info.name.as_str() == "b_2"),
+            matches!(&changes[..], [ViewChange::Left(gone)] if gone.info.name.as_str() == "b_2"),
             "{changes:?}"
         );
         // A second departure has no effect.
@@ -113,7 +113,7 @@ fn a_member_that_dies_is_out_when_its_lease_is_over() {
         );
         assert!(matches!(
             after.changes_since(&before)[..],
-            [Change::Lost(_)]
+            [ViewChange::Lost(_)]
         ));
     }
 }
@@ -149,7 +149,7 @@ fn a_joiner_that_dies_anywhere_leaves_no_ghost() {
         let other = join(&store, worker("b", 2)).unwrap();
         other.leave().unwrap();
         assert!(died.elapsed() < OUT, "call {call}");
-        // Its name and rank are free when its lease is over, at the latest.
+        // Its name and rank are free when its lease has expired, at the latest.
         let again = join(&store, worker("ghost", 1)).unwrap();
         assert!(died.elapsed() < OUT, "call {call}: {:?}", died.elapsed());
         assert_eq!(names(&again.view()), ["a", "ghost"]);

@@ -1,6 +1,6 @@
 //! Tests of static groups that follow one another in a store.
 //!
-//! The worker of the next group may come at any point of the cleanup of the earlier group.
+//! The worker of the next group may arrive at any point of the cleanup of the earlier group.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};

@@ -1,4 +1,4 @@
-//! Attacks with lengths that are announced and bytes that never come.
+//! Attacks with lengths that are announced and bytes that never arrive.
 
 use rdzv_rpc_proto::frame::{FrameKind, Header, PartHead, PartLocation, decoder};
 

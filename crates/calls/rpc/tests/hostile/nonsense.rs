@@ -1,4 +1,4 @@
-//! Attacks with bytes that are no frames, and frames without a meaning.
+//! Attacks with bytes that are not frames, and frames without a meaning.
 
 use std::time::Duration;
 

@@ -8,17 +8,17 @@ use rdzv_rpc::transport::{self, Carrier, PeerAddress, Readiness, Token, Transpor
 use rdzv_rpc_proto::frame::decoder::FromHeap;
 use rdzv_rpc_proto::frame::hello::{Accepted, Hello, PROTOCOL};
 use rdzv_rpc_proto::frame::{
-    Decoder, Frame, FrameKind, Header, Limits, PartHead, encode, method_hash,
+    Decoder, Frame, FrameKind, FrameLimits, Header, PartHead, encode, method_hash,
 };
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
-use rdzv_trust::token::{Role, nonce};
+use rdzv_trust::token::{HandshakeRole, nonce};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Time after which a worker that accepts no byte has stopped reading.
 /// To stop reading is one of its defences.
 const TAKES_NOTHING: Duration = Duration::from_millis(300);
 
-/// Longest time until an answer that must come.
+/// Longest time until an answer that must arrive.
 const ANSWERS: Duration = Duration::from_secs(20);
 
 /// A job that is attacked, with the data that the attacker has.
@@ -38,11 +38,11 @@ pub(crate) struct Peer {
 impl Target {
     /// Connects and sends nothing.
     pub(crate) fn connect(&self, options: &TransportOptions) -> Option<Peer> {
-        let until = Instant::now() + Duration::from_secs(5);
-        let carrier = transport::connect(&self.peer_address, options, until).ok()?;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let carrier = transport::connect(&self.peer_address, options, deadline).ok()?;
         Some(Peer {
             carrier,
-            decoder: Decoder::new(Limits::default(), FromHeap),
+            decoder: Decoder::new(FrameLimits::default(), FromHeap),
             is_over: false,
         })
     }
@@ -139,7 +139,7 @@ impl Peer {
         self.send(&frame(&Header::new(FrameKind::Hello), &ours, &[]));
         let theirs = self.next(FrameKind::Hello)?.body;
         self.next(FrameKind::Accepted)?;
-        let proof = token.map(|token| token.prove(Role::Connector, &ours, &theirs));
+        let proof = token.map(|token| token.prove(HandshakeRole::Connector, &ours, &theirs));
         let accepted = Accepted { proof }.to_bytes();
         self.send(&frame(&Header::new(FrameKind::Accepted), &accepted, &[]))
             .then_some(())
@@ -183,9 +183,9 @@ impl Peer {
     /// Returns the next frame of this kind.
     /// `None` if the worker closes the connection before, or is silent.
     pub(crate) fn next(&mut self, kind: FrameKind) -> Option<Frame> {
-        let until = Instant::now() + ANSWERS;
+        let deadline = Instant::now() + ANSWERS;
         loop {
-            match self.take(until.saturating_duration_since(Instant::now())) {
+            match self.take(deadline.saturating_duration_since(Instant::now())) {
                 Some(frame) if frame.header.kind == kind => return Some(frame),
                 Some(_) => {}
                 None => return None,

@@ -20,7 +20,7 @@ const NOTHING: Method<(), ()> = Method::new("victim.nothing");
 /// Longest time of a call of the honest worker, on a busy machine.
 const ANSWERED: Duration = Duration::from_secs(60);
 
-/// Longest time until memory is given back.
+/// Longest time until memory is returned.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
 
 const TOKEN: &str = "a token that the job has";
@@ -98,12 +98,12 @@ impl Victim {
     /// Returns the memory beyond the start value, when it is at most this large.
     /// After a limit it returns the current value. The honest worker makes calls during the wait.
     pub(crate) fn settled(&self, at_most: usize, honest: &Honest) -> usize {
-        let until = Instant::now() + GIVEN_BACK;
+        let deadline = Instant::now() + GIVEN_BACK;
         loop {
             // Other code checks whether the call is answered.
             let _ = honest.try_to_ask();
             let now = self.memory("VmRSS:").saturating_sub(self.before);
-            if now <= at_most || Instant::now() > until {
+            if now <= at_most || Instant::now() > deadline {
                 return now;
             }
             thread::sleep(BETWEEN_CALLS);

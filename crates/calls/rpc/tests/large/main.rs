@@ -29,13 +29,13 @@ const MOST_AT_ONCE: u64 = 0x7fff_f000;
 /// Returns marks at both ends of the tensor and at all critical offsets.
 /// These are the limits of 31-bit and 32-bit numbers and of system calls; one mark is elsewhere.
 fn marks() -> Marks {
-    let mut places = vec![0, 1, 1_234_567_891, LENGTH - 4097, LENGTH - 2, LENGTH - 1];
+    let mut offsets = vec![0, 1, 1_234_567_891, LENGTH - 4097, LENGTH - 2, LENGTH - 1];
     for border in [1 << 31, 1 << 32, MOST_AT_ONCE, 2 * MOST_AT_ONCE] {
-        places.extend([border - 1, border, border + 1]);
+        offsets.extend([border - 1, border, border + 1]);
     }
-    places.sort_unstable();
-    places.dedup();
-    places.into_iter().zip(1..).collect()
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets.into_iter().zip(1..).collect()
 }
 
 fn options(path: Path) -> RpcOptions {

@@ -51,8 +51,8 @@ pub(crate) fn tensor(path: Path, length: u64, marks: &Marks) -> Tensor {
 }
 
 fn mark(bytes: &mut [u8], marks: &Marks) {
-    for (place, mark) in marks {
-        bytes[usize::try_from(*place).expect("64 bits")] = *mark;
+    for (offset, mark) in marks {
+        bytes[usize::try_from(*offset).expect("64 bits")] = *mark;
     }
 }
 
@@ -66,8 +66,10 @@ pub(crate) fn examined(tensor: &Tensor) -> Result<(u64, Marks), RpcError> {
         // This comparison is fast even without optimisation, unlike a loop.
         if *piece != zeros[..piece.len()] {
             let begin = (number * PIECE) as u64;
-            let places = (begin..).zip(piece);
-            marks.extend(places.filter_map(|(place, byte)| (*byte != 0).then_some((place, *byte))));
+            let offsets = (begin..).zip(piece);
+            marks.extend(
+                offsets.filter_map(|(offset, byte)| (*byte != 0).then_some((offset, *byte))),
+            );
         }
     }
     Ok((bytes.len() as u64, marks))

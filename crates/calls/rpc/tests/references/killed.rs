@@ -11,7 +11,7 @@ use super::*;
 const NUMBER: Method<u64, u64> = Method::new("number");
 const KEEP: Method<RRef<u64>, ()> = Method::new("number.keep");
 
-const GRACE: Duration = Duration::from_secs(1);
+const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// Lease that is longer than the time after which forks are released.
 const LEASE: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_
     let options = RpcOptions {
         lease: LEASE,
         references: ReferenceSettings {
-            grace: GRACE,
+            lost_after: LOST_AFTER,
             ..ReferenceSettings::default()
         },
         ..RpcOptions::default()
@@ -31,7 +31,7 @@ fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_
     let me = RpcAgent::builder("me").rank(1000).store(store);
     let agent = me.options(options).connect().unwrap();
     workers.start_with("idle");
-    wait_until("it joins", LONG, || agent.worker("w0").is_ok());
+    wait_for("it joins", LONG, || agent.worker("w0").is_ok());
 
     let held_there = RRef::new(&agent, 1_u64).unwrap();
     agent.call("w0", KEEP, &held_there).wait().unwrap();
@@ -47,15 +47,15 @@ fn the_forks_of_a_killed_user_are_released_and_the_values_of_a_killed_owner_are_
     let error = owned_there.to_here(Timeout::Default).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     assert!(begun.elapsed() < LEASE / 2, "{:?}", begun.elapsed());
-    let within = GRACE + LEASE / 2;
-    wait_until("its fork is released", within, || {
+    let within = LOST_AFTER + LEASE / 2;
+    wait_for("its fork is released", within, || {
         agent.references().num_forks == 0
     });
     // From now on the state machine knows about the loss as well.
     let error = owned_there.to_here(Timeout::Default).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     drop(owned_there);
-    wait_until("nothing is left", within, || {
+    wait_for("nothing is left", within, || {
         agent.references() == ReferenceCounters::default()
     });
     agent.shutdown(Duration::from_secs(10)).unwrap();

@@ -61,11 +61,11 @@ fn number(store: &TcpStore, key: &str) -> i64 {
     store.add(key, 0).unwrap()
 }
 
-/// Polls for a condition, since a store can only wait for single keys.
-fn wait_until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + within;
+/// Polls for a condition, because a store can only wait for single keys.
+fn wait_for(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + within;
     while !is_so() {
-        assert!(Instant::now() < until, "not within {within:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {within:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -79,7 +79,7 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
         workers.start(seed);
     }
     let joined = |store: &TcpStore, count: u32| number(store, "joined") >= i64::from(count);
-    wait_until("all join", LONG, || joined(&store, 4));
+    wait_for("all join", LONG, || joined(&store, 4));
     let begun = Instant::now();
     let mut kills = 0;
     let mut kill_at = begun + kill_every;
@@ -95,7 +95,7 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
             kills += 1;
             workers.start(seed);
             let all = workers.started;
-            wait_until("the next one joins", LONG, || {
+            wait_for("the next one joins", LONG, || {
                 // A worker may die before it has recorded that it joined.
                 joined(&store, all)
             });
@@ -112,7 +112,7 @@ fn chaos(operations: i64, kill_every: Duration, seed: u64) {
         };
         String::from_utf8(text).unwrap()
     };
-    wait_until("all report", LONG, || reports().lines().count() >= WORKERS);
+    wait_for("all report", LONG, || reports().lines().count() >= WORKERS);
     store.set("bye", b"").unwrap();
     let reports = reports();
     let done = number(&store, "operations");

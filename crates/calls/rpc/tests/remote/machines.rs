@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use rdzv_core::env::TORCHELASTIC_USE_AGENT_STORE;
-use rdzv_testing::{Authority, DEADLINE, Process};
+use rdzv_testing::{DEADLINE, Process, TestAuthority};
 use serde_json::json;
 
 use super::worker::Worker;
@@ -76,7 +76,7 @@ pub(crate) struct World {
     /// Heartbeat limit in seconds.
     pub(crate) heartbeat_limit: u32,
     /// Authority that signs the certificates of the workers; `None` for plain TCP.
-    authority: Option<Authority>,
+    authority: Option<TestAuthority>,
 }
 
 impl World {
@@ -122,7 +122,7 @@ impl World {
 
     /// Makes the workers use TLS.
     pub(crate) fn with_tls(self) -> Self {
-        let authority = Some(Authority::new());
+        let authority = Some(TestAuthority::new());
         Self { authority, ..self }
     }
 
@@ -145,7 +145,7 @@ impl World {
             "tls": tls,
         });
         // Time for which a user of a value may be out of reach.
-        let init = json!({ "world_size": self.world_size, "options": options, "grace": 1 });
+        let init = json!({ "world_size": self.world_size, "options": options, "lost_after": 1 });
         worker.begin_init(&init);
         worker
     }

@@ -17,7 +17,7 @@ const LIMIT: u32 = 5;
 
 /// Extra time after which references of a lost worker are released.
 /// It is the setting of the program for this (1 s), plus the time until the next check.
-const GRACE: Duration = Duration::from_secs(5);
+const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time that processes of a busy machine may need to notice an event.
 const SLACK: Duration = Duration::from_secs(6);
@@ -94,9 +94,9 @@ fn calls_are_lost_within_the_limit(world: &World, transport: &str) {
     cancelled(&far, CALLS);
     assert_eq!(far.loses("stall0").kind, RpcErrorKind::PeerLost);
     within(limit, cut);
-    // The far worker also gives back what it held from the near one, after its setting for this.
+    // The far worker also releases what it held from the near one, after its setting for this.
     assert_eq!(far.does(&json!({ "do": "left" })), Value::Null);
-    within(limit + GRACE, cut);
+    within(limit + RELEASED_WITHIN, cut);
 
     // Later calls try to connect for the same time.
     let again = Instant::now();

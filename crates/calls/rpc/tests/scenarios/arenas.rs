@@ -33,7 +33,7 @@ fn what_is_shared_to_a_worker_is_free_when_the_worker_is_killed() {
     let killed = Instant::now();
     while arena.free() < arena.capacity() {
         assert!(killed.elapsed() < LIMIT, "the dead worker has it still");
-        // No event reports that memory was given back, so the test polls.
+        // No event reports that memory was returned, so the test polls.
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }

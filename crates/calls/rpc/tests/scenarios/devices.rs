@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::worker::{Scenario, Worker};
 
-/// Checks on which device a tensor arrives, and that it comes back to its own.
+/// Checks on which device a tensor arrives, and that it returns to its own.
 fn sends(worker: &Worker, to: &str, device: u32, arrives: u32) {
     let sent = worker.does(&json!({ "do": "tensor", "to": to, "device": device }));
     assert_eq!(sent, json!([arrives, device, [1, 2, 3]]), "{to}");

@@ -56,7 +56,7 @@ fn processes_come_and_go_and_everybody_knows_after_each_step() {
 }
 
 #[test]
-fn a_new_process_in_the_place_of_another_is_called_at_the_first_try() {
+fn a_process_that_replaces_another_is_called_at_the_first_try() {
     let scenario = Scenario::new();
     let old = scenario.joined("old", 0);
     let mut worker = scenario.joined("worker", 1);

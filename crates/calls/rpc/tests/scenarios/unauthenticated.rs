@@ -1,7 +1,7 @@
 //! Tests of processes of another job (SCN-S32).
 
 use rdzv_rpc::RpcErrorKind;
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 use serde_json::{Value, json};
 
 use super::worker::Scenario;
@@ -45,7 +45,7 @@ fn a_process_with_another_token_or_none_is_refused_on_every_transport() {
 
 #[test]
 fn a_process_with_a_certificate_of_another_authority_or_name_is_refused() {
-    let [ours, theirs] = [Authority::new(), Authority::new()];
+    let [ours, theirs] = [TestAuthority::new(), TestAuthority::new()];
     let a = with_certificate(&ours, "a");
     assert_eq!(called(&a, &with_certificate(&ours, "b")), Ok(json!(8)));
     for other in [with_certificate(&theirs, "b"), with_certificate(&ours, "c")] {
@@ -55,7 +55,7 @@ fn a_process_with_a_certificate_of_another_authority_or_name_is_refused() {
 }
 
 /// Returns the options of a worker with this name in its certificate.
-fn with_certificate(authority: &Authority, name: &str) -> Value {
+fn with_certificate(authority: &TestAuthority, name: &str) -> Value {
     let (certificate, key) = authority.files(name);
     let files = json!({
         "certificate": certificate, "key": key, "authorities": authority.file(),

@@ -57,7 +57,7 @@ impl Scenario {
         }
     }
 
-    /// Starts a process as a launcher that hosts the store; it is no worker yet.
+    /// Starts a process as a launcher that hosts the store, not yet a worker.
     pub(crate) fn start(&self, name: &str, rank: u32) -> Worker {
         let hosted = (TORCHELASTIC_USE_AGENT_STORE, "True");
         self.start_at(self.server.port(), name, rank, &[hosted])
@@ -159,7 +159,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts `rpc_scenario` with a store at `host:port`; it is no worker yet.
+    /// Starts `rpc_scenario` with a store at `host:port`, not yet a worker.
     pub(crate) fn start(
         mut command: Command,
         host: &str,
@@ -328,7 +328,7 @@ pub(crate) fn all(workers: &[Worker], command: &Value) -> Vec<Result<Value, Fail
     workers.iter().map(Worker::answer).collect()
 }
 
-/// Shuts down all processes in an orderly way.
+/// Shuts down all processes cleanly.
 pub(crate) fn shut_down(workers: &[Worker]) {
     for result in all(workers, &json!({ "do": "shutdown", "seconds": 20 })) {
         result.unwrap();

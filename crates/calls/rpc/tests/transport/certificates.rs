@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use rdzv_rpc::transport::Identity;
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 
 /// Creates a certificate for this worker.
-pub(crate) fn identity(authority: &Authority, name: &str) -> Arc<Identity> {
+pub(crate) fn identity(authority: &TestAuthority, name: &str) -> Arc<Identity> {
     let (certificate, key) = authority.files(name);
     Arc::new(Identity::from_files(&certificate, &key, &authority.file()).unwrap())
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rdzv_rpc::transport::Identity;
 use rdzv_rpc::transport::{Listener, TransportKind};
-use rdzv_testing::{Authority, Process};
+use rdzv_testing::{Process, TestAuthority};
 
 use super::pump::{fill, read_to_end};
 use super::world::{KINDS, TEST_LIMIT, accept, options};
@@ -14,7 +14,7 @@ use super::world::{KINDS, TEST_LIMIT, accept, options};
 #[test]
 fn a_killed_peer_is_noticed_at_once() {
     for kind in KINDS {
-        let authority = Authority::new();
+        let authority = TestAuthority::new();
         let mut options = options(kind);
         let mut command = Command::new(rdzv_testing::program("transport"));
         let (certificate, key) = authority.files("worker");

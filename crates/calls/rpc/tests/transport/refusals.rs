@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use rdzv_rpc::transport::Identity;
 use rdzv_rpc::transport::{Listener, TransportError, TransportKind, TransportOptions, connect};
 use rdzv_rpc_proto::frame::decoder::FromHeap;
-use rdzv_rpc_proto::frame::{Decoder, FrameKind, Header, Limits, encode, refusal};
+use rdzv_rpc_proto::frame::{Decoder, FrameKind, FrameLimits, Header, encode, refusal};
 
 use super::certificates::identity;
 use super::pump::{read, write_all};
 use super::world::{TEST_LIMIT, accept, between, listening, meet, options};
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 
 /// Returns the reason in the last frame that a peer received.
 fn said(bytes: &[u8]) -> String {
-    let mut decoder = Decoder::new(Limits::UNAUTHENTICATED, FromHeap);
+    let mut decoder = Decoder::new(FrameLimits::UNAUTHENTICATED, FromHeap);
     decoder.room()[..bytes.len()].copy_from_slice(bytes);
     decoder.filled(bytes.len());
     let frame = decoder.next().unwrap().expect("a whole frame");
@@ -154,7 +154,7 @@ fn a_flood_of_silent_peers_keeps_nobody_away() {
 #[test]
 fn a_certificate_of_another_authority_is_refused_on_each_side() {
     let foreign = TransportOptions {
-        tls: Some(identity(&Authority::new(), "worker")),
+        tls: Some(identity(&TestAuthority::new(), "worker")),
         ..options(TransportKind::TlsTcp)
     };
     // The listener has the foreign certificate, and the connecting side sees it first.
@@ -169,7 +169,7 @@ fn a_certificate_of_another_authority_is_refused_on_each_side() {
 #[test]
 fn a_certificate_that_only_the_listener_refuses_is_notified_to_its_owner() {
     // The connector trusts the authority of the job, and shows a certificate of another one.
-    let (job, other) = (Authority::new(), Authority::new());
+    let (job, other) = (TestAuthority::new(), TestAuthority::new());
     let (certificate, key) = other.files("worker");
     let unauthenticated = Identity::from_files(&certificate, &key, &job.file()).unwrap();
     let unauthenticated = TransportOptions {
@@ -200,7 +200,7 @@ fn a_certificate_that_only_the_listener_refuses_is_notified_to_its_owner() {
 
 #[test]
 fn the_name_in_the_certificate_is_the_only_one_a_peer_may_have() {
-    let job = Authority::new();
+    let job = TestAuthority::new();
     let with = |name: &str| TransportOptions {
         tls: Some(identity(&job, name)),
         ..options(TransportKind::Tcp)
@@ -294,7 +294,7 @@ fn a_silent_listener_is_given_up_at_the_deadline() {
 
 #[test]
 fn files_that_are_no_certificates_are_named() {
-    let (job, other) = (Authority::new(), Authority::new());
+    let (job, other) = (TestAuthority::new(), TestAuthority::new());
     let (certificate, key) = job.files("worker");
     let (_, foreign_key) = other.files("worker");
     let missing = job.file().with_file_name("missing.pem");

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use super::certificates::identity;
 use super::pump::wait;
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 
 /// Longer than any operation takes that succeeds.
 pub(crate) const TEST_LIMIT: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ pub(crate) fn options(kind: TransportKind) -> TransportOptions {
     TransportOptions {
         unix: near,
         shared: kind == TransportKind::Shared,
-        tls: tls.then(|| identity(&Authority::new(), "worker")),
+        tls: tls.then(|| identity(&TestAuthority::new(), "worker")),
         ..TransportOptions::default()
     }
 }

@@ -83,7 +83,8 @@ pub struct Location {
 impl Arena {
     /// Creates an arena of this many bytes.
     ///
-    /// The capacity is rounded up to a power of two from 4 KiB. The system provides the memory at its first use.
+    /// The capacity is rounded up to a power of two from 4 KiB. The system provides the memory at
+    /// its first use.
     ///
     /// # Errors
     ///

@@ -76,7 +76,7 @@ fn a_lease_is_released_once_by_the_last_clone_on_whichever_thread() {
 }
 
 #[test]
-fn a_place_outside_of_the_arena_is_refused_and_released() {
+fn an_offset_outside_of_the_arena_is_refused_and_released() {
     let arena = Arena::new(8192).unwrap();
     let theirs = opened(&arena);
     let location = |arena, offset, length| Location {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::sealed::{self, Pages};
 
-/// Makes both ends with separate mappings; returns the consumer's layout too.
+/// Creates both ends with separate mappings; returns the consumer's layout too.
 fn ring(capacity: usize) -> (Producer, Consumer, RingLayout) {
     let length = RingLayout::length(capacity);
     let (file, mine) = sealed::create("test", length, Pages::Reserved).unwrap();

@@ -13,7 +13,7 @@ pub enum Awaited {
         /// Workers that still run.
         workers: Vec<LocalRank>,
         /// Deadline: then the agent sends SIGKILL or, if it has, stops waiting.
-        until: Mono,
+        deadline: Mono,
         /// `true` if the agent has sent SIGKILL to these workers.
         killed: bool,
     },
@@ -22,7 +22,7 @@ pub enum Awaited {
     /// The pause before the next attempt.
     Delay {
         /// End of the delay.
-        until: Mono,
+        deadline: Mono,
     },
     /// Success of the workers on the other nodes.
     OtherNodes,
@@ -40,9 +40,9 @@ impl Awaited {
     }
 
     /// Returns the deadline; `None` for leftovers and other nodes.
-    pub fn until(&self) -> Option<Mono> {
+    pub fn deadline(&self) -> Option<Mono> {
         match self {
-            Self::Workers { until, .. } | Self::Delay { until } => Some(*until),
+            Self::Workers { deadline, .. } | Self::Delay { deadline } => Some(*deadline),
             Self::Leftovers | Self::OtherNodes => None,
         }
     }
@@ -50,8 +50,8 @@ impl Awaited {
     /// Returns one sentence; `workers` formats local ranks (`ranks 0-2, 5`).
     pub fn sentence(&self, now: Mono, workers: impl FnOnce(&[LocalRank]) -> String) -> String {
         let left = self
-            .until()
-            .map_or(Duration::ZERO, |until| until.since(now));
+            .deadline()
+            .map_or(Duration::ZERO, |deadline| deadline.since(now));
         let left = left.as_secs_f64().ceil();
         match self {
             Self::Workers {
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn a_wait_is_a_sentence_with_the_time_that_is_left() {
-        let until = Mono::ZERO + Duration::from_millis(26_900);
+        let deadline = Mono::ZERO + Duration::from_millis(26_900);
         let workers = |killed| Awaited::Workers {
             workers: vec![LocalRank(1), LocalRank(3)],
-            until,
+            deadline,
             killed,
         };
         assert_eq!(
@@ -106,7 +106,7 @@ mod tests {
             "waiting for 2 workers to exit after SIGKILL; 27 s left; then the agent stops waiting"
         );
         assert_eq!(
-            said(&Awaited::Delay { until }),
+            said(&Awaited::Delay { deadline }),
             "waiting before the next attempt, as configured; 27 s left"
         );
     }
@@ -115,7 +115,7 @@ mod tests {
     fn workers_that_have_been_killed_are_another_wait() {
         let workers = |workers: &[u32], killed| Awaited::Workers {
             workers: workers.iter().copied().map(LocalRank).collect(),
-            until: Mono::ZERO,
+            deadline: Mono::ZERO,
             killed,
         };
         assert!(workers(&[1], false).is_same(&workers(&[1, 2], false)));

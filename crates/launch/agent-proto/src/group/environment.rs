@@ -207,6 +207,7 @@ mod tests {
                 hosted_by_agent: true,
             },
             losses_known_within: Duration::ZERO,
+            answers_barrier: false,
         }
     }
 

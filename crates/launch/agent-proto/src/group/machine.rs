@@ -14,8 +14,10 @@ use phase::{Phase, StopReason, ending, overrule};
 use super::awaited::Awaited;
 use super::environment;
 use super::options::GroupSpec;
-use super::policy::{GRACE_WITHOUT_KEEPER, RestartBudget, StopRequests};
-use super::types::{Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerRanks};
+use super::policy::{RestartBudget, StopRequests, TIMEOUT_WITHOUT_KEEPER};
+use super::types::{
+    GroupEnding, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerRanks,
+};
 use super::{Finality, WorkerExit};
 use rdzv_core::machine::{Machine, Outbox};
 use rdzv_core::rank::{Assignment, LocalRank};
@@ -31,7 +33,7 @@ const ABANDON_AFTER: Duration = Duration::from_secs(10);
 /// The worker group of one agent.
 /// [The module](super) has a diagram of its states.
 #[derive(Debug)]
-pub struct WorkerGroup {
+pub struct WorkerGroupMachine {
     spec: GroupSpec,
     budget: RestartBudget,
     requests: StopRequests,
@@ -52,7 +54,7 @@ pub struct WorkerGroup {
     outbox: Outbox<GroupOutput>,
 }
 
-impl WorkerGroup {
+impl WorkerGroupMachine {
     /// Creates a group that waits for [`GroupInput::Begin`].
     pub fn new(spec: GroupSpec) -> Self {
         Self {
@@ -87,13 +89,17 @@ impl WorkerGroup {
     /// failure.
     pub fn awaits(&self) -> Option<Awaited> {
         Some(match &self.phase {
-            Phase::Stopping { until, killed, .. } => Awaited::Workers {
+            Phase::Stopping {
+                deadline, killed, ..
+            } => Awaited::Workers {
                 workers: self.alive.iter().copied().collect(),
-                until: *until,
+                deadline: *deadline,
                 killed: *killed,
             },
             Phase::Clearing { .. } => Awaited::Leftovers,
-            Phase::Delayed { until } => Awaited::Delay { until: *until },
+            Phase::Delayed { deadline } => Awaited::Delay {
+                deadline: *deadline,
+            },
             Phase::Barrier => Awaited::OtherNodes,
             _ => return None,
         })
@@ -159,7 +165,7 @@ impl WorkerGroup {
         self.stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
 
-    fn stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    fn stop(&mut self, now: Now, why: StopReason, signal: i32, shutdown_timeout: Duration) {
         if self.alive.is_empty() {
             return self.clear(now, Some(why));
         }
@@ -170,7 +176,7 @@ impl WorkerGroup {
         self.phase = Phase::Stopping {
             why,
             signal,
-            until: now.mono + grace,
+            deadline: now.mono + shutdown_timeout,
             killed: false,
             on_notice: false,
         };
@@ -193,7 +199,8 @@ impl WorkerGroup {
                 self.phase = Phase::Stopping {
                     why,
                     signal,
-                    until: now.mono + notice.map_or(Duration::ZERO, |notice| notice.grace),
+                    deadline: now.mono
+                        + notice.map_or(Duration::ZERO, |notice| notice.shutdown_timeout),
                     killed: false,
                     on_notice: true,
                 };
@@ -210,20 +217,26 @@ impl WorkerGroup {
             // The work is done.
             Phase::Clearing { then: None, .. } | Phase::Barrier | Phase::Over(_) => {}
             _ => {
-                let grace = self.spec.stop.shutdown_timeout;
-                self.request_stop(now, why, signal, grace);
+                let shutdown_timeout = self.spec.stop.shutdown_timeout;
+                self.request_stop(now, why, signal, shutdown_timeout);
             }
         }
     }
 
     /// Handles another reason to stop while the group is stopping.
     /// The remaining time can only get shorter.
-    fn stop_sooner(&mut self, now: Now, again: StopReason, signal: i32, grace: Duration) {
+    fn stop_sooner(
+        &mut self,
+        now: Now,
+        again: StopReason,
+        signal: i32,
+        shutdown_timeout: Duration,
+    ) {
         let failure = self.finality();
         let Phase::Stopping {
             ref mut why,
             signal: ref mut current,
-            ref mut until,
+            ref mut deadline,
             killed,
             ref mut on_notice,
         } = self.phase
@@ -236,7 +249,7 @@ impl WorkerGroup {
         if killed || (*on_notice && !is_told_to) {
             return;
         }
-        *until = (*until).min(now.mono + grace);
+        *deadline = (*deadline).min(now.mono + shutdown_timeout);
         *current = signal;
         *on_notice = false;
         self.outbox.push(GroupOutput::Signal {
@@ -251,15 +264,17 @@ impl WorkerGroup {
         self.request_stop(now, why, CLOSING_SIGNAL, self.spec.stop.shutdown_timeout);
     }
 
-    fn request_stop(&mut self, now: Now, why: StopReason, signal: i32, grace: Duration) {
+    fn request_stop(&mut self, now: Now, why: StopReason, signal: i32, shutdown_timeout: Duration) {
         let failure = self.finality();
         self.announce_last_failure();
         match self.phase {
             Phase::New | Phase::Joining | Phase::Assigning | Phase::Delayed { .. } => {
                 self.finish_stopped(why);
             }
-            Phase::Starting { .. } | Phase::Healthy => self.stop(now, why, signal, grace),
-            Phase::Stopping { .. } => self.stop_sooner(now, why, signal, grace),
+            Phase::Starting { .. } | Phase::Healthy => {
+                self.stop(now, why, signal, shutdown_timeout);
+            }
+            Phase::Stopping { .. } => self.stop_sooner(now, why, signal, shutdown_timeout),
             Phase::Clearing { ref mut then, .. } => match then {
                 None => *then = Some(why),
                 Some(current) => {
@@ -280,7 +295,7 @@ impl WorkerGroup {
         self.outbox.push(GroupOutput::ClearLeftovers);
         self.phase = Phase::Clearing {
             then,
-            until: now.mono + ABANDON_AFTER,
+            deadline: now.mono + ABANDON_AFTER,
         };
     }
 
@@ -296,12 +311,10 @@ impl WorkerGroup {
                     .map_or(1, |round| round.group_world_size);
                 if agents == 1 {
                     self.succeed();
-                } else if let Some(reason) = self.round_is_over() {
-                    self.succeed_alone(reason);
+                } else if let Some((cause, reason)) = self.round_is_over() {
+                    self.after_success(now, cause, reason);
                 } else {
-                    self.phase = Phase::Barrier;
-                    self.others.at_barrier(now);
-                    self.outbox.push(GroupOutput::ExitBarrier { agents });
+                    self.enter_barrier(now, agents);
                 }
             }
             Some(StopReason::MembershipChanged { .. }) => self.join_after_delay(now),
@@ -357,7 +370,7 @@ impl WorkerGroup {
             return self.join();
         }
         self.phase = Phase::Delayed {
-            until: now.mono + self.spec.restarts.settle_delay,
+            deadline: now.mono + self.spec.restarts.settle_delay,
         };
     }
 
@@ -371,20 +384,22 @@ impl WorkerGroup {
 
     fn succeed(&mut self) {
         let exits = std::mem::take(&mut self.exits);
-        self.finish(Ending::Succeeded { exits });
+        self.finish(GroupEnding::Succeeded { exits });
     }
 
     /// Ends the run with success and without the exit barrier.
     /// The other nodes have left this round, so they no longer reach its barrier.
     fn succeed_alone(&mut self, reason: String) {
         let exits = std::mem::take(&mut self.exits);
-        self.finish(Ending::SucceededAlone { exits, reason });
+        self.finish(GroupEnding::SucceededAlone { exits, reason });
     }
 
-    fn finish(&mut self, ending: Ending) {
+    fn finish(&mut self, ending: GroupEnding) {
         self.others.forget_deadlines();
         self.phase = Phase::Over(match ending {
-            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } => GroupState::Succeeded,
+            GroupEnding::Succeeded { .. } | GroupEnding::SucceededAlone { .. } => {
+                GroupState::Succeeded
+            }
             _ => GroupState::Failed,
         });
         self.outbox.push(GroupOutput::Finish(ending));
@@ -396,18 +411,18 @@ impl WorkerGroup {
             Phase::Stopping {
                 ref why,
                 on_notice: true,
-                until,
+                deadline,
                 ..
-            } if until <= now.mono => {
+            } if deadline <= now.mono => {
                 let why = why.clone();
                 self.stop_workers(now, why);
             }
             Phase::Stopping {
-                ref mut until,
+                ref mut deadline,
                 ref mut killed,
                 ref why,
                 ..
-            } if *until <= now.mono => {
+            } if *deadline <= now.mono => {
                 let workers: Vec<LocalRank> = self.alive.iter().copied().collect();
                 if *killed {
                     let then = Some(why.clone());
@@ -415,22 +430,22 @@ impl WorkerGroup {
                     self.clear(now, then);
                 } else {
                     *killed = true;
-                    *until = now.mono + ABANDON_AFTER;
+                    *deadline = now.mono + ABANDON_AFTER;
                     self.outbox.push(GroupOutput::Kill { workers });
                 }
             }
-            Phase::Clearing { until, .. } if until <= now.mono => {
+            Phase::Clearing { deadline, .. } if deadline <= now.mono => {
                 self.outbox.push(GroupOutput::AbandonLeftovers);
                 self.cleared(now);
             }
-            Phase::Delayed { until } if until <= now.mono => self.join(),
+            Phase::Delayed { deadline } if deadline <= now.mono => self.join(),
             _ => {}
         }
     }
 }
 
 /// Methods from joining a round until all workers of an attempt run.
-impl WorkerGroup {
+impl WorkerGroupMachine {
     fn join(&mut self) {
         self.round = None;
         self.alive.clear();
@@ -451,7 +466,7 @@ impl WorkerGroup {
         self.others.enter(round.number);
         self.phase = Phase::Assigning;
         match self.others.superseded(round.number) {
-            Some(reason) => self.regroup(reason),
+            Some((_, reason)) => self.regroup(reason),
             None => self.outbox.push(GroupOutput::Assign(round)),
         }
     }
@@ -471,7 +486,7 @@ impl WorkerGroup {
                     environment,
                     restart_count,
                 }),
-                Err(text) => return self.finish(Ending::Devices(text)),
+                Err(text) => return self.finish(GroupEnding::Devices(text)),
             }
         }
         self.outbox.push(GroupOutput::Assigned {
@@ -523,7 +538,7 @@ impl WorkerGroup {
     }
 }
 
-impl Machine for WorkerGroup {
+impl Machine for WorkerGroupMachine {
     type Input<'a> = GroupInput;
     type Output = GroupOutput;
 
@@ -545,14 +560,20 @@ impl Machine for WorkerGroup {
             (GroupInput::Broken, _) => self.close(now, StopReason::Broken),
             (GroupInput::Signal(signal), _) => {
                 let whole = self.spec.stop.shutdown_timeout;
-                if let Some(grace) = self.requests.grace_after(now.mono, signal, whole) {
-                    self.request_stop(now, StopReason::Signalled(signal), signal, grace);
+                if let Some(shutdown_timeout) = self.requests.timeout_after(now.mono, signal, whole)
+                {
+                    self.request_stop(now, StopReason::Signalled(signal), signal, shutdown_timeout);
                 }
             }
             (GroupInput::Preempted(signal), _) => self.preempted(now, signal),
             (GroupInput::KeeperLost, _) => {
-                let grace = self.spec.stop.shutdown_timeout.min(GRACE_WITHOUT_KEEPER);
-                self.request_stop(now, StopReason::KeeperLost, CLOSING_SIGNAL, grace);
+                let shutdown_timeout = self.spec.stop.shutdown_timeout.min(TIMEOUT_WITHOUT_KEEPER);
+                self.request_stop(
+                    now,
+                    StopReason::KeeperLost,
+                    CLOSING_SIGNAL,
+                    shutdown_timeout,
+                );
             }
             (
                 GroupInput::MembershipChanged {
@@ -565,9 +586,10 @@ impl Machine for WorkerGroup {
             (GroupInput::PeerFailed { node, reason }, _) => self.peer_failed(now, node, reason),
             (GroupInput::RunClosed, _) => self.run_closed(now),
             (GroupInput::RendezvousLost, _) => self.rendezvous_lost(now),
-            (GroupInput::NotNeeded, Phase::Joining) => self.finish(Ending::NotNeeded),
+            (GroupInput::NotNeeded, Phase::Joining) => self.finish(GroupEnding::NotNeeded),
             (GroupInput::Cleared, Phase::Clearing { .. }) => self.cleared(now),
             (GroupInput::BarrierPassed, Phase::Barrier) => self.succeed(),
+            (GroupInput::BarrierTimeout(reason), Phase::Barrier) => self.succeed_alone(reason),
             (GroupInput::TimePassed, _) => self.expire(now),
             // The phase has changed, so this answer or report no longer matters.
             (
@@ -577,7 +599,8 @@ impl Machine for WorkerGroup {
                 | GroupInput::NotNeeded
                 | GroupInput::Unhealthy { .. }
                 | GroupInput::Cleared
-                | GroupInput::BarrierPassed,
+                | GroupInput::BarrierPassed
+                | GroupInput::BarrierTimeout(_),
                 _,
             ) => {}
         }
@@ -589,9 +612,9 @@ impl Machine for WorkerGroup {
 
     fn deadline(&self) -> Option<Mono> {
         let own = match self.phase {
-            Phase::Stopping { until, .. }
-            | Phase::Clearing { until, .. }
-            | Phase::Delayed { until } => Some(until),
+            Phase::Stopping { deadline, .. }
+            | Phase::Clearing { deadline, .. }
+            | Phase::Delayed { deadline } => Some(deadline),
             _ => None,
         };
         own.into_iter().chain(self.others.deadline()).min()

@@ -19,6 +19,14 @@ pub fn cause(reason: &str) -> MembershipCause {
     }
 }
 
+/// `true` if a node whose workers succeeded need not wait for other nodes after this loss.
+/// They have succeeded too, or have continued without it.
+pub fn is_final(reason: &str) -> bool {
+    reason.ends_with(", and the workers of all other nodes have succeeded")
+        || reason.starts_with("the other nodes continued ")
+        || reason.starts_with("the others treat this node as lost")
+}
+
 /// Returns the host in an agent's name.
 /// The name consists of host, process id and a number: `node-b_4242_0`. A name of another form is
 /// returned whole.

@@ -20,7 +20,7 @@
 //! joining. This node uses no restart for it. `machine::peers` lists the other events of other
 //! nodes.
 //!
-//! * [`GroupSpec`] specifies the group, [`WorkerGroup`] is the machine that decides,
+//! * [`GroupSpec`] specifies the group, [`WorkerGroupMachine`] is the machine that decides,
 //!   [`GroupInput`] and [`GroupOutput`] are its inputs and outputs.
 //! * [`environment`] turns ranks into each worker's environment and arguments.
 //! * [`policy`] holds the restart budget, and shortens the shutdown timeout when signals repeat.
@@ -60,9 +60,9 @@ pub use exit::{Exit, WorkerExit};
 pub use failure::{Failure, rfc3339};
 pub use finality::Finality;
 pub use first_failure::first_failure;
-pub use machine::WorkerGroup;
+pub use machine::WorkerGroupMachine;
 pub use options::{GroupIdentity, GroupSpec, PreemptionPlan, RestartOptions, StopOptions};
 pub use types::{
-    Ending, GroupInput, GroupOutput, GroupState, Master, MembershipCause, Round, StartRequest,
+    GroupEnding, GroupInput, GroupOutput, GroupState, Master, MembershipCause, Round, StartRequest,
     WorkerRanks,
 };

@@ -29,6 +29,9 @@ pub struct GroupSpec {
     pub purge_store: bool,
     /// `true` if nodes can join and leave while the workers run.
     pub dynamic: bool,
+    /// `true` if a node whose workers succeeded joins again when other nodes restart theirs.
+    /// Agents of torchrun do not.
+    pub joins_again: bool,
     /// Value of `TORCH_NCCL_ASYNC_ERROR_HANDLING` for the workers.
     /// `None` means `1`.
     pub nccl_error_handling: Option<String>,
@@ -104,7 +107,7 @@ pub struct PreemptionPlan {
     pub signal: i32,
     /// Time that workers have to exit after the notice.
     /// Then the agent stops them with SIGTERM.
-    pub grace: Duration,
+    pub shutdown_timeout: Duration,
     /// File that the agent writes on the notice; `None` if there is none.
     /// The file holds the Unix time, in seconds, at which the workers' time ends.
     pub file: Option<PathBuf>,

@@ -73,7 +73,7 @@ impl RestartBudget {
 /// Shutdown timeout of the workers after the loss of the keeper.
 /// A user who kills the keeper wants the job to end immediately: all processes must exit within a
 /// second.
-pub const GRACE_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
+pub const TIMEOUT_WITHOUT_KEEPER: Duration = Duration::from_millis(400);
 
 /// Time that the last failure of a budget waits for an explanation.
 /// A change of membership may explain it: workers fail because a node vanishes, and may do so
@@ -101,7 +101,12 @@ impl StopRequests {
     ///
     /// Returns `None` if the signal repeats the last one within `SAME_REQUEST`. The first request
     /// grants the whole shutdown timeout, the second a quarter of it, and any further one none.
-    pub fn grace_after(&mut self, now: Mono, signal: i32, grace: Duration) -> Option<Duration> {
+    pub fn timeout_after(
+        &mut self,
+        now: Mono,
+        signal: i32,
+        shutdown_timeout: Duration,
+    ) -> Option<Duration> {
         if let Some((last, at)) = self.last
             && last == signal
             && now.since(at) < SAME_REQUEST
@@ -111,8 +116,8 @@ impl StopRequests {
         self.last = Some((signal, now));
         self.count += 1;
         Some(match self.count {
-            1 => grace,
-            2 => grace / 4,
+            1 => shutdown_timeout,
+            2 => shutdown_timeout / 4,
             _ => Duration::ZERO,
         })
     }
@@ -142,15 +147,21 @@ mod tests {
     }
 
     #[test]
-    fn later_signals_only_shorten_the_grace() {
-        let grace = Duration::from_secs(8);
+    fn later_signals_only_shorten_the_shutdown_timeout() {
+        let shutdown_timeout = Duration::from_secs(8);
         let at = |millis| Mono::from_origin(Duration::from_millis(millis));
         let mut requests = StopRequests::default();
-        assert_eq!(requests.grace_after(at(0), 15, grace), Some(grace));
-        assert_eq!(requests.grace_after(at(100), 15, grace), None);
-        assert_eq!(requests.grace_after(at(500), 15, grace), Some(grace / 4));
         assert_eq!(
-            requests.grace_after(at(510), 2, grace),
+            requests.timeout_after(at(0), 15, shutdown_timeout),
+            Some(shutdown_timeout)
+        );
+        assert_eq!(requests.timeout_after(at(100), 15, shutdown_timeout), None);
+        assert_eq!(
+            requests.timeout_after(at(500), 15, shutdown_timeout),
+            Some(shutdown_timeout / 4)
+        );
+        assert_eq!(
+            requests.timeout_after(at(510), 2, shutdown_timeout),
             Some(Duration::ZERO)
         );
     }

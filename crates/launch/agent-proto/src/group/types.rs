@@ -32,6 +32,9 @@ pub struct Round {
     /// The last failure of the restart budget waits this long for such an explanation, or for
     /// [`EXPLAINED_WITHIN`](super::policy::EXPLAINED_WITHIN) if no round is known.
     pub losses_known_within: Duration,
+    /// `true` if the rendezvous provides the exit barrier.
+    /// After a loss, it then answers each node that waits there.
+    pub answers_barrier: bool,
 }
 
 /// Address of the workers' store.
@@ -182,6 +185,9 @@ pub enum GroupInput {
     Cleared,
     /// Answer to [`GroupOutput::ExitBarrier`], on success and on failure.
     BarrierPassed,
+    /// Answer to [`GroupOutput::ExitBarrier`]: the wait has ended before the other nodes have.
+    /// The text names the limit.
+    BarrierTimeout(String),
     /// Time has passed, so a deadline may be due.
     TimePassed,
 }
@@ -287,12 +293,12 @@ pub enum GroupOutput {
         agents: u32,
     },
     /// End the run. This is the last output.
-    Finish(Ending),
+    Finish(GroupEnding),
 }
 
 /// Outcome of a run on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
+pub enum GroupEnding {
     /// All workers exited with 0.
     Succeeded {
         /// All exits of the last attempt.

@@ -6,7 +6,7 @@ pub const LONGEST_LINE: usize = 4096;
 
 /// A line of the input, or a report that one was too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Line {
+pub enum SplitLine {
     /// A line without its line feed.
     Whole(Vec<u8>),
     /// A line longer than [`LONGEST_LINE`], dropped up to its end.
@@ -23,7 +23,7 @@ pub struct LineSplitter {
 
 impl LineSplitter {
     /// Adds a chunk and returns the lines that it completes, in order.
-    pub fn feed(&mut self, piece: &[u8]) -> Vec<Line> {
+    pub fn feed(&mut self, piece: &[u8]) -> Vec<SplitLine> {
         let mut lines = Vec::new();
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             let (text, ended) = match part.split_last() {
@@ -34,7 +34,7 @@ impl LineSplitter {
                 if self.begun.len() + text.len() > LONGEST_LINE {
                     self.dropping = true;
                     self.begun = Vec::new();
-                    lines.push(Line::TooLong);
+                    lines.push(SplitLine::TooLong);
                 } else {
                     self.begun.extend_from_slice(text);
                 }
@@ -42,7 +42,7 @@ impl LineSplitter {
             if ended {
                 let whole = std::mem::take(&mut self.begun);
                 if !std::mem::take(&mut self.dropping) {
-                    lines.push(Line::Whole(whole));
+                    lines.push(SplitLine::Whole(whole));
                 }
             }
         }
@@ -54,8 +54,8 @@ impl LineSplitter {
 mod tests {
     use super::*;
 
-    fn whole(text: &str) -> Line {
-        Line::Whole(text.as_bytes().to_vec())
+    fn whole(text: &str) -> SplitLine {
+        SplitLine::Whole(text.as_bytes().to_vec())
     }
 
     #[test]
@@ -75,9 +75,9 @@ mod tests {
         let mut lines = LineSplitter::default();
         let longest = vec![b'x'; LONGEST_LINE];
         assert_eq!(lines.feed(&longest), []);
-        assert_eq!(lines.feed(b"\n"), [Line::Whole(longest.clone())]);
+        assert_eq!(lines.feed(b"\n"), [SplitLine::Whole(longest.clone())]);
         assert_eq!(lines.feed(&longest), []);
-        assert_eq!(lines.feed(b"x"), [Line::TooLong]);
+        assert_eq!(lines.feed(b"x"), [SplitLine::TooLong]);
         for _ in 0..100 {
             assert_eq!(lines.feed(&longest), []);
             assert!(lines.begun.capacity() <= LONGEST_LINE);

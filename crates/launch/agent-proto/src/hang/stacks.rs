@@ -9,7 +9,7 @@ const FRAMES_SHOWN: usize = 8;
 
 /// One call of Python code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct PythonFrame {
     /// Name of the function.
     pub function: String,
     /// Path of the file with the function.
@@ -18,7 +18,7 @@ pub struct Frame {
     pub line: u32,
 }
 
-impl fmt::Display for Frame {
+impl fmt::Display for PythonFrame {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.rsplit('/').next().unwrap_or_default();
         write!(formatter, "{} ({file}:{})", self.function, self.line)
@@ -68,7 +68,7 @@ pub struct WorkerStack {
     pub pid: u32,
     /// Python stack of the main thread, innermost call first.
     /// Empty if it could not be read.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<PythonFrame>,
     /// Reason why there is no Python stack, if the agent tried to read one.
     pub without_frames: Option<String>,
     /// State of the main thread in the kernel.
@@ -99,7 +99,12 @@ impl WorkerStack {
     /// Returns the location as a noun phrase.
     /// The location is up to three innermost calls or, without frames, the system call.
     pub fn noun(&self) -> String {
-        let calls: Vec<String> = self.frames.iter().take(3).map(Frame::to_string).collect();
+        let calls: Vec<String> = self
+            .frames
+            .iter()
+            .take(3)
+            .map(PythonFrame::to_string)
+            .collect();
         match (&self.kernel.syscall, &self.kernel.wait_channel) {
             _ if !calls.is_empty() => calls.join(" < "),
             (Some(syscall), Some(channel)) => format!("{syscall} ({channel})"),
@@ -227,7 +232,7 @@ mod tests {
             pid: 100 + rank,
             frames: frames
                 .iter()
-                .map(|(function, file, line)| Frame {
+                .map(|(function, file, line)| PythonFrame {
                     function: (*function).to_owned(),
                     file: (*file).to_owned(),
                     line: *line,

@@ -29,7 +29,7 @@ impl Vendor {
 
 /// One accelerator of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
+pub struct Accelerator {
     /// PCI address `dddd:bb:dd.f`, in lower-case hexadecimal digits.
     pub address: String,
     /// UUID `GPU-…`, if the driver reports it.
@@ -41,11 +41,11 @@ pub struct Device {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Accelerators {
     /// NVIDIA devices.
-    pub nvidia: Vec<Device>,
+    pub nvidia: Vec<Accelerator>,
     /// AMD devices.
-    pub amd: Vec<Device>,
+    pub amd: Vec<Accelerator>,
     /// Intel devices.
-    pub intel: Vec<Device>,
+    pub intel: Vec<Accelerator>,
 }
 
 /// The values of the environment variables that restrict devices.
@@ -61,7 +61,7 @@ pub struct VisibleLists {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visible<'d> {
     /// A known device.
-    Device(&'d Device),
+    Device(&'d Accelerator),
     /// A device that only the driver's library could resolve.
     /// The entry is the UUID of a device partition (`MIG-…`), or the driver reports no UUIDs.
     Unresolved,
@@ -70,7 +70,7 @@ pub enum Visible<'d> {
 impl Accelerators {
     /// Returns the GPUs that the worker count `gpu` uses, and their vendor.
     /// These are the NVIDIA devices or, if there are none, the AMD devices.
-    pub fn gpus(&self) -> (Vendor, &[Device]) {
+    pub fn gpus(&self) -> (Vendor, &[Accelerator]) {
         if self.nvidia.is_empty() {
             (Vendor::Amd, &self.amd)
         } else {
@@ -106,7 +106,7 @@ impl Accelerators {
 /// The list counts up to its first entry that names no device. A list that names a device twice
 /// makes no device visible. An entry is the beginning of a UUID, or an index. Only the digits at
 /// the start of an index count (`0;1` is 0, as in PyTorch). Without a list all devices are visible.
-pub fn visible<'d>(devices: &'d [Device], list: Option<&str>) -> Vec<Visible<'d>> {
+pub fn visible<'d>(devices: &'d [Accelerator], list: Option<&str>) -> Vec<Visible<'d>> {
     let Some(list) = list else {
         return devices.iter().map(Visible::Device).collect();
     };
@@ -136,8 +136,8 @@ fn index(entry: &str) -> Option<usize> {
     number[..end.unwrap_or(number.len())].parse().ok()
 }
 
-fn by_uuid<'d>(devices: &'d [Device], beginning: &str) -> Option<Visible<'d>> {
-    let starts = |device: &&Device| {
+fn by_uuid<'d>(devices: &'d [Accelerator], beginning: &str) -> Option<Visible<'d>> {
+    let starts = |device: &&Accelerator| {
         let uuid = device.uuid.as_deref();
         uuid.is_some_and(|uuid| uuid.starts_with(beginning))
     };
@@ -156,15 +156,15 @@ fn by_uuid<'d>(devices: &'d [Device], beginning: &str) -> Option<Visible<'d>> {
 mod tests {
     use super::*;
 
-    fn devices(uuids: &[Option<&str>]) -> Vec<Device> {
-        let device = |(index, uuid): (usize, &Option<&str>)| Device {
+    fn devices(uuids: &[Option<&str>]) -> Vec<Accelerator> {
+        let device = |(index, uuid): (usize, &Option<&str>)| Accelerator {
             address: format!("0000:{index:02x}:00.0"),
             uuid: uuid.map(str::to_owned),
         };
         uuids.iter().enumerate().map(device).collect()
     }
 
-    fn seen(devices: &[Device], list: Option<&str>) -> Vec<String> {
+    fn seen(devices: &[Accelerator], list: Option<&str>) -> Vec<String> {
         let word = |found: &Visible<'_>| match found {
             Visible::Device(device) => device.address[5..7].to_owned(),
             Visible::Unresolved => "?".to_owned(),

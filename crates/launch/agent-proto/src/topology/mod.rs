@@ -19,7 +19,7 @@ pub mod cgroup;
 pub mod cpu_quota;
 pub mod cpulist;
 
-pub use accelerators::{Accelerators, Device, Vendor, Visible, VisibleLists};
+pub use accelerators::{Accelerator, Accelerators, Vendor, Visible, VisibleLists};
 pub use binding::{Binding, BindingError, BindingMode, Processor, Topology, bind};
 pub use cpu_quota::{CpuLimit, Quota};
 pub use cpulist::{CpuList, CpuListError};

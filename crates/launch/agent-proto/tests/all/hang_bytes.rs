@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use rdzv_agent_proto::hang::heartbeat::{HeartbeatLimits, Heartbeats};
-use rdzv_agent_proto::hang::line_splitter::{LONGEST_LINE, Line, LineSplitter};
+use rdzv_agent_proto::hang::line_splitter::{LONGEST_LINE, LineSplitter, SplitLine};
 use rdzv_agent_proto::hang::timers::{TimerRequest, Timers};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::{Mono, Now, Wall};
@@ -43,18 +43,18 @@ proptest! {
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
         let mut lines = LineSplitter::default();
-        let found: Vec<Line> = cuts
+        let found: Vec<SplitLine> = cuts
             .windows(2)
             .flat_map(|piece| lines.feed(&text[piece[0]..piece[1]]))
             .collect();
         let mut parts: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
         let last = parts.pop().unwrap();
         let whole = |part: &&[u8]| match part.len() {
-            ..=LONGEST_LINE => Line::Whole(part.to_vec()),
-            _ => Line::TooLong,
+            ..=LONGEST_LINE => SplitLine::Whole(part.to_vec()),
+            _ => SplitLine::TooLong,
         };
-        let mut expected: Vec<Line> = parts.iter().map(whole).collect();
-        expected.extend((last.len() > LONGEST_LINE).then_some(Line::TooLong));
+        let mut expected: Vec<SplitLine> = parts.iter().map(whole).collect();
+        expected.extend((last.len() > LONGEST_LINE).then_some(SplitLine::TooLong));
         prop_assert_eq!(found, expected);
     }
 

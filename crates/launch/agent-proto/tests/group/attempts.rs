@@ -55,7 +55,7 @@ fn a_shared_store_is_not_emptied_under_other_nodes() {
 }
 
 #[test]
-fn workers_that_outlive_the_grace_are_killed() {
+fn workers_that_outlive_the_shutdown_timeout_are_killed() {
     let group = started_then(
         0,
         "1000 exited 1=7   -> failure 1 | signal 15 to 0 1

@@ -1,6 +1,6 @@
 //! Tests of the reactions to events at other nodes.
 
-use rdzv_agent_proto::group::WorkerGroup;
+use rdzv_agent_proto::group::WorkerGroupMachine;
 
 use crate::script::{of_two_then, run, spec, started, static_two_then};
 
@@ -35,7 +35,7 @@ fn a_late_notice_of_an_earlier_round_changes_nothing() {
 }
 
 #[test]
-fn a_round_that_did_not_hold_until_it_was_known_here_is_left_at_once() {
+fn a_round_that_ended_before_it_was_known_here_is_left_immediately() {
     run(
         spec(0),
         2,
@@ -50,7 +50,7 @@ fn a_round_that_did_not_hold_until_it_was_known_here_is_left_at_once() {
 }
 
 #[test]
-fn workers_that_ignore_a_regrouping_are_killed_after_the_grace() {
+fn workers_that_ignore_a_regrouping_are_killed_after_the_shutdown_timeout() {
     of_two_then(
         0,
         "   0 changed 3             -> regroup: b came | signal 15 to 0 1
@@ -129,7 +129,7 @@ fn a_last_failure_is_not_explained_by_a_node_that_restarts_or_waits() {
 
 /// A node whose round 3 ends by that change, and whose worker fails in round 5.
 /// Its budget is one restart.
-fn regrouped_then(change: &str, between: &str, end: &str) -> WorkerGroup {
+fn regrouped_then(change: &str, between: &str, end: &str) -> WorkerGroupMachine {
     of_two_then(
         1,
         &format!(
@@ -284,7 +284,10 @@ fn a_failure_that_no_restart_helps_stays_though_restarts_are_left() {
 #[test]
 fn a_failure_with_restarts_left_gives_way_to_the_final_one_of_a_peer() {
     for (of_two, others) in [
-        (static_two_then as fn(u32, &str) -> WorkerGroup, "static"),
+        (
+            static_two_then as fn(u32, &str) -> WorkerGroupMachine,
+            "static",
+        ),
         (of_two_then, "dynamic"),
     ] {
         println!("{others}");
@@ -468,4 +471,111 @@ fn a_failure_that_is_final_is_announced_to_static_nodes_at_once() {
     ] {
         static_two_then(0, script);
     }
+}
+
+/// Two nodes whose coordinator provides the exit barrier; this one waits there.
+/// Its budget is one restart.
+fn at_the_barrier_of_two_then(script: &str) -> WorkerGroup {
+    let mut spec = spec(1);
+    (spec.purge_store, spec.dynamic, spec.joins_again) = (false, true, true);
+    let script = format!(
+        "0 begin      -> join 0
+         0 joined 3!  -> assign
+         0 assigned   -> assigned 2 | start 0
+         0 started 0  -> start 1
+         0 started 1  ->
+         9 exited 0=0 1=0 -> clear
+         {script}"
+    );
+    run(spec, 2, &script)
+}
+
+#[test]
+fn a_node_that_has_succeeded_joins_again_with_one_that_restarts_or_joins() {
+    for change in ["restarted", "waiting"] {
+        let joins = format!(
+            "10 cleared     -> barrier of 2
+             11 {change} 3  -> regroup: b came | join 0
+             12 joined 4!   -> assign
+             12 assigned    -> assigned 2 | start 0
+             12 started 0   -> start 1
+             12 started 1   ->"
+        );
+        // The restart of another node is one of the job's, and leaves no further one.
+        let end = match change {
+            "restarted" => "20 exited 1=7 0=0 -> failure 1 | clear\n21 cleared ->\n…",
+            _ => "20 exited 1=7 0=0 -> failure 1 | clear\n21 cleared -> restarting 0/1 | join 1\n…",
+        };
+        let group = at_the_barrier_of_two_then(&format!("{joins}\n{end}"));
+        assert_eq!(group.restart_count(), u32::from(change == "waiting"));
+        // The notice arrives before the barrier.
+        at_the_barrier_of_two_then(&format!(
+            "10 {change} 3 ->
+             11 cleared    -> regroup: b came | join 0
+             …"
+        ));
+    }
+}
+
+#[test]
+fn a_node_at_the_coordinators_barrier_waits_after_a_loss_for_an_answer() {
+    for script in [
+        "10 cleared   -> barrier of 2
+         11 changed 3 ->
+         12 alone 3   -> finish succeeded alone: b came, and the workers of all other nodes have succeeded",
+        "10 changed 3 ->
+         11 cleared   -> barrier of 2
+         12 waiting 3 -> regroup: b came | join 0
+         …",
+    ] {
+        at_the_barrier_of_two_then(script);
+    }
+}
+
+#[test]
+fn after_a_loss_the_last_of_two_nodes_ends_and_one_of_three_joins_again() {
+    for (agents, end) in [
+        (2, "finish succeeded alone: b came"),
+        (3, "regroup: b came | join 0\n…"),
+    ] {
+        for (before, after) in [
+            (format!("10 cleared -> barrier of {agents}"), "11 changed 3"),
+            ("10 changed 3 ->".to_owned(), "11 cleared"),
+        ] {
+            let mut spec = spec(1);
+            (spec.purge_store, spec.dynamic, spec.joins_again) = (false, true, true);
+            let script = format!(
+                "0 begin      -> join 0
+                 0 joined 3   -> assign
+                 0 assigned   -> assigned 2 | start 0
+                 0 started 0  -> start 1
+                 0 started 1  ->
+                 9 exited 0=0 1=0 -> clear
+                 {before}
+                 {after} -> {end}"
+            );
+            run(spec, agents, &script);
+        }
+    }
+}
+
+#[test]
+fn a_node_as_of_torchrun_never_joins_again_after_its_success() {
+    let mut spec = spec(1);
+    (spec.purge_store, spec.dynamic) = (false, true);
+    started(
+        spec,
+        2,
+        "10 exited 0=0 1=0 -> clear
+         10 cleared        -> barrier of 2
+         11 restarted 3    -> finish succeeded alone: b came",
+    );
+}
+
+#[test]
+fn a_node_whose_wait_for_others_is_over_leaves_them() {
+    at_the_barrier_of_two_then(
+        "10 cleared         -> barrier of 2
+         11 barrier-timeout -> finish succeeded alone: too long",
+    );
 }

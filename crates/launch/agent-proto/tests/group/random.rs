@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rdzv_agent_proto::group::{
-    Ending, Exit, Finality, GroupInput, GroupOutput, GroupState, MembershipCause, WorkerExit,
-    WorkerGroup,
+    Exit, Finality, GroupEnding, GroupInput, GroupOutput, GroupState, MembershipCause, WorkerExit,
+    WorkerGroupMachine,
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::{Assignment, LocalRank};
@@ -26,7 +26,7 @@ const WORKERS: u32 = 3;
 
 /// A driver without processes.
 struct World {
-    group: WorkerGroup,
+    group: WorkerGroupMachine,
     dynamic: bool,
     clock: Duration,
     answers: VecDeque<GroupInput>,
@@ -47,7 +47,7 @@ struct World {
     /// Workers that hang in this attempt.
     unhealthy: Vec<LocalRank>,
     first_failure: Option<WorkerExit>,
-    ending: Option<Ending>,
+    ending: Option<GroupEnding>,
 }
 
 impl World {
@@ -58,7 +58,7 @@ impl World {
         spec.restarts.non_retryable = [FINAL].into();
         (spec.purge_store, spec.dynamic) = (!dynamic, dynamic);
         Self {
-            group: WorkerGroup::new(spec),
+            group: WorkerGroupMachine::new(spec),
             dynamic,
             clock: Duration::ZERO,
             answers: VecDeque::from([GroupInput::Begin]),
@@ -295,7 +295,7 @@ proptest! {
         }
         prop_assert!(world.restarts <= max_restarts, "INV-G1");
         prop_assert_eq!(world.group.deadline(), None);
-        if let Some(Ending::Failed { exits, unhealthy, finality }) = &world.ending {
+        if let Some(GroupEnding::Failed { exits, unhealthy, finality }) = &world.ending {
             prop_assert_eq!(unhealthy, &world.unhealthy, "INV-G3");
             if unhealthy.is_empty() {
                 let first = exits.iter().find(|exit| !exit.exit.is_success());

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{
-    Ending, Exit, Finality, GroupIdentity, GroupInput, GroupOutput, GroupSpec, GroupState, Master,
-    MembershipCause, PreemptionPlan, RestartOptions, Round, StopOptions, WorkerExit, WorkerGroup,
+    Exit, Finality, GroupEnding, GroupIdentity, GroupInput, GroupOutput, GroupSpec, GroupState,
+    Master, MembershipCause, PreemptionPlan, RestartOptions, Round, StopOptions, WorkerExit,
+    WorkerGroupMachine,
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::{Assignment, GroupRank, LocalRank};
@@ -40,7 +41,7 @@ pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
         },
         preemption: Some(PreemptionPlan {
             signal: 10,
-            grace: Duration::from_secs(60),
+            shutdown_timeout: Duration::from_secs(60),
             file: None,
         }),
         purge_store: true,
@@ -49,8 +50,8 @@ pub(crate) fn spec(max_restarts: u32) -> GroupSpec {
 }
 
 /// Runs a script and returns the machine.
-pub(crate) fn run(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroup {
-    let mut group = WorkerGroup::new(spec);
+pub(crate) fn run(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroupMachine {
+    let mut group = WorkerGroupMachine::new(spec);
     let mut finished = false;
     for line in script
         .lines()
@@ -80,24 +81,24 @@ pub(crate) fn run(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroup {
 }
 
 /// Runs a script for a group whose workers have been started.
-pub(crate) fn started(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroup {
+pub(crate) fn started(spec: GroupSpec, agents: u32, script: &str) -> WorkerGroupMachine {
     run(spec, agents, &format!("{STARTED}{script}"))
 }
 
-pub(crate) fn started_then(max_restarts: u32, script: &str) -> WorkerGroup {
+pub(crate) fn started_then(max_restarts: u32, script: &str) -> WorkerGroupMachine {
     started(spec(max_restarts), 1, script)
 }
 
 /// Runs a script for two agents of a dynamic rendezvous; the round is number 3.
-pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
+pub(crate) fn of_two_then(max_restarts: u32, script: &str) -> WorkerGroupMachine {
     let mut spec = spec(max_restarts);
-    (spec.purge_store, spec.dynamic) = (false, true);
+    (spec.purge_store, spec.dynamic, spec.joins_again) = (false, true, true);
     let started = STARTED.replace("joined  ", "joined 3");
     run(spec, 2, &format!("{started}{script}"))
 }
 
 /// Runs a script for two agents of a static rendezvous.
-pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroup {
+pub(crate) fn static_two_then(max_restarts: u32, script: &str) -> WorkerGroupMachine {
     started(spec(max_restarts), 2, script)
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
     match name {
         "begin" => GroupInput::Begin,
         "joined" => GroupInput::Joined(Round {
-            number: value.parse().unwrap_or(0),
+            number: value.trim_end_matches('!').parse().unwrap_or(0),
             group_rank: GroupRank(0),
             group_world_size: agents,
             master: Master {
@@ -115,6 +116,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
                 hosted_by_agent: true,
             },
             losses_known_within: EXPLAINED_WITHIN,
+            answers_barrier: value.ends_with('!'),
         }),
         "assigned" => GroupInput::Assigned(Assignment::from((0, 2, 0, 2))),
         "started" => GroupInput::Started(LocalRank(value.parse().unwrap())),
@@ -129,14 +131,17 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
         "broken" => GroupInput::Broken,
         "cleared" => GroupInput::Cleared,
         "not-needed" => GroupInput::NotNeeded,
-        "changed" | "restarted" | "waiting" => GroupInput::MembershipChanged {
+        "changed" | "restarted" | "waiting" | "alone" => GroupInput::MembershipChanged {
             round: value.parse().unwrap(),
             cause: match name {
                 "restarted" => MembershipCause::Restarted,
                 "waiting" => MembershipCause::Waiting,
                 _ => MembershipCause::Lost,
             },
-            reason: "b came".into(),
+            reason: match name {
+                "alone" => "b came, and the workers of all other nodes have succeeded".into(),
+                _ => "b came".into(),
+            },
         },
         "peer-failed" => GroupInput::PeerFailed {
             node: value.into(),
@@ -145,6 +150,7 @@ pub(crate) fn parse(input: &str, agents: u32) -> GroupInput {
         "closed" => GroupInput::RunClosed,
         "lost" => GroupInput::RendezvousLost,
         "barrier-passed" => GroupInput::BarrierPassed,
+        "barrier-timeout" => GroupInput::BarrierTimeout("too long".into()),
         "time" => GroupInput::TimePassed,
         _ => panic!("no such input: {input}"),
     }
@@ -210,9 +216,11 @@ fn shown(output: &GroupOutput) -> String {
         } => format!("restarting {} {remaining}/{most}", state.name()),
         GroupOutput::ExitBarrier { agents } => format!("barrier of {agents}"),
         GroupOutput::Finish(ending) => match ending {
-            Ending::Succeeded { .. } => "finish succeeded".into(),
-            Ending::SucceededAlone { reason, .. } => format!("finish succeeded alone: {reason}"),
-            Ending::Failed {
+            GroupEnding::Succeeded { .. } => "finish succeeded".into(),
+            GroupEnding::SucceededAlone { reason, .. } => {
+                format!("finish succeeded alone: {reason}")
+            }
+            GroupEnding::Failed {
                 exits,
                 unhealthy,
                 finality,
@@ -233,23 +241,23 @@ fn shown(output: &GroupOutput) -> String {
                 };
                 format!("finish failed {}{hung}{why}", exits.join(" "))
             }
-            Ending::Signalled {
+            GroupEnding::Signalled {
                 signal,
                 workers_started,
             } => format!("finish signalled {signal} started={workers_started}"),
-            Ending::Preempted { signal, exits } => {
+            GroupEnding::Preempted { signal, exits } => {
                 let exits: Vec<String> = exits
                     .iter()
                     .map(|exit| format!("{}={}", exit.local_rank, exit.exit.as_number()))
                     .collect();
                 format!("finish preempted {signal} {}", exits.join(" "))
             }
-            Ending::PeerFailed { node, reason } => format!("finish peer {node}: {reason}"),
-            Ending::RunClosed => "finish closed".into(),
-            Ending::NotNeeded => "finish not needed".into(),
-            Ending::KeeperLost => "finish keeper lost".into(),
-            Ending::Broken => "finish broken".into(),
-            Ending::Devices(text) => format!("finish devices: {text}"),
+            GroupEnding::PeerFailed { node, reason } => format!("finish peer {node}: {reason}"),
+            GroupEnding::RunClosed => "finish closed".into(),
+            GroupEnding::NotNeeded => "finish not needed".into(),
+            GroupEnding::KeeperLost => "finish keeper lost".into(),
+            GroupEnding::Broken => "finish broken".into(),
+            GroupEnding::Devices(text) => format!("finish devices: {text}"),
         },
     }
 }

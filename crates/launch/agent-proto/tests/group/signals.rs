@@ -16,7 +16,7 @@ fn a_signal_reaches_the_workers_as_it_is() {
 }
 
 #[test]
-fn three_signals_take_the_grace_away_but_never_the_kill() {
+fn three_signals_end_the_shutdown_timeout_but_never_the_kill() {
     started_then(
         0,
         "    0 signal 15 -> signal 15 to 0 1
@@ -30,7 +30,7 @@ fn three_signals_take_the_grace_away_but_never_the_kill() {
 }
 
 #[test]
-fn a_second_signal_leaves_a_quarter_of_the_grace() {
+fn a_second_signal_leaves_a_quarter_of_the_shutdown_timeout() {
     started_then(
         0,
         "    0 signal 15 -> signal 15 to 0 1
@@ -79,7 +79,7 @@ fn the_last_failure_is_reported_even_if_a_signal_follows() {
 }
 
 #[test]
-fn without_its_keeper_the_group_is_gone_within_half_a_second() {
+fn without_its_keeper_the_group_has_ended_within_half_a_second() {
     started_then(
         3,
         "1000 keeper-lost -> signal 15 to 0 1
@@ -90,7 +90,7 @@ fn without_its_keeper_the_group_is_gone_within_half_a_second() {
 }
 
 #[test]
-fn the_loss_of_the_keeper_shortens_a_grace_that_runs_already() {
+fn the_loss_of_the_keeper_shortens_a_running_shutdown_timeout() {
     started_then(
         0,
         "   0 signal 15    -> signal 15 to 0 1
@@ -112,7 +112,7 @@ fn a_signal_at_the_exit_barrier_ends_the_run() {
 }
 
 #[test]
-fn workers_have_the_time_of_a_preemption_and_then_the_grace() {
+fn workers_have_the_time_of_a_preemption_and_then_the_shutdown_timeout() {
     started_then(
         3,
         "    0 preempted 10   -> notify 10 to 0 1

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rdzv_agent::api::{
-    MonitorResult, ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerGroup, WorkerId,
-    WorkerState, WorkerSupervisor,
+    MonitorResult, ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerGroup,
+    WorkerLocation, WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::{Cause, Exit};
 use rdzv_core::rank::{LocalRank, Rank};
@@ -87,13 +87,13 @@ impl ThreadWorkers {
             Arc::clone(&self.stop),
             request.clone(),
         );
-        let place = request.ranks;
+        let ranks = request.ranks;
         let thread = thread::Builder::new().spawn(move || {
             let result = work(&request, &stop);
             // There is no receiver any more once the group is being stopped.
-            let _ = ended.send((place.local_rank, place.rank, result));
+            let _ = ended.send((ranks.local_rank, ranks.rank, result));
         })?;
-        self.threads.insert(place.local_rank, thread);
+        self.threads.insert(ranks.local_rank, thread);
         Ok(())
     }
 }
@@ -103,7 +103,7 @@ impl WorkerSupervisor for ThreadWorkers {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         (self.stop, self.values) = (Arc::default(), BTreeMap::new());
         let (sender, ended) = channel();
         self.ended = Some(ended);
@@ -113,7 +113,7 @@ impl WorkerSupervisor for ThreadWorkers {
             self.start(request, sender.clone())
                 .map_err(|error| SupervisorError(format!("start thread {local_rank}: {error}")))?;
             let id = format!("thread {}/{local_rank}", group.spec.role());
-            ids.insert(local_rank, WorkerId::Remote(id));
+            ids.insert(local_rank, WorkerLocation::Remote(id));
         }
         Ok(ids)
     }
@@ -163,14 +163,14 @@ impl WorkerSupervisor for ThreadWorkers {
         &mut self,
         _group: &WorkerGroup,
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
-        self.shutdown(signal, grace);
+        self.shutdown(signal, shutdown_timeout);
         Ok(())
     }
 
     /// A thread cannot be killed: this can only request the end and wait for it.
-    fn shutdown(&mut self, _signal: i32, _grace: Duration) {
+    fn shutdown(&mut self, _signal: i32, _shutdown_timeout: Duration) {
         self.stop.want();
         self.ended = None;
         for (_, thread) in std::mem::take(&mut self.threads) {

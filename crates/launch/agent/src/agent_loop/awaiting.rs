@@ -45,7 +45,10 @@ impl Awaiting {
             return;
         };
         if wait.reminder.is_due(now.since(wait.since)) {
-            let left = wait.awaited.until().map(|until| until.since(now).as_secs());
+            let left = wait
+                .awaited
+                .deadline()
+                .map(|deadline| deadline.since(now).as_secs());
             let sentence = wait
                 .awaited
                 .sentence(now, |running| named(running, workers));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdzv_agent_proto::group::{Ending, WorkerExit};
+use rdzv_agent_proto::group::{GroupEnding, WorkerExit};
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_core::time::Mono;
 use tokio::time::{Instant, sleep_until};
@@ -13,7 +13,7 @@ use crate::failure::{FailureAnalysis, hang_sentence};
 use crate::rendezvous::{Answer, LeaveReason};
 use crate::requests::Request;
 use crate::supervisor::Supervisor;
-use crate::{AgentError, AgentEvent, Failure, Outcome, Verdict};
+use crate::{AgentError, AgentEvent, Failure, Outcome, RendezvousPlan, Verdict};
 
 /// Signal for ending workers that are no longer needed: SIGTERM.
 const CLOSING_SIGNAL: i32 = 15;
@@ -32,11 +32,11 @@ const CONSOLE_AFTER_SIGNAL: Duration = Duration::from_millis(300);
 
 impl<S: Supervisor> AgentLoop<'_, S> {
     /// Ends the run after all known workers have exited.
-    pub(super) async fn end(mut self, ending: Ending) -> Outcome {
+    pub(super) async fn end(mut self, ending: GroupEnding) -> Outcome {
         // From this line on, the run has ended for this process, even if the process is killed.
         self.note(|note| note.has_ended = true);
         self.supervisor.shutdown(match ending {
-            Ending::Signalled { signal, .. } => signal,
+            GroupEnding::Signalled { signal, .. } => signal,
             _ => CLOSING_SIGNAL,
         });
         let console_until = Instant::now() + CONSOLE_AFTER_SIGNAL;
@@ -46,17 +46,17 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         let now = self.clock.now().wall;
         let verdict = Box::new(self.failures.verdict(now, restart_count, &outcome));
         let reason_to_leave = self.reason_to_leave(&ending, &outcome, &verdict);
-        if let Ending::SucceededAlone { reason, .. } = &ending {
+        if let GroupEnding::SucceededAlone { reason, .. } = &ending {
             warn!(
                 "[{}] {reason}; the workers on this node have succeeded, so this node leaves the \
                  job",
                 self.config.identity.role
             );
         }
-        if let Ending::Succeeded { exits }
-        | Ending::SucceededAlone { exits, .. }
-        | Ending::Failed { exits, .. }
-        | Ending::Preempted { exits, .. } = &ending
+        if let GroupEnding::Succeeded { exits }
+        | GroupEnding::SucceededAlone { exits, .. }
+        | GroupEnding::Failed { exits, .. }
+        | GroupEnding::Preempted { exits, .. } = &ending
         {
             self.emit_finals(exits, &outcome);
         }
@@ -94,12 +94,12 @@ impl<S: Supervisor> AgentLoop<'_, S> {
 
     /// Waits until the workers' output to the agent's stderr is captured.
     /// A request to stop ends the wait. After an earlier request, `console_until` ends it.
-    async fn capture_output(&mut self, console_until: Instant) {
+    async fn capture_output(&mut self, console_deadline: Instant) {
         let stop_requested = self.stop_requested;
         let request = tokio::select! {
             () = self.supervisor.captured() => None,
             request = self.requests.stop() => Some(request),
-            () = sleep_until(console_until), if stop_requested => None,
+            () = sleep_until(console_deadline), if stop_requested => None,
         };
         self.stopped_at_the_end(request);
     }
@@ -108,11 +108,11 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// A signal, or the loss of the keeper, ends the wait: a console without a reader must not
     /// block the agent. If a signal has already stopped the agent, the wait ends at
     /// `console_until`.
-    async fn drain_output(&mut self, console_until: Instant) {
+    async fn drain_output(&mut self, console_deadline: Instant) {
         let request = tokio::select! {
             () = self.supervisor.drained() => return,
             request = self.requests.stop() => Some(request),
-            () = sleep_until(console_until), if self.stop_requested => None,
+            () = sleep_until(console_deadline), if self.stop_requested => None,
         };
         self.stopped_at_the_end(request);
         let bytes = self.supervisor.unshown();
@@ -171,7 +171,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// Returns the reason for leaving that the other nodes receive.
     fn reason_to_leave(
         &self,
-        ending: &Ending,
+        ending: &GroupEnding,
         outcome: &Outcome,
         verdict: &Verdict,
     ) -> LeaveReason {
@@ -183,40 +183,56 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             LeaveReason::Failed { reason }
         };
         match (ending, outcome) {
-            (Ending::Succeeded { .. }, _) => LeaveReason::Succeeded,
-            (Ending::Failed { unhealthy, .. }, _) if !unhealthy.is_empty() => {
+            (GroupEnding::Succeeded { .. }, _) => LeaveReason::Succeeded,
+            (GroupEnding::Failed { unhealthy, .. }, _) if !unhealthy.is_empty() => {
                 failed(Some(hang_sentence(unhealthy, &self.supervisor)))
             }
-            (Ending::Failed { .. }, _) => failed(None),
-            (Ending::PeerFailed { .. } | Ending::RunClosed, _) => {
+            (GroupEnding::Failed { .. }, _) => failed(None),
+            (GroupEnding::PeerFailed { .. } | GroupEnding::RunClosed, _) => {
                 LeaveReason::Failed { reason: None }
             }
-            (Ending::Devices(text), _) => failed(Some(text.clone())),
+            (GroupEnding::Devices(text), _) => failed(Some(text.clone())),
             // A node that could not join, or that has lost the rendezvous, does not end the run of
             // the other nodes.
             (
-                Ending::Broken,
+                GroupEnding::Broken,
                 Outcome::Error(AgentError::Rendezvous(_) | AgentError::NodeCheck { .. }),
             ) => LeaveReason::Left,
-            (Ending::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
             (
-                Ending::Broken
-                | Ending::SucceededAlone { .. }
-                | Ending::Signalled { .. }
-                | Ending::Preempted { .. }
-                | Ending::NotNeeded,
+                GroupEnding::Broken,
+                Outcome::Error(AgentError::ProgramNotFound { .. } | AgentError::Spawn { .. }),
+            ) if self.others_suffice() => LeaveReason::Left,
+            (GroupEnding::Broken, Outcome::Error(error)) => failed(Some(error.to_string())),
+            (
+                GroupEnding::Broken
+                | GroupEnding::SucceededAlone { .. }
+                | GroupEnding::Signalled { .. }
+                | GroupEnding::Preempted { .. }
+                | GroupEnding::NotNeeded,
                 _,
             ) => LeaveReason::Left,
-            (Ending::KeeperLost, _) => LeaveReason::Killed,
+            (GroupEnding::KeeperLost, _) => LeaveReason::Killed,
         }
     }
 
-    fn outcome(&mut self, ending: &Ending) -> Outcome {
+    /// `true` if the other nodes of the round are enough for the next one.
+    fn others_suffice(&self) -> bool {
+        match &self.config.rendezvous.plan {
+            RendezvousPlan::Dynamic { parameters } => {
+                self.rendezvous.group_world_size() > parameters.min_nodes
+            }
+            _ => false,
+        }
+    }
+
+    fn outcome(&mut self, ending: &GroupEnding) -> Outcome {
         Outcome::Error(match ending {
-            Ending::Succeeded { .. } | Ending::SucceededAlone { .. } | Ending::NotNeeded => {
+            GroupEnding::Succeeded { .. }
+            | GroupEnding::SucceededAlone { .. }
+            | GroupEnding::NotNeeded => {
                 return Outcome::Succeeded;
             }
-            Ending::Failed {
+            GroupEnding::Failed {
                 exits,
                 unhealthy,
                 finality,
@@ -226,7 +242,7 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     .failures
                     .outcome(now, exits, unhealthy, *finality, &self.supervisor);
             }
-            Ending::Signalled {
+            GroupEnding::Signalled {
                 signal,
                 workers_started,
             } => {
@@ -235,21 +251,21 @@ impl<S: Supervisor> AgentLoop<'_, S> {
                     workers_started: *workers_started,
                 };
             }
-            Ending::Preempted { signal, exits } => {
+            GroupEnding::Preempted { signal, exits } => {
                 return self
                     .preemption
                     .outcome(*signal, exits, self.clock.now().mono);
             }
-            Ending::PeerFailed { node, reason } => AgentError::PeerFailed {
+            GroupEnding::PeerFailed { node, reason } => AgentError::PeerFailed {
                 node: node.clone(),
                 reason: reason.clone(),
             },
-            Ending::RunClosed => AgentError::RunClosed {
+            GroupEnding::RunClosed => AgentError::RunClosed {
                 run_id: self.config.identity.run_id.as_str().to_owned(),
             },
-            Ending::KeeperLost => AgentError::KeeperLost,
-            Ending::Devices(text) => AgentError::Plan(text.clone()),
-            Ending::Broken => self
+            GroupEnding::KeeperLost => AgentError::KeeperLost,
+            GroupEnding::Devices(text) => AgentError::Plan(text.clone()),
+            GroupEnding::Broken => self
                 .error
                 .take()
                 .expect("`broken` keeps the error before the machine knows of it"),

@@ -114,25 +114,25 @@ impl<S: Supervisor> AgentLoop<'_, S> {
     /// Records the end of the lease for the guard.
     /// The guard stops the workers if this process is stopped at that time.
     fn note_lease(&mut self) {
-        let until = self.fence.lease_until();
-        if until != self.noted_lease
+        let lease_end = self.fence.lease_end();
+        if lease_end != self.noted_lease
             && let Some(kept) = kept()
         {
-            let millis = until.map_or(0, |until| until.since(Mono::ZERO).as_millis());
-            kept.update_note(|note| note.lease_until = u64::try_from(millis).unwrap_or(u64::MAX));
+            let millis = lease_end.map_or(0, |lease_end| lease_end.since(Mono::ZERO).as_millis());
+            kept.update_note(|note| note.lease_end = u64::try_from(millis).unwrap_or(u64::MAX));
         }
-        self.noted_lease = until;
+        self.noted_lease = lease_end;
         if let RendezvousPlan::Dynamic { parameters } = &self.config.rendezvous.plan
             && let Some(group) = &parameters.group
         {
-            group.lease(until, self.fence.is_closed());
+            group.lease(lease_end, self.fence.is_closed());
         }
     }
 
     /// Handles the continuation of this process after SIGCONT.
     /// If this process was stopped, the guard may have stopped its workers.
     pub(super) fn continued(&mut self) {
-        if self.fence.lease_until().is_some() {
+        if self.fence.lease_end().is_some() {
             self.fence(Input::Continued);
             if !self.fence.is_closed() {
                 self.supervisor.resume();

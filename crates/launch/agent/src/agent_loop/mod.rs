@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_agent_proto::group::{
-    Ending, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerGroup, WorkerRanks,
+    GroupEnding, GroupInput, GroupOutput, GroupState, Round, StartRequest, WorkerGroupMachine,
+    WorkerRanks,
 };
 use rdzv_core::machine::Machine;
 use rdzv_core::rank::LocalRank;
@@ -50,7 +51,7 @@ pub(crate) struct AgentLoop<'o, S> {
     config: Arc<AgentConfig>,
     observer: &'o mut dyn FnMut(&AgentEvent),
     clock: Clock,
-    group: WorkerGroup,
+    group: WorkerGroupMachine,
     /// State of the group in the last event about it.
     emitted_state: GroupState,
     /// Queued inputs of the machine, handled before external events.
@@ -64,7 +65,7 @@ pub(crate) struct AgentLoop<'o, S> {
     step_began: Mono,
     /// Error that the machine knows only as "broken".
     error: Option<AgentError>,
-    ending: Option<Ending>,
+    ending: Option<GroupEnding>,
     /// `true` if a signal has stopped this agent.
     /// Another cause may have ended the run before.
     stop_requested: bool,
@@ -91,7 +92,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
         requests: Requests,
         observer: &'o mut dyn FnMut(&AgentEvent),
     ) -> Self {
-        let group = WorkerGroup::new(config.group_spec());
+        let group = WorkerGroupMachine::new(config.group_spec());
         let (sender, answers) = unbounded_channel();
         let rendezvous = RendezvousHandle::new(&config, sender);
         Self {
@@ -354,8 +355,11 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             GroupOutput::Signal { workers, signal } => {
                 let deadline = self.group.deadline();
                 let now = clock.now().mono;
-                let grace = deadline.map_or(Duration::ZERO, |deadline| deadline.since(now));
-                let events = self.supervisor.signal(clock, &workers, signal, grace);
+                let shutdown_timeout =
+                    deadline.map_or(Duration::ZERO, |deadline| deadline.since(now));
+                let events = self
+                    .supervisor
+                    .signal(clock, &workers, signal, shutdown_timeout);
                 self.take(events);
             }
             GroupOutput::Notify { workers, signal } if !self.preemption.workers_have_it() => {
@@ -433,7 +437,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             group_world_size: round.group_world_size,
             workers: workers
                 .iter()
-                .map(|place| WorkerIdentity::new(place, 0))
+                .map(|ranks| WorkerIdentity::new(ranks, 0))
                 .collect(),
             master_addr: round.master.addr,
             master_port: round.master.port,
@@ -443,8 +447,8 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
     }
 
     fn start(&mut self, request: StartRequest) {
-        let place = request.ranks;
-        let port = self.rendezvous.release_port(&place);
+        let ranks = request.ranks;
+        let port = self.rendezvous.release_port(&ranks);
         match self.supervisor.start(self.clock, request, port) {
             Ok(events) => {
                 if self.fence.is_closed() {
@@ -454,7 +458,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.take(events);
             }
             Err(error) => {
-                let worker = WorkerIdentity::new(&place, 0);
+                let worker = WorkerIdentity::new(&ranks, 0);
                 self.failures.not_started(worker, &error);
                 self.take(vec![WorkerEvent::Broken(error)]);
             }
@@ -506,7 +510,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
             },
             Answer::Changed(Change::Lease { round, ends }) => {
                 self.say_fence(ends.is_some());
-                let lease = |until| fence::Input::Lease { round, until };
+                let lease = |end| fence::Input::Lease { round, end };
                 self.fence(ends.map_or(fence::Input::Off, lease));
                 return None;
             }
@@ -519,13 +523,22 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 self.emit_recorded(event);
                 return None;
             }
-            Answer::BarrierPassed(passed) => {
-                if let Err(error) = passed {
+            Answer::BarrierPassed { join, .. } if !self.rendezvous.is_current(join) => return None,
+            Answer::BarrierPassed { result, .. } => match result {
+                Ok(()) => GroupInput::BarrierPassed,
+                Err((_, Some(limit))) if self.config.rendezvous.joins_again => {
+                    GroupInput::BarrierTimeout(format!(
+                        "the workers of other nodes have not ended within {} s \
+                         (--exit-barrier-timeout)",
+                        limit.as_secs_f64()
+                    ))
+                }
+                Err((error, _)) => {
                     // The workers have succeeded, whatever happened to the other nodes.
                     error!("Error waiting on exit barrier. {error}");
+                    GroupInput::BarrierPassed
                 }
-                GroupInput::BarrierPassed
-            }
+            },
         })
     }
 

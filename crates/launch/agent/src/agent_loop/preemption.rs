@@ -86,10 +86,10 @@ impl<S: Supervisor> AgentLoop<'_, S> {
         let now = self.clock.now();
         self.preemption.since = Some(now.mono);
         let plan = self.config.preemption.as_ref();
-        let grace = plan.map_or(Duration::ZERO, |plan| plan.grace);
+        let shutdown_timeout = plan.map_or(Duration::ZERO, |plan| plan.shutdown_timeout);
         let file = plan.and_then(|plan| plan.file.as_deref());
         if let Some(file) = file
-            && let Err(error) = write(file, now.wall, grace)
+            && let Err(error) = write(file, now.wall, shutdown_timeout)
         {
             warn!("write {}: {error}", file.display());
         }
@@ -97,17 +97,17 @@ impl<S: Supervisor> AgentLoop<'_, S> {
             at: now.wall,
             signal,
             by,
-            grace,
+            shutdown_timeout,
         });
         GroupInput::Preempted(signal)
     }
 }
 
 /// Writes the time at which the workers' time ends, atomically.
-fn write(file: &Path, now: Wall, grace: Duration) -> std::io::Result<()> {
-    let until = now.unix_seconds_f64() + grace.as_secs_f64();
+fn write(file: &Path, now: Wall, shutdown_timeout: Duration) -> std::io::Result<()> {
+    let deadline = now.unix_seconds_f64() + shutdown_timeout.as_secs_f64();
     let part = file.with_extension("part");
-    fs::write(&part, format!("{until:.3}\n"))?;
+    fs::write(&part, format!("{deadline:.3}\n"))?;
     fs::rename(part, file)
 }
 

@@ -10,7 +10,7 @@ use super::function::Call;
 use super::worker_group::View;
 use super::{
     ElasticAgent, ProcessFailure, RunError, RunResult, StopHandle, WorkerEntrypoint, WorkerGroup,
-    WorkerId, WorkerSpec,
+    WorkerLocation, WorkerSpec,
 };
 use crate::run::run_processes;
 use crate::{Failure, Outcome};
@@ -89,7 +89,8 @@ impl LocalElasticAgent {
             return Ok(values);
         };
         for worker in self.view.snapshot().workers {
-            if let (Some(rank), Some(WorkerId::Process(pid))) = (worker.global_rank, worker.id)
+            if let (Some(rank), Some(WorkerLocation::Process(pid))) =
+                (worker.global_rank, worker.id)
                 && let Some(value) = call.returned(pid)?
             {
                 values.insert(rank, value);

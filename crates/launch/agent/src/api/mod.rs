@@ -53,7 +53,7 @@ pub use worker::Worker;
 pub use worker_group::{StoreInfo, WorkerGroup};
 
 pub use crate::requests::StopHandle;
-pub use crate::{RoundStore, StartRequest, SupervisorError, WorkerId};
+pub use crate::{RoundStore, StartRequest, SupervisorError, WorkerLocation};
 
 /// State of a worker group, with torchelastic's names and numbers.
 pub use rdzv_agent_proto::group::GroupState as WorkerState;

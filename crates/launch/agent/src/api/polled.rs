@@ -15,8 +15,8 @@ use tokio::task::yield_now;
 
 use super::worker_group::View;
 use super::{
-    ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerId, WorkerSpec, WorkerState,
-    WorkerSupervisor,
+    ProcessFailure, RunResult, StartRequest, SupervisorError, WorkerLocation, WorkerSpec,
+    WorkerState, WorkerSupervisor,
 };
 use crate::clock::Clock;
 use crate::supervisor::{Supervisor, Watch, WorkerEvent};
@@ -27,7 +27,7 @@ use crate::{AgentError, AgentEvent, ErrorFile};
 #[derive(Debug)]
 struct Polled {
     identity: WorkerIdentity,
-    id: WorkerId,
+    id: WorkerLocation,
     started: Wall,
     running: bool,
     /// Failure that the supervisor has reported.
@@ -96,7 +96,7 @@ impl<'a> PolledSupervisor<'a> {
         for request in requests {
             let local_rank = request.ranks.local_rank;
             let id = ids.get(&local_rank).cloned();
-            let id = id.unwrap_or_else(|| WorkerId::Remote(String::new()));
+            let id = id.unwrap_or_else(|| WorkerLocation::Remote(String::new()));
             let worker = Polled {
                 identity: WorkerIdentity::new(&request.ranks, id.pid().unwrap_or(0)),
                 id,
@@ -133,9 +133,16 @@ impl<'a> PolledSupervisor<'a> {
     }
 
     /// Makes the supervisor stop all workers; no worker is left afterwards.
-    fn stop_all(&mut self, clock: Clock, signal: i32, grace: Duration) -> Vec<WorkerEvent> {
+    fn stop_all(
+        &mut self,
+        clock: Clock,
+        signal: i32,
+        shutdown_timeout: Duration,
+    ) -> Vec<WorkerEvent> {
         let group = self.view.snapshot();
-        let stopped = self.supervisor.stop_workers(&group, signal, grace);
+        let stopped = self
+            .supervisor
+            .stop_workers(&group, signal, shutdown_timeout);
         let mut events = Vec::new();
         if let Err(error) = stopped {
             events.push(WorkerEvent::Broken(error.into()));
@@ -288,18 +295,18 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         if !requests.is_empty() {
             return self.start_all(clock, &requests);
         }
-        if let Some((signal, grace)) = self.stop.take() {
-            return self.stop_all(clock, signal, grace);
+        if let Some((signal, shutdown_timeout)) = self.stop.take() {
+            return self.stop_all(clock, signal, shutdown_timeout);
         }
         if !self.workers.values().any(|worker| worker.running) {
             return pending().await;
         }
         let interval = self.spec.monitor_interval();
-        let until = watch.within.map(|within| clock.now().mono + within);
+        let deadline = watch.within.map(|within| clock.now().mono + within);
         loop {
             // Other tasks run first, because the supervisor may block up to its limit.
             yield_now().await;
-            let left = until.map(|until| until.since(clock.now().mono));
+            let left = deadline.map(|deadline| deadline.since(clock.now().mono));
             let within = left.map_or(interval, |left| left.min(interval));
             let group = self.view.snapshot();
             let events = match self.supervisor.monitor_workers(&group, within) {
@@ -319,10 +326,10 @@ impl Supervisor for &mut PolledSupervisor<'_> {
         _clock: Clock,
         _workers: &[LocalRank],
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Vec<WorkerEvent> {
         if self.workers.values().any(|worker| worker.running) {
-            self.stop = Some((signal, grace));
+            self.stop = Some((signal, shutdown_timeout));
         }
         Vec::new()
     }

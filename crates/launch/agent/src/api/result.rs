@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::{WorkerId, WorkerState};
+use super::{WorkerLocation, WorkerState};
 use crate::{Cause, Exit, Failure, Finality};
 
 /// Result of a run, or of a poll by a supervisor: a state and its details.
@@ -116,7 +116,7 @@ pub struct ProcessFailure {
     /// Local rank of the worker.
     pub local_rank: LocalRank,
     /// Location of the worker, if it was ever started.
-    pub id: Option<WorkerId>,
+    pub id: Option<WorkerLocation>,
     /// Exit of the worker.
     pub exit: Exit,
     /// Time in the worker's error file, or else the agent's time of the exit.
@@ -161,7 +161,7 @@ impl From<&Failure> for ProcessFailure {
         Self {
             rank: evidence.rank.unwrap_or_default(),
             local_rank: evidence.local_rank.unwrap_or_default(),
-            id: evidence.pid.map(WorkerId::Process),
+            id: evidence.pid.map(WorkerLocation::Process),
             exit: evidence.exit.unwrap_or(Exit::Code(0)),
             time: evidence.time(),
             stopped_by_agent: evidence.stopped_by_agent,
@@ -177,8 +177,8 @@ impl fmt::Display for ProcessFailure {
         let local_rank = self.local_rank;
         write!(formatter, "rank {} (local rank {local_rank}", self.rank)?;
         match &self.id {
-            Some(WorkerId::Process(pid)) => write!(formatter, ", pid {pid}")?,
-            Some(WorkerId::Remote(name)) => write!(formatter, ", at {name}")?,
+            Some(WorkerLocation::Process(pid)) => write!(formatter, ", pid {pid}")?,
+            Some(WorkerLocation::Remote(name)) => write!(formatter, ", at {name}")?,
             None => {}
         }
         write!(formatter, "): {}", self.cause)

@@ -200,8 +200,8 @@ impl WorkerSpecBuilder {
         rendezvous.identical_workers: bool;
         /// Sets the time between the closing signal and SIGKILL; the default is 30 s.
         stop.shutdown_timeout: Duration;
-        /// Sets how long a successful node waits for the others; the default is 300 s.
-        rendezvous.exit_barrier_timeout: Duration;
+        /// Sets how long a successful node waits for the others; the default is no limit.
+        rendezvous.exit_barrier_timeout: Option<Duration>;
         /// Sets the numbers of the signals on which the agent stops the run.
         /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT. This process continues to handle
         /// them after the run, so specify none if it should not.

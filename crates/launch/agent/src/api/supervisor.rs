@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdzv_core::rank::LocalRank;
 
-use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerId};
+use super::{MonitorResult, StartRequest, SupervisorError, WorkerGroup, WorkerLocation};
 
 /// Starts, watches and stops the workers of one node in the caller's way.
 /// The workers may be threads, containers, or jobs on another machine. A
@@ -23,7 +23,7 @@ pub trait WorkerSupervisor {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError>;
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError>;
 
     /// Returns the state of the workers.
     ///
@@ -50,11 +50,11 @@ pub trait WorkerSupervisor {
         &mut self,
         group: &WorkerGroup,
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError>;
 
     /// Ends all remaining workers; this is the last call of every run.
     /// This method does the same as [`WorkerSupervisor::stop_workers`], and releases everything
     /// else. The agent calls it after a failed run too.
-    fn shutdown(&mut self, signal: i32, grace: Duration);
+    fn shutdown(&mut self, signal: i32, shutdown_timeout: Duration);
 }

@@ -2,7 +2,7 @@
 
 use rdzv_core::rank::{LocalRank, Rank, RoleRank};
 
-use crate::{WorkerId, WorkerIdentity};
+use crate::{WorkerIdentity, WorkerLocation};
 
 /// One worker of a group.
 /// A field is `None` before the first rendezvous, or before the start of the worker. torchelastic
@@ -10,7 +10,7 @@ use crate::{WorkerId, WorkerIdentity};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
     /// Location of the worker, once it was started.
-    pub id: Option<WorkerId>,
+    pub id: Option<WorkerLocation>,
     /// Rank within the node.
     pub local_rank: LocalRank,
     /// Rank among all workers of the job.
@@ -60,7 +60,7 @@ impl Worker {
 impl From<&WorkerIdentity> for Worker {
     fn from(identity: &WorkerIdentity) -> Self {
         Self {
-            id: (identity.pid != 0).then_some(WorkerId::Process(identity.pid)),
+            id: (identity.pid != 0).then_some(WorkerLocation::Process(identity.pid)),
             local_rank: identity.local_rank,
             global_rank: Some(identity.rank),
             role_rank: Some(identity.role_rank),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rdzv_core::rank::{GroupRank, LocalRank};
 
-use super::{Worker, WorkerId, WorkerSpec, WorkerState};
+use super::{Worker, WorkerLocation, WorkerSpec, WorkerState};
 use crate::{AgentEvent, RoundStore, WorkerIdentity};
 
 /// Workers of one agent at one moment.
@@ -116,7 +116,7 @@ impl WorkerGroup {
     }
 
     /// Records the location of each worker.
-    pub(super) fn set_ids(&mut self, ids: &BTreeMap<LocalRank, WorkerId>) {
+    pub(super) fn set_ids(&mut self, ids: &BTreeMap<LocalRank, WorkerLocation>) {
         for worker in &mut self.workers {
             worker.id = ids.get(&worker.local_rank).cloned();
         }

@@ -36,7 +36,7 @@ impl LostNode {
     /// Describes the loss of the rendezvous host, or of the connection to it.
     pub(super) fn host(error: &RendezvousError, at: Wall) -> Self {
         let node = match error {
-            RendezvousError::Unreachable { place, .. } => place.clone(),
+            RendezvousError::Unreachable { endpoint, .. } => endpoint.clone(),
             _ => "the rendezvous".to_owned(),
         };
         Self {
@@ -75,7 +75,7 @@ mod tests {
         };
         for (reason, host) in [
             ("node_b_4242_0 is lost: its connection was closed", "node_b"),
-            ("b_1_0 is lost (exited without a message)", "b"),
+            ("b_1_0 is lost (ended without a word)", "b"),
             ("b_1_0 has left", "b"),
         ] {
             let expected = (host.to_owned(), format!("node lost: {reason}"));

@@ -31,7 +31,7 @@ pub(crate) fn begin(workers: Vec<WorkerIdentity>, tool: Option<&PathBuf>) -> Ins
 async fn inspect(worker: WorkerIdentity, tool: Option<PathBuf>) -> WorkerStack {
     let pid = worker.pid;
     // The kernel state comes first, because py-spy itself may change what the worker does.
-    let kernel = look::kernel_place_in(Path::new(&format!("/proc/{pid}")));
+    let kernel = look::kernel_state_in(Path::new(&format!("/proc/{pid}")));
     let threads = look::threads(pid);
     let (frames, without_frames) = match &tool {
         None => (Vec::new(), None),

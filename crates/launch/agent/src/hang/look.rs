@@ -89,7 +89,7 @@ pub(crate) fn worker_of(pid: u32, workers: &[u32]) -> Option<u32> {
 
 /// Returns the kernel state of the process or thread with this directory.
 /// For a process, this is the state of its main thread.
-pub(crate) fn kernel_place_in(directory: &Path) -> KernelState {
+pub(crate) fn kernel_state_in(directory: &Path) -> KernelState {
     let read = |name: &str| text(&directory.join(name));
     KernelState {
         state: read("stat").and_then(|stat| state_letter(&stat)),
@@ -111,8 +111,8 @@ pub(crate) fn threads(pid: u32) -> Vec<(String, u32)> {
         let path = task.path();
         let name = text(&path.join("comm")).unwrap_or_default();
         let name = escape(&name);
-        let place = kernel_place_in(&path);
-        let kind = match (place.wait_channel, place.state) {
+        let kernel = kernel_state_in(&path);
+        let kind = match (kernel.wait_channel, kernel.state) {
             (Some(channel), _) => format!("{name} in {channel}"),
             (None, Some('R')) => format!("{name} running"),
             (None, _) => name,
@@ -135,9 +135,9 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id();
         loop {
-            let place = kernel_place_in(Path::new(&format!("/proc/{pid}")));
+            let kernel = kernel_state_in(Path::new(&format!("/proc/{pid}")));
             // The process may still be on its way into the call, and then it runs.
-            if place.syscall.as_deref() == Some("clock_nanosleep") && place.state == Some('S') {
+            if kernel.syscall.as_deref() == Some("clock_nanosleep") && kernel.state == Some('S') {
                 break;
             }
             std::thread::yield_now();

@@ -28,7 +28,7 @@ mod stack;
 mod syscall;
 mod watches;
 
-pub(crate) use look::kernel_place_in;
+pub(crate) use look::kernel_state_in;
 pub(crate) use monitor::{HangMonitor, HangOutput};
 pub use plan::{HangAction, HangPlan, HeartbeatPlan};
 pub use report::{HangReport, WatchdogAction, WatchdogTimer};

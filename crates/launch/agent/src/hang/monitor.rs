@@ -87,7 +87,7 @@ impl HangMonitor {
         tokio::select! {
             biased;
             event = self.watches.next(clock, healthy) => event,
-            places = or_forever(self.inspection.as_mut()) => HangEvent::Inspected(places),
+            stacks = or_forever(self.inspection.as_mut()) => HangEvent::Inspected(stacks),
         }
     }
 
@@ -110,11 +110,11 @@ impl HangMonitor {
                 self.watches.close();
             }
             HangEvent::Due => return self.expire(now, running),
-            HangEvent::Inspected(places) => {
+            HangEvent::Inspected(stacks) => {
                 self.inspection = None;
                 let troubles = std::mem::take(&mut self.troubles);
                 if healthy {
-                    return self.conclude(troubles, places, &running());
+                    return self.conclude(troubles, stacks, &running());
                 }
             }
         }
@@ -179,14 +179,14 @@ impl HangMonitor {
     fn conclude(
         &self,
         troubles: Vec<Trouble>,
-        places: Vec<WorkerStack>,
+        stacks: Vec<WorkerStack>,
         running: &[WorkerIdentity],
     ) -> Vec<HangOutput> {
-        let odd = outliers(&places);
+        let odd = outliers(&stacks);
         let alone = running
             .iter()
             .all(|worker| worker.world_size == self.local_world_size);
-        let blamed = suspects(&places, odd.as_ref(), alone);
+        let blamed = suspects(&stacks, odd.as_ref(), alone);
         let action = self.plan.action;
         let mut found = Vec::new();
         let mut condemned: Vec<(LocalRank, Cause)> = Vec::new();
@@ -204,7 +204,7 @@ impl HangMonitor {
                     action != HangAction::Report && !spared
                 }
             };
-            for (local_rank, cause) in causes(trouble, &places, &blamed) {
+            for (local_rank, cause) in causes(trouble, &stacks, &blamed) {
                 // The worker may have exited during the inspection.
                 let worker = running
                     .iter()
@@ -221,7 +221,7 @@ impl HangMonitor {
         }
         let report = HangReport {
             found,
-            places,
+            stacks,
             odd: odd.map(|odd| odd.text),
             spared,
             action,
@@ -254,7 +254,7 @@ impl HangMonitor {
 
 /// Returns the workers that hang, and the cause for each.
 /// If no worker makes progress, these are the suspects, or all workers if there are no suspects.
-fn causes(trouble: Trouble, places: &[WorkerStack], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
+fn causes(trouble: Trouble, stacks: &[WorkerStack], blamed: &[usize]) -> Vec<(LocalRank, Cause)> {
     match trouble {
         Trouble::Expired {
             worker,
@@ -277,17 +277,17 @@ fn causes(trouble: Trouble, places: &[WorkerStack], blamed: &[usize]) -> Vec<(Lo
                 limit: missed.limit,
             },
         )],
-        Trouble::Stuck { silent, limit } => places
+        Trouble::Stuck { silent, limit } => stacks
             .iter()
             .enumerate()
             .filter(|(index, _)| blamed.is_empty() || blamed.contains(index))
-            .map(|(_, place)| {
+            .map(|(_, stack)| {
                 let cause = Cause::Hang {
                     silent,
                     limit,
-                    location: place.noun(),
+                    location: stack.noun(),
                 };
-                (place.local_rank, cause)
+                (stack.local_rank, cause)
             })
             .collect(),
     }

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rdzv_agent_proto::hang::line_splitter::{Line, LineSplitter};
+use rdzv_agent_proto::hang::line_splitter::{LineSplitter, SplitLine};
 use rdzv_core::rank::LocalRank;
 use rdzv_event::{Event, EventFlags, Poller};
 use rustix::buffer::spare_capacity;
@@ -117,13 +117,13 @@ impl Pipes {
 
     /// Waits until a worker writes, and returns the lines.
     /// Cancel-safe: the caller may drop the future.
-    pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, Line)>> {
+    pub(crate) async fn next(&mut self) -> io::Result<Vec<(Source, SplitLine)>> {
         let events = exits::events(&mut self.poller, EVENTS).await?;
         Ok(self.take(&events))
     }
 
     /// Returns the lines that can be read without waiting.
-    pub(crate) fn take_all(&mut self) -> Vec<(Source, Line)> {
+    pub(crate) fn take_all(&mut self) -> Vec<(Source, SplitLine)> {
         let mut events = Vec::with_capacity(EVENTS);
         match self
             .poller
@@ -149,7 +149,7 @@ impl Pipes {
         }
     }
 
-    fn take(&mut self, events: &[Event]) -> Vec<(Source, Line)> {
+    fn take(&mut self, events: &[Event]) -> Vec<(Source, SplitLine)> {
         let mut found = Vec::new();
         for event in events {
             let Event { data, .. } = *event;

@@ -54,7 +54,7 @@ pub struct HangReport {
     /// Workers that hang, and the cause.
     pub found: Vec<(WorkerIdentity, Cause)>,
     /// Stack of each running worker of this node.
-    pub places: Vec<WorkerStack>,
+    pub stacks: Vec<WorkerStack>,
     /// One sentence about workers that differ from the others, if that is clear.
     pub odd: Option<String>,
     /// `true` if the agent stops no worker although the user requested it.
@@ -79,12 +79,12 @@ impl HangReport {
                 "cause": { "kind": cause.kind(), "text": cause.to_string() },
             })
         });
-        let places = self.places.iter().map(|place| {
-            let frames = place.frames.iter();
+        let stacks = self.stacks.iter().map(|stack| {
+            let frames = stack.frames.iter();
             json!({
-                "rank": place.rank.0,
-                "local_rank": place.local_rank.0,
-                "pid": place.pid,
+                "rank": stack.rank.0,
+                "local_rank": stack.local_rank.0,
+                "pid": stack.pid,
                 "python": frames
                     .map(|frame| json!({
                         "function": frame.function,
@@ -92,16 +92,16 @@ impl HangReport {
                         "line": frame.line,
                     }))
                     .collect::<Vec<_>>(),
-                "state": place.kernel.state.map(String::from),
-                "wait_channel": place.kernel.wait_channel,
-                "syscall": place.kernel.syscall,
+                "state": stack.kernel.state.map(String::from),
+                "wait_channel": stack.kernel.wait_channel,
+                "syscall": stack.kernel.syscall,
             })
         });
         json!({
             "found": found.collect::<Vec<_>>(),
             "odd": self.odd,
             "spared": self.spared,
-            "places": places.collect::<Vec<_>>(),
+            "places": stacks.collect::<Vec<_>>(),
             "action": self.action.name(),
         })
     }
@@ -127,20 +127,20 @@ impl fmt::Display for HangReport {
                  node"
             )?;
         }
-        write!(formatter, "Locations of the workers on this node:")?;
-        for place in &self.places {
+        write!(formatter, "Where the workers of this node are:")?;
+        for stack in &self.stacks {
             write!(
                 formatter,
                 "\n  rank {} (pid {}): {}",
-                place.rank,
-                place.pid,
-                place.describe()
+                stack.rank,
+                stack.pid,
+                stack.describe()
             )?;
-            if let Some(reason) = &place.without_frames {
+            if let Some(reason) = &stack.without_frames {
                 write!(formatter, " (no Python stack: {reason})")?;
             }
-            if !place.threads.is_empty() {
-                let threads: Vec<String> = place
+            if !stack.threads.is_empty() {
+                let threads: Vec<String> = stack
                     .threads
                     .iter()
                     .map(|(thread, count)| match count {

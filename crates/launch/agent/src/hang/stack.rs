@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rdzv_agent_proto::hang::stacks::Frame;
+use rdzv_agent_proto::hang::stacks::PythonFrame;
 use rdzv_core::escape::escape;
 use serde::Deserialize;
 use tokio::io::AsyncReadExt;
@@ -42,7 +42,7 @@ struct Call {
 
 /// Returns the stack of the main thread, innermost call first.
 /// The error states in a few words why there is no stack.
-pub(crate) async fn main_thread(tool: &Path, pid: u32) -> Result<Vec<Frame>, String> {
+pub(crate) async fn main_thread(tool: &Path, pid: u32) -> Result<Vec<PythonFrame>, String> {
     match timeout(LIMIT, dump(tool, pid)).await {
         Ok(Ok(output)) => parse(&output, pid),
         Ok(Err(reason)) => Err(reason),
@@ -88,7 +88,7 @@ async fn dump(tool: &Path, pid: u32) -> Result<Vec<u8>, String> {
     Err(format!("py-spy: {reason}"))
 }
 
-fn parse(output: &[u8], pid: u32) -> Result<Vec<Frame>, String> {
+fn parse(output: &[u8], pid: u32) -> Result<Vec<PythonFrame>, String> {
     let threads: Vec<Thread> = serde_json::from_slice(output)
         .map_err(|error| format!("cannot parse py-spy's output: {error}"))?;
     let main = threads
@@ -96,8 +96,8 @@ fn parse(output: &[u8], pid: u32) -> Result<Vec<Frame>, String> {
         .find(|thread| thread.os_thread_id == Some(pid))
         .ok_or("py-spy did not find the main thread")?;
     let frames = main.frames.into_iter().take(MOST_FRAMES);
-    let frames: Vec<Frame> = frames
-        .map(|call| Frame {
+    let frames: Vec<PythonFrame> = frames
+        .map(|call| PythonFrame {
             function: shown(&call.name),
             file: shown(&call.filename),
             line: call.line,
@@ -126,7 +126,7 @@ mod tests {
                 {"name": "main", "filename": "/a/train.py", "short_filename": "train.py", "line": 17}
             ]}
         ]"#;
-        let frame = Frame {
+        let frame = PythonFrame {
             function: "main".to_owned(),
             file: "/a/train.py".to_owned(),
             line: 17,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rdzv_agent_proto::hang::heartbeat::{Heartbeats, Missed};
-use rdzv_agent_proto::hang::line_splitter::Line;
+use rdzv_agent_proto::hang::line_splitter::SplitLine;
 use rdzv_agent_proto::hang::progress::{ProgressChange, ProgressWatch, Usage};
 use rdzv_agent_proto::hang::stacks::WorkerStack;
 use rdzv_agent_proto::hang::timers::{Expiry, FileTimer, TimerRequest, Timers};
@@ -28,7 +28,7 @@ const MOST_COMPLAINTS: u32 = 20;
 #[derive(Debug)]
 pub(crate) enum HangEvent {
     /// Workers wrote these lines.
-    Lines(Vec<(Source, Line)>),
+    Lines(Vec<(Source, SplitLine)>),
     /// The agent can no longer wait for the pipes.
     Broken(io::Error),
     /// A deadline of a watch has passed.
@@ -196,7 +196,7 @@ impl Watches {
     }
 
     /// Handles lines that workers wrote; returns the remarks to log.
-    pub(super) fn read(&mut self, now: Now, lines: Vec<(Source, Line)>) -> Vec<String> {
+    pub(super) fn read(&mut self, now: Now, lines: Vec<(Source, SplitLine)>) -> Vec<String> {
         let mut remarks = Vec::new();
         for (source, line) in lines {
             let remark = match source {
@@ -216,10 +216,10 @@ impl Watches {
         remarks
     }
 
-    fn beat(&mut self, now: Now, local_rank: LocalRank, line: &Line) -> Option<String> {
+    fn beat(&mut self, now: Now, local_rank: LocalRank, line: &SplitLine) -> Option<String> {
         let text: &[u8] = match line {
-            Line::Whole(text) => text,
-            Line::TooLong => &[],
+            SplitLine::Whole(text) => text,
+            SplitLine::TooLong => &[],
         };
         let silent = self.heartbeats.beat(now.mono, local_rank, text)?;
         Some(format!(
@@ -228,8 +228,8 @@ impl Watches {
         ))
     }
 
-    fn request(&mut self, now: Now, line: &Line) -> Result<(), String> {
-        let Line::Whole(text) = line else {
+    fn request(&mut self, now: Now, line: &SplitLine) -> Result<(), String> {
+        let SplitLine::Whole(text) = line else {
             return Err("it is longer than 4096 bytes".to_owned());
         };
         self.timers.request(now, TimerRequest::parse(text)?)

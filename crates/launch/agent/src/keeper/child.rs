@@ -168,9 +168,9 @@ impl Attendant {
 
     /// Returns `true` if this process receives a request to exit within `time`.
     pub(super) async fn ends_within(&mut self, time: Duration) -> bool {
-        let until = Instant::now() + time;
+        let deadline = Instant::now() + time;
         while !time.is_zero()
-            && let Ok(number) = timeout_at(until, self.signals.next()).await
+            && let Ok(number) = timeout_at(deadline, self.signals.next()).await
         {
             if Signal::from_named_raw(number).is_some_and(|signal| ENDS.contains(&signal)) {
                 return true;
@@ -185,11 +185,11 @@ impl Attendant {
         if let Some(group) = &group {
             group.kill_all();
         }
-        let until = Instant::now() + ABANDON_AFTER;
+        let deadline = Instant::now() + ABANDON_AFTER;
         let mut is_clear = true;
         while !self.leftovers.kill(&HashSet::new()) {
-            let waited = timeout_at(until, self.children.recv()).await;
-            if waited.is_err() || Instant::now() > until {
+            let waited = timeout_at(deadline, self.children.recv()).await;
+            if waited.is_err() || Instant::now() > deadline {
                 // If the console is not read, the message would block the exit.
                 if stderr_takes_lines() {
                     tracing::error!("processes of the run do not exit in spite of SIGKILL");

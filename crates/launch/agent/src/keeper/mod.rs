@@ -55,7 +55,7 @@ mod watch;
 use std::time::Duration;
 
 pub use outer::{AgentEnd, end_like, keep};
-pub use restarts::Restart;
+pub use restarts::RestartReason;
 pub use service::{Service, keep_service};
 pub(crate) use watch::{KeeperWatch, last_death, launcher};
 pub use watch::{is_kept, kept, launcher_pid};

@@ -30,9 +30,9 @@ impl Lives {
         ended: ExitStatus,
         lived: Duration,
         most: u32,
-    ) -> Option<(Restart, Duration)> {
+    ) -> Option<(RestartReason, Duration)> {
         self.short = if lived < SHORT { self.short + 1 } else { 0 };
-        let restart = Restart {
+        let restart = RestartReason {
             ended,
             short: self.short,
             most,
@@ -48,14 +48,14 @@ impl Lives {
 
 /// Reason for the restart of a process; its text is a predicate for users.
 #[derive(Debug, Clone, Copy)]
-pub struct Restart {
+pub struct RestartReason {
     pub(super) ended: ExitStatus,
     /// Number of consecutive short lives.
     pub(super) short: u32,
     pub(super) most: u32,
 }
 
-impl fmt::Display for Restart {
+impl fmt::Display for RestartReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ended.signal() {
             Some(number) => match signal::name(number) {

@@ -22,7 +22,7 @@ use rustix::process::{
     waitpid,
 };
 
-use super::restarts::{Lives, Restart};
+use super::restarts::{Lives, RestartReason};
 use crate::AgentError;
 use crate::error::system;
 use crate::spawn::fork;
@@ -38,7 +38,7 @@ const ENDS: [Number; 3] = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP];
 pub enum Service {
     /// The service, with the exit of its predecessor, if there was one.
     /// The three signals that end the service in order (SIGTERM, SIGINT, SIGHUP) are blocked.
-    Serves(Option<Restart>),
+    Serves(Option<RestartReason>),
     /// The keeper, with the exit of the service.
     /// The keeper must [end like](super::end_like) the service.
     Ended(ExitStatus),
@@ -111,9 +111,9 @@ fn wait(service: Pid, signals: &SignalFd) -> Result<(ExitStatus, bool), AgentErr
 
 /// Returns `true` if a signal ends this process before the time is over.
 fn ends_within(time: Duration, signals: &SignalFd) -> Result<bool, AgentError> {
-    let until = Instant::now() + time;
+    let deadline = Instant::now() + time;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         match next(signals, Some(left))? {
             Some(number) if number != Signal::CHILD => return Ok(true),
             _ if left.is_zero() => return Ok(false),

@@ -48,12 +48,12 @@ impl StoppedAgent {
             return pending().await;
         }
         let note = self.kept.as_ref().and_then(|kept| kept.read_note().ok());
-        let until = note.map_or(0, |note| note.lease_until);
-        if until == 0 {
+        let lease_end = note.map_or(0, |note| note.lease_end);
+        if lease_end == 0 {
             return pending().await;
         }
-        let until = Mono::from_origin(Duration::from_millis(until)) + LATE;
-        sleep(until.since(fence::now().mono)).await;
+        let lease_end = Mono::from_origin(Duration::from_millis(lease_end)) + LATE;
+        sleep(lease_end.since(fence::now().mono)).await;
         self.is_due = false;
         signal_below(agent, Signal::STOP);
         if !is_stopped(agent) {

@@ -20,7 +20,7 @@ use rustix::process::{
 use tokio::io::unix::AsyncFd;
 
 use super::LAST_RESORT_AFTER;
-use super::restarts::Restart;
+use super::restarts::RestartReason;
 use crate::control_group::ControlGroup;
 use crate::exits::awaitable;
 use crate::reap::Leftovers;
@@ -74,10 +74,10 @@ pub fn kept() -> Option<&'static Kept> {
 }
 
 /// Returns the reason for this restart, if the previous agent was killed.
-pub(crate) fn last_death(kept: &Kept) -> Option<Restart> {
+pub(crate) fn last_death(kept: &Kept) -> Option<RestartReason> {
     let note = kept.note();
     let death = note.last_death?;
-    Some(Restart {
+    Some(RestartReason {
         ended: ExitStatus::from_raw(death.status),
         short: death.short,
         most: note.restarts,

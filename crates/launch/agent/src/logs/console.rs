@@ -54,7 +54,7 @@ const ONE_PIECE: usize = 4096;
 /// Capacity of a pipe under a flood of output, in bytes.
 /// With a larger pipe, writer and reader wait for each other less often. This size needs no
 /// privilege.
-const FLOODED_PIPE: usize = 1 << 20;
+pub(super) const FLOODED_PIPE: usize = 1 << 20;
 
 /// Size at which a batch is written.
 const FULL: usize = 64 << 10;
@@ -162,8 +162,23 @@ impl Console {
         })
     }
 
+    /// Returns `true` if stdout and stderr are the same file.
+    pub(super) fn is_one_file(&self) -> bool {
+        self.stderr.is_none()
+    }
+
     /// Writes the batch of a stream, and empties it.
-    pub(super) fn write(&self, target: Target, stream: u64, batch: &mut Batch) {
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error, for example if the reader has closed the stream.
+    pub(super) fn write(
+        &self,
+        target: Target,
+        stream: u64,
+        batch: &mut Batch,
+    ) -> Result<(), Errno> {
+        let mut written = Ok(());
         if !batch.bytes.is_empty() {
             self.with(target, |fd, cursor| {
                 if batch.is_full() && !cursor.widened && cursor.piece == ONE_PIECE {
@@ -174,7 +189,7 @@ impl Console {
                     }
                 }
                 let from = cursor.enter(stream, batch);
-                cursor.write(fd, &batch.bytes[from..]);
+                written = cursor.write(fd, &batch.bytes[from..]);
                 if !cursor.region.is_empty() {
                     // The rows are where the unfinished line would continue.
                     cursor.inside = None;
@@ -182,16 +197,18 @@ impl Console {
             });
         }
         batch.clear();
+        written
     }
 
     /// Writes lines of this program.
     fn write_own(&self, target: Target, lines: &[u8]) {
         self.with(target, |fd, cursor| {
-            if cursor.inside.take().is_some() {
-                cursor.write(fd, &[b"\n", lines].concat());
+            // The lines of a reader that is gone are lost, as for any program.
+            let _ = if cursor.inside.take().is_some() {
+                cursor.write(fd, &[b"\n", lines].concat())
             } else {
-                cursor.write(fd, lines);
-            }
+                cursor.write(fd, lines)
+            };
         });
     }
 
@@ -202,15 +219,16 @@ impl Console {
             if self.are_rows_suspended.load(Ordering::Relaxed) {
                 rows.clear();
             }
+            // A terminal that is gone shows nothing.
             if cursor.inside.take().is_some() {
-                cursor.write(fd, b"\n");
+                let _ = cursor.write(fd, b"\n");
             }
             cursor.region.resize(width);
             if rows.is_empty() && cursor.region.is_empty() {
-                cursor.write(fd, lines);
+                let _ = cursor.write(fd, lines);
             } else if !lines.is_empty() || !cursor.region.shows(&rows) {
                 let bytes = cursor.region.draw(lines, rows);
-                cursor.write_bytes(fd, &bytes);
+                let _ = cursor.write_bytes(fd, &bytes);
             }
         });
     }
@@ -258,26 +276,32 @@ impl Cursor {
     }
 
     /// Writes all bytes, above the rows if there are any.
-    fn write(&mut self, fd: BorrowedFd<'_>, bytes: &[u8]) {
+    fn write(&mut self, fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
         if bytes.is_empty() {
-            return;
+            return Ok(());
         }
         if self.region.is_empty() {
-            self.write_bytes(fd, bytes);
+            self.write_bytes(fd, bytes)
         } else {
             let bytes = self.region.write(bytes);
-            self.write_bytes(fd, &bytes);
+            self.write_bytes(fd, &bytes)
         }
     }
 
     /// Writes all bytes, in pieces that end with lines.
-    fn write_bytes(&mut self, fd: BorrowedFd<'_>, mut bytes: &[u8]) {
-        while !bytes.is_empty() && !self.broken {
+    fn write_bytes(&mut self, fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            if self.broken {
+                return Err(Errno::PIPE);
+            }
             let (piece, rest) = bytes.split_at(piece_length(bytes, self.piece));
+            let written = write_all(fd, piece);
             // If the reader closes the stream, the workers continue.
-            self.broken = write_all(fd, piece).is_err();
+            self.broken = written == Err(Errno::PIPE);
+            written?;
             bytes = rest;
         }
+        Ok(())
     }
 }
 

@@ -10,11 +10,11 @@ use super::line_assembler::LineAssembler;
 use super::output::{LogStream, Output};
 
 /// Time for which an incomplete line is buffered.
-const HOLD: Duration = Duration::from_millis(150);
+pub(super) const HOLD: Duration = Duration::from_millis(150);
 
 /// Maximum time that other streams wait for the end of a long line.
 /// A long line is one that does not fit in the buffer.
-const LONG_LINE: Duration = Duration::from_millis(500);
+pub(super) const LONG_LINE: Duration = Duration::from_millis(500);
 
 /// Log file that is being copied to the console.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl LogReader {
 
     /// Returns the time until which a long line of this file has the console.
     /// Other streams wait until then, because the worker is about to write the end of the line.
-    pub(super) fn has_console_until(&self) -> Option<Instant> {
+    pub(super) fn console_release(&self) -> Option<Instant> {
         let since = self.long_since?;
         Some((self.last_read + HOLD).min(since + LONG_LINE))
     }

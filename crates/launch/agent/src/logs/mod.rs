@@ -1,8 +1,8 @@
 //! Output of the workers.
 //!
-//! Workers write directly into their files, or to the console that they inherit; stderr goes
-//! through `capture`. No other process of ours is in between. A slow or dead reader of the output
-//! therefore neither slows workers down nor ends them.
+//! Workers write directly into their files. No other process of ours is in between, so a slow or
+//! dead reader of the output neither slows workers down nor ends them. Output that goes to no file
+//! passes through `capture`, or workers inherit the console.
 //!
 //! If the console shows output that goes to files too, one thread copies it from the files. The
 //! thread buffers at most a few hundred kilobytes, however fast the workers write and however slow
@@ -12,7 +12,7 @@
 //! | file | content |
 //! |---|---|
 //! | `streams` | the interface of the agent: opens the files that each worker writes to |
-//! | `capture` | the end of the output that workers write to the agent's own stderr |
+//! | `capture` | copies of output that goes to no file, in whole lines; the end of stderr |
 //! | `layout` | the directories and their removal |
 //! | `retained` | files that keep only their end, for workers hidden by `--local-ranks-filter` |
 //! | `last_lines` | the end of a worker's stream, for the report of its failure |
@@ -43,7 +43,7 @@ mod streams;
 mod tail;
 mod view;
 
-pub(crate) use capture::StderrCapture;
+pub(crate) use capture::Capture;
 pub(crate) use console::{Target, is_on_terminal, stderr_takes_lines};
 pub use console::{write_own_lines, write_own_output};
 pub(crate) use relay::Relay;

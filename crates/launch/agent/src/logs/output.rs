@@ -38,6 +38,11 @@ pub(super) struct LogStream {
     pub(super) prefix: Vec<u8>,
 }
 
+/// Writes a batch; without a reader nothing is shown, and the files have the output.
+fn write(console: &Console, target: Target, stream: StreamId, batch: &mut Batch) {
+    let _ = console.write(target, stream, batch);
+}
+
 /// Path of all lines to the console.
 #[derive(Debug)]
 pub(super) struct Output {
@@ -100,8 +105,7 @@ impl Output {
 
     /// Writes the pieces that were added from this stream.
     pub(super) fn flush(&mut self, stream: &LogStream) {
-        self.console
-            .write(stream.target, stream.id, &mut self.batch);
+        write(self.console, stream.target, stream.id, &mut self.batch);
     }
 
     /// Writes the lines whose window has expired.
@@ -145,10 +149,10 @@ impl Output {
             };
             self.batch.add(prefix, line);
             if self.batch.is_full() {
-                self.console.write(target, FOLDED, &mut self.batch);
+                write(self.console, target, FOLDED, &mut self.batch);
             }
         }
-        self.console.write(target, FOLDED, &mut self.batch);
+        write(self.console, target, FOLDED, &mut self.batch);
         if folds.stdout.is_empty() && folds.stderr.is_empty() {
             folds.forget_ended();
         }

@@ -434,9 +434,9 @@ mod tests {
 
     /// Waits for packets until `done` returns `true`.
     fn receive(relay: &Relay, mut done: impl FnMut(Packet<'_>) -> bool) {
-        let (mut buffer, until) = (Vec::new(), Instant::now() + LONG);
+        let (mut buffer, deadline) = (Vec::new(), Instant::now() + LONG);
         loop {
-            assert!(Instant::now() < until, "no packet");
+            assert!(Instant::now() < deadline, "no packet");
             match relay.receive(&mut buffer).unwrap() {
                 Some(packet) if done(packet) => return,
                 Some(_) => {}

@@ -58,13 +58,13 @@ impl RetainedFile {
         self.trim_at = None;
         let length = self.file.metadata().map_or(0, |metadata| metadata.len());
         // A file system releases only whole blocks.
-        let until = length.saturating_sub(RETAINED) / RETAINED * RETAINED;
-        if until < self.released + RETAINED {
+        let end = length.saturating_sub(RETAINED) / RETAINED * RETAINED;
+        if end < self.released + RETAINED {
             return;
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.file, flags, self.released, until - self.released) {
-            Ok(()) => self.released = until,
+        match fallocate(&self.file, flags, self.released, end - self.released) {
+            Ok(()) => self.released = end,
             Err(errno) => {
                 debug!(
                     "cannot limit the size of {}: {errno}",

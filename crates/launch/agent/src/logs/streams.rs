@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rdzv_agent_proto::group::WorkerRanks;
 use rdzv_core::rank::LocalRank;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::console::Target;
 use super::filter::{Filter, FilteredLog};
@@ -99,9 +99,15 @@ impl Logs {
         }
         let run = match &mut self.run {
             Some(run) => run,
-            None => self
-                .run
-                .insert(RunDirectory::create(&self.plan.base, &self.run_id)?),
+            None => match RunDirectory::create(&self.plan.base, &self.run_id) {
+                Ok(run) => self.run.insert(run),
+                // Without a flag for logs, the directory would hold only error files.
+                Err(error) if !self.plan.asks_for_files() => {
+                    debug!("{error}; there are no error files");
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            },
         };
         match run.attempt(restart_count) {
             Ok(attempt) => self.attempt = Some(attempt),

@@ -133,7 +133,7 @@ impl Copier {
             } else {
                 for reader in self.readers.values_mut().filter(|reader| reader.ready) {
                     copied += reader.copy(&mut buffer, &mut output);
-                    if reader.has_console_until().is_some() {
+                    if reader.console_release().is_some() {
                         break;
                     }
                 }
@@ -220,9 +220,11 @@ impl Copier {
 
     /// Returns the reader that has the console exclusively.
     fn with_long_line(&mut self, now: Instant) -> Option<&mut LogReader> {
-        self.readers
-            .values_mut()
-            .find(|reader| reader.has_console_until().is_some_and(|until| until > now))
+        self.readers.values_mut().find(|reader| {
+            reader
+                .console_release()
+                .is_some_and(|deadline| deadline > now)
+        })
     }
 
     fn trim(&mut self, now: Instant) {
@@ -240,14 +242,11 @@ impl Copier {
         let partial = self.readers.values().filter_map(|reader| reader.flush_at);
         let grown = self.retained.values().filter_map(|file| file.trim_at);
         let now = Instant::now();
-        let long = self
-            .readers
-            .values()
-            .filter_map(LogReader::has_console_until);
+        let long = self.readers.values().filter_map(LogReader::console_release);
         let due = partial
             .chain(grown)
             .chain(output.deadline())
-            .chain(long.filter(|until| *until > now))
+            .chain(long.filter(|deadline| *deadline > now))
             .min();
         let mut timeout = due.map(|at| at.saturating_duration_since(now));
         if self.watches.refused {

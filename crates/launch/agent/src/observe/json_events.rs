@@ -177,11 +177,15 @@ fn fields(event: &AgentEvent) -> Value {
         }),
         AgentEvent::SignalReceived { signal, .. } => json!({ "signal": signal }),
         AgentEvent::Preempted {
-            signal, by, grace, ..
+            signal,
+            by,
+            shutdown_timeout,
+            ..
         } => json!({
             "signal": signal,
             "by": by.map(|by| by.0),
-            "grace": grace.as_secs_f64(),
+            // style: allow grace, the published key
+            "grace": shutdown_timeout.as_secs_f64(),
         }),
         AgentEvent::OutputDropped { bytes, .. } => json!({ "bytes": bytes }),
         AgentEvent::WorkerFinal {

@@ -25,7 +25,7 @@ use crate::error::system;
 use crate::exits::Exits;
 use crate::hang::{HangMonitor, HangOutput, WatchdogAction};
 use crate::keeper::launcher;
-use crate::logs::{LiveView, Logs, StderrCapture, Target};
+use crate::logs::{Capture, LiveView, Logs, Target};
 use crate::memory::{OutOfMemoryCounters, OutOfMemoryKills};
 use crate::reap::Leftovers;
 use crate::signals::is_handled;
@@ -67,7 +67,7 @@ pub(crate) struct ProcessSupervisor {
     /// `true` while leftovers are being killed.
     clearing: bool,
     logs: Logs,
-    stderr: StderrCapture,
+    capture: Capture,
     view: Option<LiveView>,
     hang: HangMonitor,
     kernel_holds: KernelHolds,
@@ -115,7 +115,7 @@ impl ProcessSupervisor {
             orphans_wait: false,
             clearing: false,
             logs: Logs::new(&config),
-            stderr: StderrCapture::default(),
+            capture: Capture::default(),
             view: view.cloned(),
             hang: HangMonitor::new(
                 &config.hang,
@@ -160,9 +160,9 @@ impl ProcessSupervisor {
         let mut streams = self.logs.streams(&ranks)?;
         if let Some(view) = &self.view {
             view.attach(&ranks, &mut streams);
-        } else if streams.stderr.is_none() && self.config.logs.capture_stderr {
-            let terminal = self.config.logs.capture_terminal;
-            streams.stderr = self.stderr.stderr(local_rank, terminal);
+        } else {
+            self.capture
+                .attach(local_rank, &self.config.logs, &mut streams);
         }
         let error_file = streams.error_file.clone();
         let group = self
@@ -471,7 +471,7 @@ impl Supervisor for ProcessSupervisor {
         clock: Clock,
         workers: &[LocalRank],
         signal: i32,
-        _grace: Duration,
+        _shutdown_timeout: Duration,
     ) -> Vec<WorkerEvent> {
         let workers = workers.iter();
         workers
@@ -531,7 +531,7 @@ impl Supervisor for ProcessSupervisor {
             // The terminal may have another size than before.
             view.resized();
         }
-        self.stderr.resized();
+        self.capture.resized();
         self.signal_all(Signal::CONT);
     }
 
@@ -542,7 +542,7 @@ impl Supervisor for ProcessSupervisor {
             return;
         };
         if signal == Signal::WINCH {
-            self.stderr.resized();
+            self.capture.resized();
             if let Some(view) = &self.view {
                 view.resized();
             }
@@ -565,7 +565,7 @@ impl Supervisor for ProcessSupervisor {
     }
 
     fn report_failure(&mut self, exit: &WorkerExit) {
-        self.stderr.flush();
+        self.capture.flush();
         if let Some(view) = &self.view {
             view.flush();
         }
@@ -599,7 +599,7 @@ impl Supervisor for ProcessSupervisor {
                 Some(_) => self.logs.tail(local_rank, Target::Stderr, MOST_LINES),
                 None => match &self.view {
                     Some(view) => view.tail(local_rank, MOST_LINES),
-                    None => self.stderr.tail(local_rank, MOST_LINES),
+                    None => self.capture.tail(local_rank, MOST_LINES),
                 },
             },
             ..Evidence::default()
@@ -618,7 +618,7 @@ impl Supervisor for ProcessSupervisor {
         if let Some(view) = &self.view {
             view.drained().await;
         }
-        self.stderr.drained().await;
+        self.capture.drained().await;
     }
 
     async fn drained(&mut self) {
@@ -627,7 +627,7 @@ impl Supervisor for ProcessSupervisor {
     }
 
     fn unshown(&self) -> u64 {
-        self.logs.unshown() + self.stderr.unshown()
+        self.logs.unshown() + self.capture.unshown()
     }
 
     fn remove_files(&mut self, succeeded: bool) {

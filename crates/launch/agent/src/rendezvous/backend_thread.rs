@@ -3,9 +3,9 @@
 //! The thread takes commands and answers through the agent's channel.
 //!
 //! ```text
-//!   agent's loop ── Join · Announce · Leave ──► thread, owns the backend
-//!                ◄── Joined · NotNeeded ────────┘
-//!                ◄── Changed ─────────────────── some thread of the backend's
+//!   agent's loop ── Join, Leave, … ──► thread, owns the backend
+//!                ◄── Joined, NotNeeded ─┘
+//!                ◄── Changed ──────────── some thread of the backend's
 //! ```
 //!
 //! Other threads use only the interrupter of the backend: an agent that must end cannot wait for
@@ -22,7 +22,8 @@ use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::{
-    Change, ExitBarrier, Interrupter, Member, RendezvousBackend, RendezvousError, RendezvousInfo,
+    Change, ExitBarrier, Interrupter, JoiningAgent, RendezvousBackend, RendezvousError,
+    RendezvousInfo,
 };
 use rdzv_store::Pinger;
 use tokio::sync::mpsc::UnboundedSender;
@@ -40,6 +41,8 @@ pub(super) type NewBackend =
 enum Command {
     Join,
     Announce(String),
+    /// Report that all workers of this node have succeeded.
+    Succeeded,
     /// Confirm that the thread is alive.
     Ping(Sender<()>),
     /// Leave the rendezvous; this is the last command.
@@ -95,6 +98,7 @@ impl JoinedRound {
                 hosted_by_agent: share_store,
             },
             losses_known_within,
+            answers_barrier: self.exit_barrier.is_some(),
         }
     }
 }
@@ -108,7 +112,7 @@ impl Drop for JoinedRound {
 impl BackendHandle {
     pub(super) fn new(
         new_backend: NewBackend,
-        member: Member,
+        member: JoiningAgent,
         answers: UnboundedSender<Answer>,
     ) -> Self {
         let interruption = Arc::new(Interruption::default());
@@ -192,6 +196,11 @@ impl BackendHandle {
         self.send(Command::Announce(reason));
     }
 
+    /// Reports to the rendezvous that all workers of this node have succeeded.
+    pub(super) fn succeeded(&self) {
+        self.send(Command::Succeeded);
+    }
+
     /// Leaves the other nodes.
     /// `None` if there is no round to leave, or if no peer can be notified soon.
     pub(super) fn leave(&mut self, reason_to_leave: LeaveReason) -> Option<oneshot::Receiver<()>> {
@@ -236,8 +245,8 @@ impl Interruption {
 
 fn panicked() -> RendezvousError {
     RendezvousError::Unreachable {
-        what: "the rendezvous thread panicked".to_owned(),
-        place: "the rendezvous backend".to_owned(),
+        what: "the thread of the rendezvous has panicked".to_owned(),
+        endpoint: "the rendezvous backend".to_owned(),
         elapsed: None,
         remedy: "fix this bug in the backend; stderr has the message of the panic",
     }
@@ -246,7 +255,7 @@ fn panicked() -> RendezvousError {
 /// Thread's end.
 struct Rendezvous {
     new_backend: NewBackend,
-    member: Member,
+    member: JoiningAgent,
     answers: UnboundedSender<Answer>,
     interruption: Arc<Interruption>,
     backend: Option<Box<dyn RendezvousBackend>>,
@@ -265,6 +274,11 @@ impl Rendezvous {
                     let _ = alive.send(());
                 }
                 Command::Announce(reason) => self.announce(&reason),
+                Command::Succeeded => {
+                    if let Some(backend) = &mut self.backend {
+                        backend.report_success();
+                    }
+                }
                 Command::Leave(reason_to_leave, done) => {
                     self.leave_rendezvous(reason_to_leave);
                     drop(self);

@@ -25,13 +25,13 @@ mod single_node;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_agent_proto::group::{Round, WorkerRanks, barrier};
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, RoleInfo};
 use rdzv_rendezvous::{
-    Change, Member, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
+    Change, JoiningAgent, Recorder, RendezvousEvent, StaticParameters, StaticRendezvous,
 };
 use rdzv_store::{HashStore, Pinger};
 use tokio::sync::mpsc::UnboundedSender;
@@ -41,6 +41,7 @@ use crate::error::system;
 use crate::health::{Liveness, Watched};
 use crate::{AgentConfig, AgentError, MasterPort, NodeCheckPlan, RendezvousPlan, host, node_check};
 use backend_thread::{BackendHandle, JoinedRound, NewBackend};
+pub use rank_exchange::by_store as exchange_ranks;
 pub use round_store::RoundStore;
 use single_node::LocalRendezvous;
 
@@ -71,7 +72,12 @@ pub(crate) enum Answer {
         result: Result<Assignment, AgentError>,
     },
     /// Answer to [`RendezvousHandle::wait_for_others`].
-    BarrierPassed(Result<(), String>),
+    BarrierPassed {
+        /// Number of joins before the request.
+        join: u64,
+        /// The error, and the limit if it has ended the wait.
+        result: Result<(), (String, Option<Duration>)>,
+    },
     /// Event: a change among the other nodes.
     Changed(Change),
     /// Event: the agent with rank `by` received this signal of preemption.
@@ -106,7 +112,7 @@ pub(crate) struct Joined {
 pub(crate) struct RendezvousHandle {
     us: RoleInfo,
     identical_workers: bool,
-    exit_barrier_timeout: Duration,
+    exit_barrier_timeout: Option<Duration>,
     run_id: RunId,
     local: LocalRendezvous,
     /// `None` if there is one node.
@@ -161,7 +167,7 @@ impl RendezvousHandle {
                 }))
             }
         };
-        let member = Member {
+        let member = JoiningAgent {
             role: config.identity.role.clone(),
             local_world_size: config.identity.local_world_size,
             share_store,
@@ -260,6 +266,11 @@ impl RendezvousHandle {
         self.us.rank
     }
 
+    /// Returns the number of agents in the current round; 0 without a round of several nodes.
+    pub(crate) fn group_world_size(&self) -> u32 {
+        self.round().map_or(0, |round| round.info.world_size)
+    }
+
     /// Returns the store of the current round, for code outside this agent.
     pub(crate) fn round_store(&self) -> RoundStore {
         self.store.clone()
@@ -309,9 +320,9 @@ impl RendezvousHandle {
 
     /// Returns the reserved port for the worker that hosts the store.
     /// The caller drops it once that worker has been started.
-    pub(crate) fn release_port(&mut self, place: &WorkerRanks) -> Option<Arc<TcpListener>> {
+    pub(crate) fn release_port(&mut self, ranks: &WorkerRanks) -> Option<Arc<TcpListener>> {
         match &mut self.backend {
-            _ if place.rank.0 != 0 => None,
+            _ if ranks.rank.0 != 0 => None,
             Some(backend) => backend.round.as_mut()?.info.reserved_port.take(),
             None => self.local.release_port().map(Arc::new),
         }
@@ -333,19 +344,27 @@ impl RendezvousHandle {
 
     /// Waits until the workers of all agents have succeeded.
     pub(crate) fn wait_for_others(&mut self, agents: u32) {
-        let timeout = self.exit_barrier_timeout;
-        if let Some(pass) = self.round().and_then(|round| round.exit_barrier.clone()) {
-            self.apart("exit barrier", move || {
-                Answer::BarrierPassed(pass(timeout).map_err(|error| error.to_string()))
-            });
-            return;
+        let (join, timeout) = (self.joins, self.exit_barrier_timeout);
+        let pass = self.round().and_then(|round| round.exit_barrier.clone());
+        if let (None, Some(backend)) = (&pass, &self.backend) {
+            backend.succeeded();
         }
         let store = self.store.clone();
         self.apart("exit barrier", move || {
-            let passed = store
-                .of_agent()
-                .and_then(|store| store.barrier(barrier::TERMINAL_STATE, agents, Some(timeout)));
-            Answer::BarrierPassed(passed.map_err(|error| error.to_string()))
+            let began = Instant::now();
+            let passed = match pass {
+                Some(pass) => pass(timeout).map_err(|error| error.to_string()),
+                None => store
+                    .of_agent()
+                    .and_then(|store| {
+                        let timeout = timeout.unwrap_or(Duration::MAX);
+                        store.barrier(barrier::TERMINAL_STATE, agents, Some(timeout))
+                    })
+                    .map_err(|error| error.to_string()),
+            };
+            let limit = timeout.filter(|timeout| began.elapsed() >= *timeout);
+            let result = passed.map_err(|error| (error, limit));
+            Answer::BarrierPassed { join, result }
         });
     }
 

@@ -16,11 +16,11 @@ use tracing::warn;
 use crate::AgentError;
 
 /// Exchanges ranks through a store with the keys of the round.
-pub(super) fn by_store(
-    store: &dyn Store,
-    us: &RoleInfo,
-    agents: u32,
-) -> Result<Assignment, AgentError> {
+///
+/// # Errors
+///
+/// Returns an error if the store fails, or if an agent does not send its role in time.
+pub fn by_store(store: &dyn Store, us: &RoleInfo, agents: u32) -> Result<Assignment, AgentError> {
     store.set(&barrier::role_info(us.rank), json(us).as_bytes())?;
     if us.rank == GroupRank(0) {
         let keys: Vec<String> = (0..agents)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rdzv_agent_proto::group::policy::EXPLAINED_WITHIN;
 use rdzv_agent_proto::group::{Master, Round};
+use rdzv_core::endpoint::bare_host;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::dynamic::reserve_port;
 use rdzv_store::{Pinger, ServerOptions, StorePolicy, TcpStoreServer};
@@ -36,7 +37,10 @@ pub(super) struct LocalRendezvous {
 impl LocalRendezvous {
     pub(super) fn new(options: &RendezvousOptions) -> Self {
         Self {
-            address: options.local_addr.clone(),
+            address: options
+                .local_addr
+                .as_deref()
+                .map(|host| bare_host(host).to_owned()),
             share_store: options.share_store,
             master_port: options.master_port.clone(),
             policy: options.store_policy.clone(),
@@ -71,6 +75,7 @@ impl LocalRendezvous {
                 hosted_by_agent: self.share_store,
             },
             losses_known_within: EXPLAINED_WITHIN,
+            answers_barrier: false,
         })
     }
 

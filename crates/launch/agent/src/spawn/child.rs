@@ -164,15 +164,19 @@ pub(super) fn processors(list: &CpuList) -> CpuSet {
 
 impl Setup {
     /// Applies the changes; makes system calls only.
-    /// `is_outside` is `true` if the process must still enter its control group.
-    fn apply(&self, parent: Pid, is_outside: bool) -> io::Result<()> {
+    /// `is_outside` is `true` if the process must still enter its control group. `step` is the
+    /// change that is being made.
+    fn apply(&self, parent: Pid, is_outside: bool, step: &mut &'static str) -> io::Result<()> {
+        *step = "redirect its output";
         if let Some(stdout) = &self.stdout {
             dup2_stdout(stdout)?;
         }
         if let Some(stderr) = &self.stderr {
             dup2_stderr(stderr)?;
         }
+        *step = "put it into a session of its own";
         follow(parent, Signal::KILL)?;
+        *step = "set its limit of open files";
         if let Some(most) = self.open_files {
             setrlimit(
                 Resource::Nofile,
@@ -193,6 +197,7 @@ impl Setup {
                 .and_then(|entrance| rustix::io::write(entrance, b"0"));
         }
         if let Some(set) = &self.processors {
+            *step = "bind it to its processors (--numa-binding)";
             sched_setaffinity(None::<Pid>, set)?;
         }
         Ok(())
@@ -212,6 +217,8 @@ struct Start<'a> {
     is_outside: bool,
     /// `true` once the process has reached the code here.
     has_begun: bool,
+    /// Change that the process makes to itself; empty once it executes the program.
+    step: &'static str,
     /// Error number of the reason why the program was not executed.
     failed: Option<i32>,
 }
@@ -234,6 +241,7 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
         environment: pointers(&program.environment),
         is_outside: false,
         has_begun: false,
+        step: "",
         failed: None,
     };
     // A signal handler of this process must not run in a process that shares its memory.
@@ -257,7 +265,13 @@ pub(super) fn start(program: &Program, setup: &Setup) -> io::Result<Spawned> {
     let pidfd = pidfd.map_or_else(|| pidfd_open(pid, PidfdFlags::empty()), Ok);
     let error = match (start.failed, pidfd) {
         (None, Ok(pidfd)) => return Ok(Spawned { pid, pidfd }),
-        (Some(failed), _) => io::Error::from_raw_os_error(failed),
+        (Some(failed), _) => {
+            let error = io::Error::from_raw_os_error(failed);
+            match start.step {
+                "" => error,
+                step => io::Error::new(error.kind(), format!("cannot {step}: {error}")),
+            }
+        }
         (None, Err(error)) => {
             let _ = kill_process(pid, Signal::KILL);
             error.into()
@@ -282,9 +296,11 @@ extern "C" fn child_main(start: *mut c_void) -> c_int {
     // process.
     let start = unsafe { &mut *start.cast::<Start<'_>>() };
     start.has_begun = true;
-    start.failed = Some(match start.setup.apply(start.parent, start.is_outside) {
+    let (setup, step) = (start.setup, &mut start.step);
+    start.failed = Some(match setup.apply(start.parent, start.is_outside, step) {
         Err(error) => error.raw_os_error().unwrap_or(0),
         Ok(()) => {
+            start.step = "";
             reset_signals();
             execute(start) as i32
         }

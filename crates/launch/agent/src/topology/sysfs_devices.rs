@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use rdzv_agent_proto::topology::{Accelerators, Device};
+use rdzv_agent_proto::topology::{Accelerator, Accelerators};
 
 use super::PlacementError;
 use super::tree::Tree;
@@ -37,7 +37,7 @@ pub(super) fn accelerators(tree: &Tree) -> Accelerators {
 
 /// Returns the NUMA node of a device.
 /// Returns 0 if the machine reports no node, as on machines with one node.
-pub(super) fn numa_node(tree: &Tree, device: &Device) -> Result<u32, PlacementError> {
+pub(super) fn numa_node(tree: &Tree, device: &Accelerator) -> Result<u32, PlacementError> {
     // For multi-function devices, function 0 reports the node, as in PyTorch.
     let slot = device.address.split('.').next().unwrap_or_default();
     let path = format!("/sys/bus/pci/devices/{slot}.0/numa_node");
@@ -51,13 +51,13 @@ pub(super) fn numa_node(tree: &Tree, device: &Device) -> Result<u32, PlacementEr
     }
 }
 
-fn nvidia(tree: &Tree) -> Vec<Device> {
+fn nvidia(tree: &Tree) -> Vec<Accelerator> {
     let names = tree.names(NVIDIA).into_iter();
     names
         .map(|name| {
             let information = tree.text(format!("{NVIDIA}/{name}/information"));
             let uuid = information.as_deref().and_then(uuid_line);
-            Device {
+            Accelerator {
                 address: name.to_lowercase(),
                 uuid,
             }
@@ -74,7 +74,7 @@ fn uuid_line(information: &str) -> Option<String> {
     (uuid.starts_with("GPU-") && !uuid.contains('?')).then(|| uuid.to_owned())
 }
 
-fn amd(tree: &Tree) -> Vec<Device> {
+fn amd(tree: &Tree) -> Vec<Accelerator> {
     let mut numbers: Vec<u32> = tree
         .names(AMD)
         .iter()
@@ -94,7 +94,7 @@ fn amd(tree: &Tree) -> Vec<Device> {
         .collect()
 }
 
-fn amd_device(properties: &str) -> Device {
+fn amd_device(properties: &str) -> Accelerator {
     let properties: BTreeMap<&str, u64> = properties
         .lines()
         .filter_map(|line| line.split_once(' '))
@@ -104,14 +104,14 @@ fn amd_device(properties: &str) -> Device {
     let location = value("location_id");
     let (bus, slot, function) = ((location >> 8) & 0xff, (location >> 3) & 0x1f, location & 7);
     let unique = value("unique_id");
-    Device {
+    Accelerator {
         address: format!("{:04x}:{bus:02x}:{slot:02x}.{function}", value("domain")),
         uuid: (unique != 0).then(|| format!("GPU-{unique:016x}")),
     }
 }
 
-fn intel(tree: &Tree) -> Vec<Device> {
-    let mut devices: Vec<Device> = INTEL
+fn intel(tree: &Tree) -> Vec<Accelerator> {
+    let mut devices: Vec<Accelerator> = INTEL
         .iter()
         .flat_map(|driver| {
             let names = tree.names(driver).into_iter();
@@ -120,7 +120,7 @@ fn intel(tree: &Tree) -> Vec<Device> {
                 class.as_deref() == Some(NO_DISPLAY)
             })
         })
-        .map(|address| Device {
+        .map(|address| Accelerator {
             address,
             uuid: None,
         })

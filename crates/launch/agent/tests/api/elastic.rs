@@ -13,8 +13,8 @@ use rdzv_agent_proto::group::Failure;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::{Assignment, GroupRank, Rank};
 use rdzv_rendezvous::{
-    BackendRegistry, Change, Interrupter, Member, Observer, RendezvousBackend, RendezvousError,
-    RendezvousInfo, RendezvousParameters,
+    BackendRegistry, Change, Interrupter, JoiningAgent, Observer, RendezvousBackend,
+    RendezvousError, RendezvousInfo, RendezvousParameters,
 };
 use rdzv_store::{HashStore, ServerOptions, Store, TcpStore, TcpStoreOptions, TcpStoreServer};
 use rdzv_testing::{DEADLINE, pids};
@@ -55,7 +55,7 @@ impl RendezvousBackend for Scripted {
         &self.run_id
     }
 
-    fn join(&mut self, _: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, _: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         self.say("join");
         self.answers.recv().expect("the backend has a sender too")()
     }

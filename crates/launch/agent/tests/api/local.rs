@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_agent::api::{
-    ElasticAgent, LocalElasticAgent, RunError, WorkerEntrypoint, WorkerGroupFailure, WorkerId,
-    WorkerState,
+    ElasticAgent, LocalElasticAgent, RunError, WorkerEntrypoint, WorkerGroupFailure,
+    WorkerLocation, WorkerState,
 };
 use rdzv_agent::{
     AgentEvent, Exit, HangAction, HangPlan, LogBase, LogPlan, MasterPort, RankSelection,
@@ -43,7 +43,7 @@ fn a_command_that_succeeds_leaves_a_full_snapshot() {
         (0, Some(1))
     );
     let second = &group.workers[1];
-    assert!(matches!(second.id, Some(WorkerId::Process(pid)) if pid > 1));
+    assert!(matches!(second.id, Some(WorkerLocation::Process(pid)) if pid > 1));
     assert_eq!(
         (second.global_rank_or_unset(), second.world_size_or_unset()),
         (1, 2)

@@ -50,7 +50,7 @@ fn second_attempt() -> threads::ThreadWorkers {
 }
 
 /// Waits until the workers are stopped.
-fn until_stopped(stop: &threads::Stop) -> Result<(), String> {
+fn wait_for_stop(stop: &threads::Stop) -> Result<(), String> {
     let (stopped, wait) = channel();
     stop.on_stop(move || {
         let _ = stopped.send(());

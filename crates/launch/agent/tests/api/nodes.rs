@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_agent::api::{
     ElasticAgent, LocalElasticAgent, MonitorResult, RunError, RunResult, SimpleElasticAgent,
-    StartRequest, SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerId, WorkerSpec,
+    StartRequest, SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerLocation, WorkerSpec,
     WorkerSupervisor,
 };
 use rdzv_agent::{AgentEvent, MasterPort, NodeState, RendezvousPlan};
@@ -18,7 +18,7 @@ use rdzv_testing::free_port;
 use serde_json::{Value, json};
 
 use crate::threads::ThreadWorkers;
-use crate::{in_turn, lines, noted, second_attempt, shell, until_stopped};
+use crate::{in_turn, lines, noted, second_attempt, shell, wait_for_stop};
 
 /// Returns an endpoint for two nodes of this machine.
 fn endpoint() -> String {
@@ -54,19 +54,19 @@ fn start(spec: WorkerSpec, work: ThreadWorkers) -> JoinHandle<Ran> {
     })
 }
 
-fn places() -> ThreadWorkers {
+fn ranks() -> ThreadWorkers {
     ThreadWorkers::new(|request, _| {
-        let place = request.ranks;
-        let size = (place.role_rank.0, place.role_world_size);
-        Ok(json!([place.rank.0, place.world_size, size.0, size.1]))
+        let ranks = request.ranks;
+        let size = (ranks.role_rank.0, ranks.role_world_size);
+        Ok(json!([ranks.rank.0, ranks.world_size, size.0, size.1]))
     })
 }
 
 #[test]
 fn roles_of_different_sizes_share_one_store_and_one_order() {
     let endpoint = endpoint();
-    let learner = start(node(&endpoint, "learner", 2).build().unwrap(), places());
-    let actor = start(node(&endpoint, "actor", 1).build().unwrap(), places());
+    let learner = start(node(&endpoint, "learner", 2).build().unwrap(), ranks());
+    let actor = start(node(&endpoint, "actor", 1).build().unwrap(), ranks());
     let ((learner, learners), (actor, actors)) = (learner.join().unwrap(), actor.join().unwrap());
     let mut values = learner.unwrap().return_values;
     assert_eq!(values.len(), 2);
@@ -78,7 +78,7 @@ fn roles_of_different_sizes_share_one_store_and_one_order() {
     };
     let expected: BTreeMap<Rank, Value> = (0..)
         .map(Rank)
-        .zip(first.map(|place| json!(place)))
+        .zip(first.map(|ranks| json!(ranks)))
         .collect();
     assert_eq!(values, expected);
     assert_eq!(learners.master, actors.master, "all meet at the same place");
@@ -95,7 +95,7 @@ struct Greeting {
 impl Greeting {
     fn new() -> Self {
         Self {
-            workers: places(),
+            workers: ranks(),
             heard: Vec::new(),
         }
     }
@@ -106,7 +106,7 @@ impl WorkerSupervisor for Greeting {
         &mut self,
         group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         let failed = |error: StoreError| SupervisorError(error.to_string());
         let store = group.store.as_ref().unwrap().connect().map_err(failed)?;
         store.set_timeout(Duration::from_secs(20));
@@ -134,13 +134,13 @@ impl WorkerSupervisor for Greeting {
         &mut self,
         group: &WorkerGroup,
         signal: i32,
-        grace: Duration,
+        shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
-        self.workers.stop_workers(group, signal, grace)
+        self.workers.stop_workers(group, signal, shutdown_timeout)
     }
 
-    fn shutdown(&mut self, signal: i32, grace: Duration) {
-        self.workers.shutdown(signal, grace);
+    fn shutdown(&mut self, signal: i32, shutdown_timeout: Duration) {
+        self.workers.shutdown(signal, shutdown_timeout);
     }
 }
 
@@ -209,7 +209,7 @@ fn another_nodes_failure_restarts_the_group_without_costing_a_restart() {
             .environment
             .contains(&("RDZV_ROUND", "0".to_owned()))
         {
-            until_stopped(stop)?;
+            wait_for_stop(stop)?;
         }
         Ok(json!(request.restart_count))
     });
@@ -229,8 +229,8 @@ fn the_workers_of_several_nodes_meet_at_the_port_that_was_fixed() {
     let endpoint = endpoint();
     let port = free_port();
     let spec = || node(&endpoint, "default", 1).master_port(MasterPort::Fixed(port));
-    let other = start(spec().build().unwrap(), places());
-    let (result, group) = start(spec().build().unwrap(), places()).join().unwrap();
+    let other = start(spec().build().unwrap(), ranks());
+    let (result, group) = start(spec().build().unwrap(), ranks()).join().unwrap();
     assert!(!result.unwrap().is_failed());
     assert_eq!(group.master_port(), Some(port));
     assert_eq!(other.join().unwrap().1.master_port(), Some(port));
@@ -254,7 +254,7 @@ fn ranks_follow_from_the_group_rank_alone_where_all_nodes_are_alike() {
 fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
     let (_turn, directory) = in_turn();
     let endpoint = endpoint();
-    let threads = start(node(&endpoint, "threads", 1).build().unwrap(), places());
+    let threads = start(node(&endpoint, "threads", 1).build().unwrap(), ranks());
     let spec = shell(
         "echo $ROLE_RANK/$ROLE_WORLD_SIZE/$WORLD_SIZE >> $DIR/said",
         &directory,
@@ -268,8 +268,8 @@ fn an_agent_with_processes_and_one_of_ones_own_share_a_job() {
     assert!(!processes.run("processes").unwrap().is_failed());
     assert_eq!(lines(&directory, "said"), ["0/2/3", "1/2/3"]);
     let values = threads.join().unwrap().0.unwrap().return_values;
-    let place = values.into_values().next().unwrap();
-    assert_eq!((&place[1], &place[3]), (&json!(3), &json!(1)));
+    let ranks = values.into_values().next().unwrap();
+    assert_eq!((&ranks[1], &ranks[3]), (&json!(3), &json!(1)));
 }
 
 #[test]
@@ -313,8 +313,8 @@ fn the_events_of_the_rendezvous_come_to_agents_of_ones_own() {
         AgentEvent::RendezvousNotice { state, message, .. } => Some((*state, message.clone())),
         _ => None,
     });
-    let first = start(first.build().unwrap(), places());
-    let second = start(node(&endpoint, "default", 1).build().unwrap(), places());
+    let first = start(first.build().unwrap(), ranks());
+    let second = start(node(&endpoint, "default", 1).build().unwrap(), ranks());
     for node in [first, second] {
         assert!(!node.join().unwrap().0.unwrap().is_failed());
     }
@@ -343,7 +343,7 @@ fn a_node_that_never_joined_does_not_leave() {
         AgentEvent::RendezvousNotice { state, .. } => Some(*state),
         _ => None,
     });
-    let (failed, _) = start(alone.build().unwrap(), places()).join().unwrap();
+    let (failed, _) = start(alone.build().unwrap(), ranks()).join().unwrap();
     assert!(failed.is_err());
     assert_eq!(
         recorded.try_iter().collect::<Vec<_>>(),

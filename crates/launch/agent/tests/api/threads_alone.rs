@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rdzv_agent::api::{
     ElasticAgent, MonitorResult, RunError, RunResult, SimpleElasticAgent, StartRequest,
-    SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerId, WorkerSpec, WorkerSpecBuilder,
+    SupervisorError, WorkerEntrypoint, WorkerGroup, WorkerLocation, WorkerSpec, WorkerSpecBuilder,
     WorkerState, WorkerSupervisor,
 };
 use rdzv_agent::observe::{MetricPoint, MetricsRegistry, MetricsSink};
@@ -17,7 +17,7 @@ use rdzv_core::rank::{LocalRank, Rank};
 use serde_json::json;
 
 use crate::threads::ThreadWorkers;
-use crate::{noted, second_attempt, until_stopped};
+use crate::{noted, second_attempt, wait_for_stop};
 
 fn spec() -> WorkerSpecBuilder {
     WorkerSpec::builder(WorkerEntrypoint::command("a thread"))
@@ -38,7 +38,7 @@ fn threads_return_values_by_global_rank() {
     assert_eq!(group.state, WorkerState::Succeeded);
     assert_eq!(
         group.workers[1].id,
-        Some(WorkerId::Remote("thread default/1".into()))
+        Some(WorkerLocation::Remote("thread default/1".into()))
     );
 }
 
@@ -67,7 +67,7 @@ fn a_failed_group_is_restarted_as_often_as_allowed_and_then_reported() {
             let _ = sender.send(request.restart_count);
             return Err("boom".to_owned());
         }
-        until_stopped(stop)?;
+        wait_for_stop(stop)?;
         Ok(json!(null))
     });
     let mut agent = SimpleElasticAgent::new(spec().max_restarts(2).build().unwrap(), work);
@@ -96,7 +96,7 @@ fn a_handle_stops_threads_too() {
     let (sender, running) = channel();
     let work = ThreadWorkers::new(move |_, stop| {
         let _ = sender.send(());
-        until_stopped(stop)?;
+        wait_for_stop(stop)?;
         Ok(json!(null))
     });
     let mut agent = SimpleElasticAgent::new(spec().build().unwrap(), work);
@@ -136,14 +136,17 @@ impl WorkerSupervisor for Scripted {
         &mut self,
         _group: &WorkerGroup,
         workers: &[StartRequest],
-    ) -> Result<BTreeMap<LocalRank, WorkerId>, SupervisorError> {
+    ) -> Result<BTreeMap<LocalRank, WorkerLocation>, SupervisorError> {
         self.calls.push("start");
         if !self.starts {
             return Err(SupervisorError("no machine is free".to_owned()));
         }
         let id = |request: &StartRequest| {
             let local_rank = request.ranks.local_rank;
-            (local_rank, WorkerId::Remote(format!("host-{local_rank}:1")))
+            (
+                local_rank,
+                WorkerLocation::Remote(format!("host-{local_rank}:1")),
+            )
         };
         Ok(workers.iter().map(id).collect())
     }
@@ -162,13 +165,13 @@ impl WorkerSupervisor for Scripted {
         &mut self,
         _group: &WorkerGroup,
         _signal: i32,
-        _grace: Duration,
+        _shutdown_timeout: Duration,
     ) -> Result<(), SupervisorError> {
         self.calls.push("stop");
         Ok(())
     }
 
-    fn shutdown(&mut self, _signal: i32, _grace: Duration) {
+    fn shutdown(&mut self, _signal: i32, _shutdown_timeout: Duration) {
         self.calls.push("shutdown");
     }
 }

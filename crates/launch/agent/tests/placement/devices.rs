@@ -1,11 +1,11 @@
 //! Tests of accelerators as their drivers publish them.
 
-use rdzv_agent_proto::topology::{Device, Vendor, VisibleLists};
+use rdzv_agent_proto::topology::{Accelerator, Vendor, VisibleLists};
 
 use crate::machine::Machine;
 
-fn words(devices: &[Device]) -> Vec<String> {
-    let word = |device: &Device| match &device.uuid {
+fn words(devices: &[Accelerator]) -> Vec<String> {
+    let word = |device: &Accelerator| match &device.uuid {
         Some(uuid) => format!("{} {uuid}", device.address),
         None => device.address.clone(),
     };

@@ -9,7 +9,8 @@
 //! * A negative number is a value; any other argument with a leading dash is an option.
 //! * The first argument that is not an option is the script. All arguments after it belong to the
 //!   script.
-//! * The first `--` of the whole line is dropped, even if it comes after the script.
+//! * A `--` before the script, or directly after it, is dropped. Every other `--` is an argument of
+//!   the script.
 //! * Environment variables (`PET_*`) set defaults. A switch is a number there: 0 or 1.
 //!
 //! [`normalise`] rewrites such a line for clap: full names, values attached with `=`, and a `--`
@@ -77,6 +78,10 @@ pub(crate) struct Normalised {
     pub(crate) unknown: Vec<String>,
     /// Options that the environment set: the variable by the option's id.
     pub(crate) from_environment: BTreeMap<String, String>,
+    /// Switch directly before the script, if any.
+    pub(crate) switch_before: Option<String>,
+    /// Origin of the `--rdzv-conf` options that the line merges with those of a variable.
+    pub(crate) merged: Option<String>,
 }
 
 /// Rewrites a command line, which must not contain the program's name.
@@ -103,9 +108,12 @@ pub(crate) fn normalise(
         }
         let (option, full) = match classify(&options, &word)? {
             Word::Positional => {
-                if let Some(separator) = words.iter().position(|word| word == "--") {
-                    words.remove(separator);
+                if words.front().is_some_and(|word| word == "--") {
+                    words.pop_front();
                 }
+                let before = result.line.last();
+                let before = before.map(|word| word.to_string_lossy().into_owned());
+                result.switch_before = before.filter(|word| !word.contains('='));
                 words.push_front(word);
                 script = words.into();
                 break;

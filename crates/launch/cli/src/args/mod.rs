@@ -7,6 +7,7 @@
 //! | `help` | the flags of `rdzv run` in groups, and as JSON |
 //! | `parse` | the parser, which returns flags or a usage error |
 
+mod contradictions;
 mod conventions;
 mod help;
 mod parse;

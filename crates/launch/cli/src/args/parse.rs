@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use clap::builder::PossibleValue;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -10,6 +11,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use rdzv_core::env::{RDZV_COMPAT_OUTPUT, RDZV_SCHEDULER};
 
+use super::contradictions::settle;
 use super::conventions::{Normalised, display, normalise, variable};
 use super::help;
 use super::program::Launcher;
@@ -45,6 +47,10 @@ pub(crate) fn parse(
 ) -> Result<Parsed, Refusal> {
     let command = command(launcher);
     let mut normalised = normalise(&command, line, environment)?;
+    let warnings = match launcher {
+        Launcher::Run => settle(&mut normalised, environment),
+        _ => Vec::new(),
+    };
     let read = |normalised: &Normalised| {
         let words = std::iter::once(launcher.program().into()).chain(normalised.line.clone());
         let matches = command.clone().try_get_matches_from(words)?;
@@ -86,7 +92,11 @@ pub(crate) fn parse(
         )));
     }
     if launcher == Launcher::Run {
-        let scheduled = ask_scheduler(&matches, environment)?;
+        if let Some(refusal) = value_as_script(&arguments.run, &normalised) {
+            return Err(refusal);
+        }
+        let mut scheduled = ask_scheduler(&matches, environment)?;
+        scheduled.warnings.extend(warnings);
         for Value {
             id,
             value,
@@ -183,8 +193,41 @@ fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> St
         .get_arguments()
         .filter_map(|option| option.get_long().map(|name| format!("--{name}")))
         .collect();
+    if let Some(flag) = OF_MPIRUN.iter().find(|(names, _)| names.contains(&first)) {
+        return format!("rdzv run has no flag {first}, unlike mpirun: {}", flag.1);
+    }
     let meant = did_you_mean(first, flags.iter().map(String::as_str));
     format!("rdzv run has no flag {first}{meant}; flags of the script go after its name")
+}
+
+/// Flags of mpirun, with those of rdzv in their place.
+const OF_MPIRUN: [(&[&str], &str); 3] = [
+    (
+        &["-n", "-np", "-ppn", "-npernode", "--npernode"],
+        "--nproc-per-node is the number of workers of a node, and --nnodes the number of nodes",
+    ),
+    (
+        &["-N"],
+        "--nnodes is the number of nodes, and --nproc-per-node the number of workers of a node",
+    ),
+    (
+        &["-H", "--host", "--hosts", "--hostfile", "-f", "-hostfile"],
+        "start the same line on each host, with --nnodes N and --rdzv-endpoint HOST:PORT",
+    ),
+];
+
+/// Refuses a value after a switch, which became the script: `--standalone true`.
+fn value_as_script(arguments: &RunArgs, normalised: &Normalised) -> Option<Refusal> {
+    let switch = normalised.switch_before.as_deref()?;
+    let script = arguments.training_script.first()?.to_str()?;
+    let is_value = ["true", "false", "yes", "no", "on", "off", "0", "1"]
+        .contains(&script.to_lowercase().as_str());
+    let is_program = arguments.command.no_python || arguments.command.module;
+    (is_value && !is_program && !Path::new(script).exists()).then(|| {
+        Refusal::Usage(format!(
+            "{switch} takes no value, and '{script}' after it was taken for the script: leave it out"
+        ))
+    })
 }
 
 fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Option<Setting> {
@@ -195,6 +238,10 @@ fn setting(option: &Arg, matches: &ArgMatches, normalised: &Normalised) -> Optio
         normalised.from_environment.get(id),
     ) {
         (Some(ValueSource::CommandLine), Some(variable)) => Given::ByVariable(variable.clone()),
+        (Some(ValueSource::CommandLine), None) if id == "rdzv_conf" => {
+            let merged = normalised.merged.clone();
+            merged.map_or(Given::Typed, Given::Merged)
+        }
         (Some(ValueSource::CommandLine), None) => Given::Typed,
         _ => Given::Default,
     };
@@ -374,7 +421,7 @@ mod tests {
         assert_eq!(arguments.output.tee, "0:1,1:2");
         assert_eq!(arguments.rendezvous.rdzv_id.as_deref(), Some(""));
         assert!(arguments.command.module);
-        assert_eq!(arguments.training_script, ["pkg", "--x", "y"]);
+        assert_eq!(arguments.training_script, ["pkg", "--x", "--", "y"]);
     }
 
     #[test]

@@ -9,11 +9,12 @@ use std::process::{ExitCode, ExitStatus};
 use jiff::tz::TimeZone;
 use rdzv_agent::observe::NodeReport;
 use rdzv_agent::{AgentEnd, AgentError, LogPlan, Outcome};
-use rdzv_console::Role;
+use rdzv_console::LineRole;
 use rdzv_console::failure::{self, Failed};
 use rdzv_console::line::headed;
 use rdzv_console::preemption;
-use rdzv_console::speaker::{self, End, Part};
+use rdzv_console::remedy::Surroundings;
+use rdzv_console::speaker::{self, End, ShownPart};
 use rdzv_core::{env, signal};
 use tracing::error;
 
@@ -51,6 +52,10 @@ pub(super) struct Ended {
     /// `true` if the run received one of them.
     pub(super) signalled: bool,
     pub(super) outcome: Outcome,
+    /// Flags and variables that are set.
+    pub(super) active: Vec<String>,
+    /// Interpreter of the workers, and its origin.
+    pub(super) interpreter: Option<(String, String)>,
 }
 
 impl Ended {
@@ -100,7 +105,7 @@ impl Report {
             run_id: arguments.rendezvous.rdzv_id.clone(),
             face,
             preemption: arguments.preemption.clone(),
-            is_shared: arguments.scheduled.place.is_some(),
+            is_shared: arguments.scheduled.step_node.is_some(),
         })
     }
 
@@ -142,6 +147,41 @@ impl Ended {
             attempts: self.story.attempts(),
             logs: local_rank.and_then(|rank| self.story.output_of(rank.0)),
             report: report.path(),
+            surroundings: self.surroundings(report),
+        }
+    }
+
+    /// Returns the facts on which the advice depends.
+    fn surroundings(&self, report: &Report) -> Surroundings {
+        let mut active = self.active.clone();
+        active.extend(report.file.is_some().then(|| "--report".to_owned()));
+        let names = ThisHost.names(&ThisHost.working_directory());
+        let names = names.iter().filter_map(|name| name.to_str());
+        let modules = names.filter(|name| match name.strip_suffix(".py") {
+            Some(_) => true,
+            None => Path::new(name).is_dir(),
+        });
+        let first = self.report.verdict.first();
+        let text = first.map(|first| first.cause.to_string().to_lowercase());
+        let text = text.filter(|text| {
+            ["eaddrinuse", "address already in use"]
+                .iter()
+                .any(|it| text.contains(it))
+        });
+        let port = text.as_deref().and_then(|text| text.split_once("port: "));
+        let port = port.and_then(|(_, rest)| {
+            rest.split(|it: char| !it.is_ascii_digit())
+                .next()?
+                .parse()
+                .ok()
+        });
+        Surroundings {
+            active,
+            interpreter: self.interpreter.clone(),
+            modules: modules
+                .map(|name| name.trim_end_matches(".py").to_owned())
+                .collect(),
+            port_user: port.and_then(rdzv_store::port_user),
         }
     }
 }
@@ -205,11 +245,11 @@ fn say_the_end(ended: &Ended, report: &Report) {
     let part = if report.is_shared {
         speaker::part(end_here(ended), story.rank())
     } else {
-        Part::Full
+        ShownPart::Full
     };
     let lines = match &ended.outcome {
-        _ if part == Part::Nothing => Vec::new(),
-        Outcome::Failed { .. } | Outcome::Error(_) if part == Part::Sentence => {
+        _ if part == ShownPart::Nothing => Vec::new(),
+        Outcome::Failed { .. } | Outcome::Error(_) if part == ShownPart::Sentence => {
             failure::first(&ended.failed(report), form.width)
         }
         Outcome::Succeeded => story.success().lines(form.width),
@@ -321,7 +361,7 @@ pub(super) fn refuse(
             let form = Form::of_stderr();
             let head = format!("{program}: ");
             say(
-                &headed(Role::Error, &head, refusal.plain(), form.width),
+                &headed(LineRole::Error, &head, refusal.plain(), form.width),
                 form,
             );
         }

@@ -20,6 +20,7 @@ use crate::args::{
     unknown_variables,
 };
 use crate::exit::{Exit, Refusal};
+use crate::explanation::Given;
 use crate::face::Face;
 use crate::launch::{Called, Environment, Launch, Note, ThisHost, explain, resolve};
 use crate::observe::story::Story;
@@ -118,11 +119,15 @@ fn launch(
         ..called
     };
     let arguments = arguments.run;
-    let place = arguments.scheduled.place.as_ref();
-    if let (Face::Rdzv, Some(place)) = (face, place) {
-        name_node(&place.node);
+    let step_node = arguments.scheduled.step_node.as_ref();
+    if let (Face::Rdzv, Some(step_node)) = (face, step_node) {
+        name_node(&step_node.node);
     }
-    let is_one_of_many = place.is_some_and(|place| place.task > 0);
+    let nodes = settings.iter().find(|setting| setting.id == "nnodes");
+    if let Some(Given::ByVariable(variable)) = nodes.map(|nodes| &nodes.given) {
+        log::nodes_are_from(variable);
+    }
+    let is_one_of_many = step_node.is_some_and(|step_node| step_node.task > 0);
     let report = Report::open(&arguments, face, &ThisHost)?;
     let launch = || {
         let launch = resolve(&arguments, &called, environment, &ThisHost);
@@ -151,6 +156,7 @@ fn launch(
         // The logger of the events has level INFO unless the user set a level.
         let events_shown = level_text.is_none() || level >= LevelFilter::INFO;
         let (terminal, is_ours) = (&arguments.terminal, face == Face::Rdzv);
+        launch.plan.logs.whole_lines = is_ours;
         let view = terminal.view(is_ours, &mut launch.plan, environment, relay)?;
         let ended = run(launch, face, view, events_shown)?;
         Ok(conclude(&ended, &report, environment))
@@ -165,11 +171,15 @@ fn run(
     view: Option<LiveView>,
     events_shown: bool,
 ) -> Result<Ended, Refusal> {
+    let active = launch.active();
     let Launch {
         mut plan,
         observers,
+        interpreter,
         ..
     } = launch;
+    let interpreter =
+        interpreter.map(|(path, origin)| (path.to_string_lossy().into_owned(), origin));
     let (title, logs) = (plan.entrypoint.name.clone(), plan.logs.clone());
     let (signals, mut signalled) = (plan.stop.signals.clone(), false);
     plan.placement.open_files = rdzv_agent::host::raise_open_files_limit();
@@ -198,6 +208,8 @@ fn run(
         signals,
         signalled,
         outcome,
+        active,
+        interpreter,
     })
 }
 

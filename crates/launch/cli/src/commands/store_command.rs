@@ -200,11 +200,11 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
     let (mut restart, mut linger) = (None, LINGER);
     if let Some(list) = &arguments.join {
         let misuse = |error: RendezvousError| Misuse(format!("--join: {error}"));
-        let places = StoreVoter::places(list).map_err(misuse)?;
+        let endpoints = StoreVoter::endpoints(list).map_err(misuse)?;
         let node_timeout = StoreVoter::node_timeout(arguments.node_timeout.as_deref());
         let node_timeout =
             node_timeout.map_err(|error| Misuse(format!("--node-timeout: {error}")))?;
-        let Some(voter) = StoreVoter::listen(places).map_err(misuse)? else {
+        let Some(voter) = StoreVoter::listen(endpoints).map_err(misuse)? else {
             return Err(anyhow!(
                 "the endpoints of this machine in {list} are in use: an agent there is already the \
                  voter"
@@ -218,7 +218,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         }
         // The voter has threads, so the serving process creates it, after the fork.
         let serves = voter.serve_with(&mut options, timeout, node_timeout, onlookers);
-        serves.with_context(|| format!("cannot become a voter at {}", voter.place()))?;
+        serves.with_context(|| format!("be a voter at {}", voter.endpoint()))?;
         linger = HAND_OVER;
     } else if arguments.restarts == 0 {
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);

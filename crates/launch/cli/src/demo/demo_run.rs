@@ -14,7 +14,7 @@ use rdzv_agent::{
     AgentConfig, AgentEvent, Entrypoint, LogBase, LogPlan, Outcome, RankSelection, StreamSelection,
 };
 use rdzv_console::line::headed;
-use rdzv_console::{Line, Role};
+use rdzv_console::{Line, LineRole};
 use rdzv_core::ident::RunId;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -61,7 +61,7 @@ fn show(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let own_reporter =
         Reporter::connect(reports.name()).context("cannot connect to the report socket")?;
     let opening = opening(args.workers, !args.no_kill);
-    show_line(Role::Plain, "", &opening, Form::of_stdout());
+    show_line(LineRole::Plain, "", &opening, Form::of_stdout());
     say("");
 
     let (sender, observations) = mpsc::channel();
@@ -140,7 +140,7 @@ fn say(text: &str) {
 /// Shows a line of the timeline.
 ///
 /// The head has the colour of the role. The text follows it, wrapped.
-fn show_line(role: Role, head: &str, text: &str, form: Form) {
+fn show_line(role: LineRole, head: &str, text: &str, form: Form) {
     for line in headed(role, head, text, form.width) {
         say(&line.painted(form.is_coloured));
     }
@@ -148,9 +148,9 @@ fn show_line(role: Role, head: &str, text: &str, form: Form) {
 
 /// Shows sentences below a title, wrapped.
 fn show_block(title: &str, sentences: &[String], form: Form) {
-    say(&Line::new(Role::Advice, title).painted(form.is_coloured));
+    say(&Line::new(LineRole::Advice, title).painted(form.is_coloured));
     for sentence in sentences {
-        show_line(Role::Plain, "  ", sentence, form);
+        show_line(LineRole::Plain, "  ", sentence, form);
     }
 }
 

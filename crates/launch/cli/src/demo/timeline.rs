@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdzv_agent::{AgentEvent, Exit, Outcome};
-use rdzv_console::{Role, chart};
+use rdzv_console::{LineRole, chart};
 use rdzv_core::signal;
 use rustix::process::Signal;
 
@@ -26,7 +26,7 @@ pub(super) enum Observation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// Show a line to the user: role, head and text.
-    Print(Role, String, String),
+    Print(LineRole, String, String),
     /// Kill the worker with this process id.
     Kill(u32),
 }
@@ -276,11 +276,11 @@ impl Timeline {
 /// Returns one line of the timeline.
 fn line(at: Duration, what: &str, text: String) -> Action {
     let role = match what {
-        "KILL" | "died" => Role::Error,
-        "stopped" | "gave up" | "restart" => Role::Warning,
-        "resumed" | "done" => Role::Good,
-        "loss" => Role::Advice,
-        _ => Role::Detail,
+        "KILL" | "died" => LineRole::Error,
+        "stopped" | "gave up" | "restart" => LineRole::Warning,
+        "resumed" | "done" => LineRole::Good,
+        "loss" => LineRole::Advice,
+        _ => LineRole::Detail,
     };
     let head = format!("{:>7.2} s  {what:<8}  ", at.as_secs_f64());
     Action::Print(role, head, text)

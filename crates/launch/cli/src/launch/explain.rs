@@ -33,7 +33,7 @@ pub(crate) fn explain(
         &mut draft,
         plan,
         launch.rendezvous.agent_restarts,
-        launch.scheduled.longest_grace,
+        launch.scheduled.longest_shutdown_timeout,
         environment,
     );
     preemption::explain(

@@ -88,7 +88,7 @@ impl PreemptionArgs {
                 format!("'{name}' cannot be used as a notice; use a signal such as USR1 or TERM");
             Refusal::argument("--preempt-signal", &problem)
         })?;
-        let grace = match self.preempt_grace.map(u64::try_from) {
+        let shutdown_timeout = match self.preempt_grace.map(u64::try_from) {
             None => shutdown_timeout,
             Some(Ok(seconds)) => Duration::from_secs(seconds),
             Some(Err(_)) => {
@@ -97,7 +97,7 @@ impl PreemptionArgs {
         };
         Ok(Some(PreemptionPlan {
             signal,
-            grace,
+            shutdown_timeout,
             file: Some(context.temporary_directory().join("preempted")),
         }))
     }
@@ -163,12 +163,12 @@ pub(super) fn explain(
     if let Some(plan) = plan {
         let name = signal::in_words(plan.signal);
         draft.setting("notice", "preempt_signal", name, "");
-        let grace = format!("{} s", plan.grace.as_secs());
+        let shutdown_timeout = format!("{} s", plan.shutdown_timeout.as_secs());
         draft.setting(
             "time after the notice",
             "preempt_grace",
-            grace,
-            "default: --shutdown-timeout",
+            shutdown_timeout,
+            "as --shutdown-timeout if not given",
         );
         draft.flag("exit code after preemption", "preempt_exit_code");
         draft.flag("requeued by rdzv", "requeue_on_preempt");
@@ -193,10 +193,13 @@ mod tests {
     use super::super::context::ThisHost;
     use super::*;
 
-    fn resolved(name: Option<&str>, grace: Option<i64>) -> Result<Option<PreemptionPlan>, Refusal> {
+    fn resolved(
+        name: Option<&str>,
+        shutdown_timeout: Option<i64>,
+    ) -> Result<Option<PreemptionPlan>, Refusal> {
         let arguments = PreemptionArgs {
             preempt_signal: name.map(str::to_owned),
-            preempt_grace: grace,
+            preempt_grace: shutdown_timeout,
             ..PreemptionArgs::default()
         };
         let environment = Environment::default();
@@ -208,10 +211,13 @@ mod tests {
     fn signals_have_names_with_and_without_their_prefix() {
         for (name, number) in [("USR1", 10), ("SIGUSR1", 10), ("TERM", 15)] {
             let plan = resolved(Some(name), Some(7)).unwrap().unwrap();
-            assert_eq!((plan.signal, plan.grace), (number, Duration::from_secs(7)));
+            assert_eq!(
+                (plan.signal, plan.shutdown_timeout),
+                (number, Duration::from_secs(7))
+            );
         }
         let plan = resolved(Some("USR2"), None).unwrap().unwrap();
-        assert_eq!(plan.grace, Duration::from_secs(30));
+        assert_eq!(plan.shutdown_timeout, Duration::from_secs(30));
         assert_eq!(resolved(None, None), Ok(None));
     }
 

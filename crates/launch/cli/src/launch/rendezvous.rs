@@ -37,11 +37,12 @@ pub(super) fn resolve(
     }
     let agent_restarts;
     (agent_restarts, reasons.agent_restarts) = args.restart.of_agent(&plan, context);
-    let place = args.scheduled.place.as_ref();
+    let step_node = args.scheduled.step_node.as_ref();
     let options = RendezvousOptions {
         plan,
         backends,
-        is_needed: place.is_some_and(|place| choice.nodes.are_all_needed_of(place.names.len())),
+        is_needed: step_node
+            .is_some_and(|step_node| choice.nodes.are_all_needed_of(step_node.names.len())),
         local_addr: args.fixed.local_addr(),
         share_store: !environment.is_one(env::TORCH_DISABLE_SHARE_RDZV_TCP_STORE),
         identical_workers: environment.is_one(env::TORCH_ELASTIC_WORKER_IDENTICAL),
@@ -73,8 +74,8 @@ pub(super) fn admit(
     if let RendezvousPlan::Dynamic { parameters } = &mut options.plan {
         parameters.credentials = trust.credentials.clone();
         parameters.torch_clients = trust.torch_clients;
-        if let Some(places) = context.environment.filled(env::RDZV_CONTACT_POINTS) {
-            parameters.known_voters = known_voters(&places)?;
+        if let Some(contact_points) = context.environment.filled(env::RDZV_CONTACT_POINTS) {
+            parameters.known_voters = known_voters(&contact_points)?;
         }
         for warning in without_effect(parameters, options.agent_restarts) {
             context.warn(warning);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rdzv_agent::RendezvousPlan;
-use rdzv_core::endpoint::Endpoint;
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env;
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
@@ -134,9 +134,8 @@ impl RendezvousArgs {
 impl StaticArgs {
     /// Returns the address of this node; `None` if it is empty.
     pub(super) fn local_addr(&self) -> Option<String> {
-        self.local_addr
-            .clone()
-            .filter(|address| !address.is_empty())
+        let address = bare_host(self.local_addr.as_deref()?);
+        (!address.is_empty()).then(|| address.to_owned())
     }
 }
 
@@ -164,7 +163,18 @@ impl RendezvousChoice<'_> {
     /// Refuses spare nodes without a dynamic rendezvous.
     ///
     /// Warns about flags whose effect with this backend may surprise the user.
-    pub(super) fn check(&self, context: &mut Context<'_>) -> Result<(), Refusal> {
+    pub(super) fn check(&self, is_strict: bool, context: &mut Context<'_>) -> Result<(), Refusal> {
+        if is_strict && self.arguments.standalone && self.nodes.least > 1 {
+            let problem = format!(
+                "is a job of one node, and --nnodes {} asks for more: leave one of them out",
+                self.nodes.text
+            );
+            return Err(Refusal::parser(
+                "--standalone",
+                &problem,
+                &format!(" {problem}"),
+            ));
+        }
         if self.nodes.spares > 0 && self.has_fixed_nodes() {
             let problem = "a static rendezvous cannot have spare nodes: use a dynamic rendezvous, \
                            such as --rdzv-backend c10d";
@@ -215,6 +225,14 @@ impl RendezvousChoice<'_> {
         let Some(known) = backends.options(backend) else {
             return Ok(());
         };
+        // LaunchConfig and Accelerate always set `timeout`; they start the launcher for a program.
+        let is_typed = is_strict && context.environment.filled(env::RDZV_CALLER).is_none();
+        if is_typed && self.arguments.rdzv_backend != "static" && settings.get("timeout").is_some()
+        {
+            context.warn(format!(
+                "--rdzv-conf: timeout has no effect with {backend}: join_timeout limits the wait for nodes"
+            ));
+        }
         for option in settings.unknown(&known) {
             let meant = did_you_mean(option, known.iter().copied());
             let sentence = format!(
@@ -234,12 +252,19 @@ impl RendezvousChoice<'_> {
     /// PyTorch checks these values only at the join.
     pub(super) fn check_values(&self, plan: &RendezvousPlan) -> Result<(), Raised> {
         match plan {
+            RendezvousPlan::Static {
+                endpoint, nodes, ..
+            } if endpoint.port == 0 && *nodes > 1 => Err(random_port(&endpoint.host)),
             RendezvousPlan::Dynamic { parameters }
                 if parameters.backend == C10dRendezvous::NAME =>
             {
-                C10dRendezvous::from_parameters(parameters)
-                    .map(drop)
-                    .map_err(misplaced)
+                let backend = C10dRendezvous::from_parameters(parameters);
+                backend.map_err(misplaced)?;
+                let endpoints = C10dRendezvous::endpoints(parameters).unwrap_or_default();
+                match endpoints.iter().find(|endpoint| endpoint.port == 0) {
+                    Some(endpoint) if self.nodes.least > 1 => Err(random_port(&endpoint.host)),
+                    _ => Ok(()),
+                }
             }
             _ => Ok(()),
         }
@@ -396,7 +421,7 @@ impl RendezvousChoice<'_> {
         }
         // PyTorch has no lists of endpoints, and checks an endpoint only when it connects.
         if backend == "c10d" && (endpoint.contains(',') || settings.get("voters").is_some()) {
-            C10dRendezvous::places(&parameters).map_err(misplaced)?;
+            C10dRendezvous::endpoints(&parameters).map_err(misplaced)?;
         }
         Ok(RendezvousPlan::Dynamic { parameters })
     }
@@ -419,7 +444,10 @@ impl RendezvousChoice<'_> {
     fn fixed(&self, settings: &RendezvousConfig) -> Result<RendezvousPlan, Raised> {
         let (flag, text) = if self.arguments.rdzv_endpoint.is_empty() {
             let port = self.fixed.master_port.unwrap_or(MASTER_PORT);
-            let text = format!("{}:{port}", self.fixed.master_addr);
+            let text = match bare_host(&self.fixed.master_addr) {
+                six if six.contains(':') => format!("[{six}]:{port}"),
+                host => format!("{host}:{port}"),
+            };
             ("--master-addr and --master-port", text)
         } else {
             let endpoint = self.arguments.rdzv_endpoint.trim();
@@ -480,12 +508,12 @@ impl RendezvousChoice<'_> {
 ///
 /// The ports of voters are unpredictable, so each endpoint needs a port.
 pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
-    let places = text.split(',').map(str::trim).filter(|it| !it.is_empty());
-    let parsed = places.map(|place| match Endpoint::parse(place, 0) {
+    let endpoints = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+    let parsed = endpoints.map(|endpoint| match Endpoint::parse(endpoint, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
-            "{} contains '{place}', which is not HOST:PORT; specify the addresses of voters, \
-             separated by commas, as the coordinator's screen and `/status` show them",
+            "{} has '{endpoint}', which is not HOST:PORT; give addresses of voters, as the screen of the coordinator and `/status` \
+             show them, with commas between them",
             env::RDZV_CONTACT_POINTS
         ))),
     });
@@ -498,13 +526,13 @@ pub(super) fn without_effect(
     agent_restarts: u32,
 ) -> Vec<&'static str> {
     let is_c10d = parameters.backend == C10dRendezvous::NAME;
-    let places = C10dRendezvous::places(parameters).unwrap_or_default();
-    let is_list = places.len() > 1;
+    let endpoints = C10dRendezvous::endpoints(parameters).unwrap_or_default();
+    let is_list = endpoints.len() > 1;
     let asks_for_fence = parameters.config.get("fence") == Some("auto");
     // A list may name machines without an agent.
     let is_small = !is_list && parameters.max_nodes < 3;
     let is_alone = !is_list && parameters.config.get("voters") == Some("1");
-    let is_hidden = places.iter().any(|place| place.port == 0);
+    let is_hidden = endpoints.iter().any(|endpoint| endpoint.port == 0);
     let mut warnings = Vec::new();
     if is_c10d && asks_for_fence && (is_small || is_alone || is_hidden || agent_restarts == 0) {
         warnings.push(
@@ -536,6 +564,14 @@ fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {
     let meant = did_you_mean(name, names.iter().copied());
     let names = names.join(", ");
     format!("--rdzv-backend is '{name}', but must be one of {names}{meant}")
+}
+
+/// Returns the error for port 0 and several nodes.
+fn random_port(host: &str) -> Raised {
+    let port = if host.is_empty() { "HOST" } else { host };
+    Raised::value_error("the port of the rendezvous endpoint is 0").plainly(format!(
+        "port 0 of the endpoint is a random port, which the other nodes cannot know: give a port, such as {port}:{C10D_PORT}"
+    ))
 }
 
 /// `true` for a c10d endpoint that only this agent can use.

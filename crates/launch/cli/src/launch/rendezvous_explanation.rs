@@ -81,9 +81,9 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
         "c10d" if parameters.config.get("store_type") == Some("file") => {
             ("none".to_owned(), "the rendezvous is a file".to_owned())
         }
-        "c10d" => match &places(parameters)[..] {
-            [place] => at_one_place(place, parameters, machine),
-            places => at_voters(places, machine),
+        "c10d" => match &endpoints(parameters)[..] {
+            [endpoint] => at_one_endpoint(endpoint, parameters, machine),
+            endpoints => at_voters(endpoints, machine),
         },
         backend => (
             format!("the {backend} server at the endpoint"),
@@ -92,8 +92,8 @@ fn coordinator(plan: &AgentConfig, machine: &dyn Machine) -> (String, String) {
     }
 }
 
-fn at_one_place(
-    place: &Endpoint,
+fn at_one_endpoint(
+    endpoint: &Endpoint,
     parameters: &RendezvousParameters,
     machine: &dyn Machine,
 ) -> (String, String) {
@@ -101,23 +101,25 @@ fn at_one_place(
     match parameters.config.get_as_bool("is_host") {
         Ok(Some(true)) => (here.to_owned(), "--rdzv-conf is_host is true".to_owned()),
         Ok(Some(false)) => (
-            format!("the agent or store at {place}"),
-            "--rdzv-conf is_host is false".to_owned(),
+            format!("the agent or store at {endpoint}"),
+            "--rdzv-conf is_host says that it is not this node".to_owned(),
         ),
-        _ if machine.is_called(&place.host) => (
-            format!("{here}, unless a store is already at {place}"),
-            format!("{} is this machine", place.host),
+        _ if machine.is_called(&endpoint.host) => (
+            format!("{here}, unless a store is at {endpoint} already"),
+            format!("{} is this machine", endpoint.host),
         ),
         _ => (
-            format!("the agent or store at {place}"),
-            format!("{} is not this machine", place.host),
+            format!("the agent or store at {endpoint}"),
+            format!("{} is not this machine", endpoint.host),
         ),
     }
 }
 
-fn at_voters(places: &[Endpoint], machine: &dyn Machine) -> (String, String) {
-    let listed: Vec<String> = places.iter().map(Endpoint::to_string).collect();
-    let own = places.iter().find(|place| machine.is_called(&place.host));
+fn at_voters(endpoints: &[Endpoint], machine: &dyn Machine) -> (String, String) {
+    let listed: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
+    let own = endpoints
+        .iter()
+        .find(|endpoint| machine.is_called(&endpoint.host));
     let why = match own {
         Some(own) => format!("{} is this machine, whose agent is a voter", own.host),
         None => "none of these hosts is this machine".to_owned(),
@@ -127,8 +129,8 @@ fn at_voters(places: &[Endpoint], machine: &dyn Machine) -> (String, String) {
 }
 
 /// Returns the endpoints at which the coordinator may be.
-fn places(parameters: &RendezvousParameters) -> Vec<Endpoint> {
-    C10dRendezvous::places(parameters).unwrap_or_else(|_| {
+fn endpoints(parameters: &RendezvousParameters) -> Vec<Endpoint> {
+    C10dRendezvous::endpoints(parameters).unwrap_or_else(|_| {
         vec![Endpoint {
             host: parameters.endpoint.clone(),
             port: C10D_PORT,

@@ -35,9 +35,27 @@ pub(crate) struct Launch {
     pub(super) count: WorkerCount,
     pub(super) rendezvous: RendezvousReasons,
     /// Interpreter of the workers, if they have one, and the reason for it.
-    pub(super) interpreter: Option<Interpreter>,
+    pub(crate) interpreter: Option<Interpreter>,
     /// Processors of each worker, by local rank.
     pub(super) bindings: Vec<Binding>,
+}
+
+impl Launch {
+    /// Returns the names of settings that advice must not name, because they are set.
+    pub(crate) fn active(&self) -> Vec<String> {
+        let plan = &self.plan;
+        let flags = [
+            ("-r", plan.logs.writes_files()),
+            ("--hang-timeout", plan.hang.progress.is_some()),
+            ("--nnodes", self.nodes.least < self.nodes.most),
+        ];
+        let flags = flags.iter().filter(|(_, is_set)| *is_set);
+        let flags = flags.map(|(name, _)| (*name).to_owned());
+        let variables = plan.environment.keys();
+        flags
+            .chain(variables.map(|name| name.to_string_lossy().into_owned()))
+            .collect()
+    }
 }
 
 /// Resolves a command line.
@@ -59,7 +77,7 @@ pub(crate) fn resolve(
         fixed: &args.fixed,
         nodes: &nodes,
     };
-    choice.check(&mut context)?;
+    choice.check(is_strict, &mut context)?;
     for warning in &scheduled.warnings {
         context.warn(warning);
     }
@@ -71,10 +89,19 @@ pub(crate) fn resolve(
     logs.capture_stderr = !args.report.bare_stderr;
     let shutdown_timeout = args
         .stop
-        .shutdown_timeout(scheduled.longest_grace, environment)?;
+        .shutdown_timeout(scheduled.longest_shutdown_timeout, environment)?;
     let (entrypoint, interpreter) =
         args.command
             .resolve(&args.training_script, called, &context)?;
+    // A link named `torchrun` has never said so.
+    if let Some((program, reason)) = interpreter.as_ref().filter(|_| is_strict)
+        && let Some((_, skipped)) = reason.split_once("; ")
+    {
+        context.warn(format!(
+            "{skipped}, so workers run with {}",
+            program.to_string_lossy()
+        ));
+    }
     let (mut rendezvous, run_id, reasons) =
         rendezvous::resolve(args, &choice, &settings, is_strict, &mut context)?;
     let local_world_size = count.local_world_size()?;
@@ -88,6 +115,7 @@ pub(crate) fn resolve(
     let (placement, bindings) = placement::resolve(args, local_world_size, &context)?;
     let hang = args.hang.resolve(&entrypoint, &mut context)?;
     rendezvous.node_check = args.node_check.resolve()?;
+    args.restart.exit_barrier(is_strict, &mut rendezvous)?;
     // The scheduler's limit applies after SIGTERM, not after a notice.
     let after_notice = args.stop.shutdown_timeout(None, environment)?;
     let preemption = args.preemption.resolve(after_notice, &context)?;

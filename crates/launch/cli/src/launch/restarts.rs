@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use rdzv_agent::{AgentConfig, RendezvousPlan, RestartOptions, StopOptions};
+use rdzv_agent::{AgentConfig, RendezvousOptions, RendezvousPlan, RestartOptions, StopOptions};
+use rdzv_agent_proto::group::barrier::EXIT_BARRIER_TIMEOUT;
 use rdzv_core::env::TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
 use rdzv_core::signal;
 use rustix::process::Signal;
@@ -31,6 +32,14 @@ pub(crate) struct RestartArgs {
     /// Seconds between the workers' exit and the next rendezvous.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     settle_delay: f64,
+
+    /// Longest wait of a node whose workers succeeded for the other nodes
+    ///
+    /// Without the flag, such a node waits as long as the other nodes run. If their workers restart
+    /// or a node joins, its workers restart with them. After the limit, the node ends with success
+    /// and leaves the others. The link named torchrun waits for 300 s, and never joins again.
+    #[arg(long, value_name = "SECONDS", value_parser = number::float)]
+    exit_barrier_timeout: Option<f64>,
 
     /// Restart a killed agent up to N times in a row (0 disables restarts)
     ///
@@ -88,6 +97,25 @@ impl RestartArgs {
             non_retryable: codes.collect::<Result<_, _>>()?,
             settle_delay,
         })
+    }
+
+    /// Resolves the wait at the end for other nodes.
+    ///
+    /// `is_ours` is `false` for the link named `torchrun`.
+    pub(super) fn exit_barrier(
+        &self,
+        is_ours: bool,
+        options: &mut RendezvousOptions,
+    ) -> Result<(), Refusal> {
+        let seconds = self.exit_barrier_timeout.map(Duration::try_from_secs_f64);
+        let limit = seconds.transpose().map_err(|_| {
+            let given = self.exit_barrier_timeout.unwrap_or_default();
+            let problem = format!("{given} is no number of seconds from 0");
+            Refusal::argument("--exit-barrier-timeout", &problem)
+        })?;
+        options.joins_again = is_ours;
+        options.exit_barrier_timeout = limit.or((!is_ours).then_some(EXIT_BARRIER_TIMEOUT));
+        Ok(())
     }
 
     /// Returns the number of restarts of the agent, and the reason for it.
@@ -232,7 +260,7 @@ pub(super) fn explain(
     draft: &mut Draft,
     plan: &AgentConfig,
     agent_restarts: &'static str,
-    longest_grace: Option<Duration>,
+    longest_shutdown_timeout: Option<Duration>,
     environment: &Environment,
 ) {
     draft.section("Restarts and shutdown");
@@ -245,13 +273,21 @@ pub(super) fn explain(
         restarts,
         agent_restarts,
     );
+    let limit = plan.rendezvous.exit_barrier_timeout;
+    let limit = limit.map_or("none".to_owned(), |it| format!("{} s", it.as_secs_f64()));
+    draft.setting(
+        "wait for other nodes at the end",
+        "exit_barrier_timeout",
+        limit,
+        "",
+    );
     let variable = TORCH_ELASTIC_SHUTDOWN_TIMEOUT;
     let mut provenance = draft.given("shutdown_timeout");
     let mut reason = "on every path: signals, restarts, failures";
     if !draft.is_given("shutdown_timeout") {
         if environment.text(variable).is_some() {
             provenance = Provenance::variable(variable);
-        } else if longest_grace == Some(plan.stop.shutdown_timeout) {
+        } else if longest_shutdown_timeout == Some(plan.stop.shutdown_timeout) {
             provenance = Provenance::decided("");
             reason =
                 "on every path; shorter than the time after which Slurm kills the agent (KillWait)";
@@ -276,6 +312,7 @@ mod tests {
         let flags = RestartArgs {
             final_exit_codes: codes.map(str::to_owned),
             settle_delay,
+            exit_barrier_timeout: None,
             agent_restarts: None,
         };
         flags.resolve(0)

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use clap::Args;
 use rdzv_agent_proto::topology::{CpuLimit, Vendor};
+use rdzv_console::quantity::count;
 use rdzv_core::env::OMP_NUM_THREADS;
 
 use super::context::{Context, Note};
@@ -148,9 +149,13 @@ impl CountArgs {
         let counted = |vendor: Vendor, visible: usize, all: usize| {
             let name = vendor.name();
             let reason = if visible == all {
-                format!("{all} {name} devices")
+                count(
+                    u32::try_from(all).unwrap_or(u32::MAX),
+                    &format!("{name} device"),
+                )
             } else {
-                format!("{visible} of {all} {name} devices are visible")
+                let are = if visible == 1 { "is" } else { "are" };
+                format!("{visible} of {all} {name} devices {are} visible")
             };
             let workers = i64::try_from(visible).unwrap_or(i64::MAX);
             (visible > 0).then_some(WorkerCount { workers, reason })

@@ -173,7 +173,7 @@ fn grouped(
             .map(|value| (who.to_owned(), value))
             .collect();
     }
-    let who = |worker: &WorkerPreview| format!("worker {}", worker.place.local_rank);
+    let who = |worker: &WorkerPreview| format!("worker {}", worker.ranks.local_rank);
     workers.iter().map(who).zip(values).collect()
 }
 

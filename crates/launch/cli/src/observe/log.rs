@@ -7,12 +7,13 @@
 //! ```
 
 use std::fmt::{self, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Zoned;
 use rdzv_agent::TORCHELASTIC;
 use rdzv_console::line::{headed, said};
-use rdzv_console::{Line, Role};
+use rdzv_console::{Line, LineRole};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -25,7 +26,7 @@ use tracing_subscriber::registry::LookupSpan;
 use rdzv_core::env::LOGLEVEL;
 use rdzv_core::reminder;
 
-use super::status_row;
+use super::{status_row, without_name};
 use crate::exit::Raised;
 use crate::face::Face;
 use crate::terminal::{Form, LineWriter};
@@ -82,6 +83,14 @@ pub(crate) fn install(level: LevelFilter, face: Face) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
+/// Variable from which the number of nodes comes, if it does.
+static NODES_FROM: OnceLock<String> = OnceLock::new();
+
+/// Names this variable as the reason of each wait for nodes.
+pub(crate) fn nodes_are_from(variable: &str) {
+    let _ = NODES_FROM.set(variable.to_owned());
+}
+
 /// Form of log lines.
 enum LogForm {
     /// `rdzv: waiting for nodes: 2 of 4 ...`
@@ -115,8 +124,8 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
         return Ok(());
     }
     let role = match *metadata.level() {
-        Level::ERROR => Role::Error,
-        _ => Role::Warning,
+        Level::ERROR => LineRole::Error,
+        _ => LineRole::Warning,
     };
     // A reminder appears in the status row, if there is one.
     if metadata.target() == reminder::TARGET {
@@ -126,7 +135,15 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
         }
     }
     let form = Form::of_stderr();
-    for line in plain_lines(role, &text.0, form.width) {
+    let mut text = text.0.clone();
+    if let Some(variable) = NODES_FROM.get()
+        && without_name(&text).starts_with("waiting for nodes: ")
+    {
+        text += &format!(
+            "; {variable} asks for these nodes: unset it, or say --standalone, if it is left over from another job"
+        );
+    }
+    for line in plain_lines(role, &text, form.width) {
         writeln!(writer, "{}", line.painted(form.is_coloured))?;
     }
     Ok(())
@@ -135,15 +152,15 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
 /// Returns the lines of a message without the run's name and rows of stars.
 ///
 /// Every message of a run begins with the name of the role or run.
-fn plain_lines(role: Role, text: &str, width: Option<usize>) -> Vec<Line> {
-    let lines = super::without_name(text).lines();
+fn plain_lines(role: LineRole, text: &str, width: Option<usize>) -> Vec<Line> {
+    let lines = without_name(text).lines();
     let lines = lines.filter(|line| !line.trim_matches('*').is_empty());
     let mut shown = Vec::new();
     for line in lines {
         shown.extend(if shown.is_empty() {
             said(role, line, width)
         } else {
-            headed(Role::Plain, INDENT, line, width)
+            headed(LineRole::Plain, INDENT, line, width)
         });
     }
     shown
@@ -241,7 +258,7 @@ mod tests {
     #[test]
     fn a_message_of_a_run_is_a_sentence() {
         let text = |message: &str| {
-            let lines = plain_lines(Role::Warning, message, None);
+            let lines = plain_lines(LineRole::Warning, message, None);
             lines.iter().map(Line::text).collect::<Vec<_>>()
         };
         assert_eq!(text("[job] waiting: 1 of 2"), ["rdzv: waiting: 1 of 2"]);
@@ -250,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn places_do_not_tell_where_the_program_was_built() {
+    fn locations_do_not_show_where_the_program_was_built() {
         assert_eq!(
             source_path("/somewhere/else/crates/launch/agent/src/stop.rs"),
             "agent/stop.rs"

@@ -18,7 +18,7 @@ pub(crate) struct StatusRow {
     /// `true` if the job has one node.
     is_alone: bool,
     /// Time between the first signal and SIGKILL.
-    grace: Duration,
+    shutdown_timeout: Duration,
     /// Ranks of the running workers, by process id.
     running: BTreeMap<u32, u32>,
     /// Last signal and its time; an immediate repetition is not another request.
@@ -59,7 +59,7 @@ impl StatusRow {
             view,
             status,
             is_alone: plan.rendezvous.plan.nodes() == 1,
-            grace: plan.stop.shutdown_timeout,
+            shutdown_timeout: plan.stop.shutdown_timeout,
             running: BTreeMap::new(),
             signalled: None,
         }
@@ -77,20 +77,20 @@ impl StatusRow {
         if last.is_some_and(|(last, at)| last == number && now.since(at) < SAME_REQUEST) {
             return;
         }
-        let (requests, until) = match &self.status.phase {
+        let (requests, deadline) = match &self.status.phase {
             Phase::Stopping {
-                requests, until, ..
+                requests, deadline, ..
             } => match requests {
-                1 => (2, (*until).min(now + self.grace / 4)),
+                1 => (2, (*deadline).min(now + self.shutdown_timeout / 4)),
                 _ => (requests + 1, now),
             },
-            _ => (1, now + self.grace),
+            _ => (1, now + self.shutdown_timeout),
         };
         self.status.phase = Phase::Stopping {
             signal: number,
             requests,
             left: self.left(),
-            until,
+            deadline,
         };
     }
 }

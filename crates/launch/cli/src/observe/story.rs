@@ -17,7 +17,7 @@ use rdzv_core::time::{Mono, Wall};
 /// Sentences for users about a running job.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
-    grace: Duration,
+    shutdown_timeout: Duration,
     began: Option<Wall>,
     /// Time of the last event.
     last: Wall,
@@ -40,7 +40,7 @@ pub(crate) struct Story {
     requests: StopRequests,
     stops: u32,
     /// `true` once a line has reported the end of the shutdown timeout.
-    grace_is_over: bool,
+    is_timed_out: bool,
     /// Number of workers that were killed after a signal ended the run.
     killed: u32,
 }
@@ -49,9 +49,9 @@ impl Story {
     /// Creates the story of a run that has not begun.
     ///
     /// The parameter is the shutdown timeout of the workers.
-    pub(crate) fn new(grace: Duration) -> Self {
+    pub(crate) fn new(shutdown_timeout: Duration) -> Self {
         Self {
-            grace,
+            shutdown_timeout,
             ..Self::default()
         }
     }
@@ -64,7 +64,7 @@ impl Story {
             AgentEvent::RendezvousBegan { .. } => {
                 self.running.clear();
                 self.outputs.clear();
-                self.grace_is_over = false;
+                self.is_timed_out = false;
                 Vec::new()
             }
             AgentEvent::Rendezvous {
@@ -91,7 +91,7 @@ impl Story {
             }
             AgentEvent::WorkerSignalled { forced: true, .. } => {
                 self.killed += u32::from(self.stops > 0);
-                if std::mem::replace(&mut self.grace_is_over, true) {
+                if std::mem::replace(&mut self.is_timed_out, true) {
                     return Vec::new();
                 }
                 stop::killed(&self.ranks(), width)
@@ -121,12 +121,17 @@ impl Story {
             }
             AgentEvent::SignalReceived { signal, at } => {
                 let now = Mono::from_origin(at.since(began));
-                let left = self.requests.grace_after(now, *signal, self.grace);
+                let left = self
+                    .requests
+                    .timeout_after(now, *signal, self.shutdown_timeout);
                 left.map_or_else(Vec::new, |left| self.stop(*signal, left, width))
             }
             AgentEvent::Preempted {
-                signal, by, grace, ..
-            } => preemption::notice(*signal, *by, *grace, width),
+                signal,
+                by,
+                shutdown_timeout,
+                ..
+            } => preemption::notice(*signal, *by, *shutdown_timeout, width),
             AgentEvent::AgentFinal { .. } => self.regrouped(None, width),
             _ => Vec::new(),
         }
@@ -134,7 +139,7 @@ impl Story {
 
     fn stop(&mut self, signal: i32, left: Duration, width: Option<usize>) -> Vec<Line> {
         self.stops += 1;
-        self.grace_is_over = left.is_zero();
+        self.is_timed_out = left.is_zero();
         let ranks = self.ranks();
         let stop = Stop {
             signal,

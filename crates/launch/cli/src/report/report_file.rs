@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_takes_the_place_of_an_earlier_one_and_leaves_nothing_beside_it() {
+    fn a_report_replaces_an_earlier_one_and_leaves_nothing_beside_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report.json");
         fs::write(&path, "earlier").unwrap();

@@ -26,7 +26,7 @@ pub(super) fn hosts(list: &str) -> Result<Vec<String>, String> {
 fn entries(list: &str) -> Result<Vec<&str>, String> {
     let mut entries = Vec::new();
     let (mut begin, mut is_inside) = (0, false);
-    for (place, letter) in list.char_indices() {
+    for (offset, letter) in list.char_indices() {
         match letter {
             '[' if is_inside => return Err("it has nested brackets".to_owned()),
             '[' => is_inside = true,
@@ -35,8 +35,8 @@ fn entries(list: &str) -> Result<Vec<&str>, String> {
             }
             ']' => is_inside = false,
             ',' if !is_inside => {
-                entries.push(&list[begin..place]);
-                begin = place + 1;
+                entries.push(&list[begin..offset]);
+                begin = offset + 1;
             }
             ',' | '-' | '.' | '_' => {}
             letter if letter.is_ascii_alphanumeric() => {}

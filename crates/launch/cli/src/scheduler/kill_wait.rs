@@ -19,14 +19,14 @@ const UNSAID: u64 = 30;
 /// Returns the longest shutdown timeout that ends before Slurm's SIGKILL.
 ///
 /// `None` if Slurm's configuration cannot be read here, as in a container.
-pub(super) fn longest_grace(variables: &Variables<'_>) -> Option<Duration> {
+pub(super) fn longest_shutdown_timeout(variables: &Variables<'_>) -> Option<Duration> {
     let paths = match variables.text("SLURM_CONF") {
         Some(path) => vec![PathBuf::from(path)],
         None => USUAL.map(PathBuf::from).to_vec(),
     };
     let texts = paths.into_iter().map(std::fs::read_to_string);
     let text = texts.flatten().next()?;
-    grace_within(kill_wait(&text))
+    timeout_within(kill_wait(&text))
 }
 
 /// Returns the seconds of `KillWait` in a configuration.
@@ -45,10 +45,10 @@ fn kill_wait(configuration: &str) -> u64 {
 /// Returns the shutdown timeout that fits into `kill_wait` seconds.
 ///
 /// A tenth of the time, but at least one second, remains for the agent's report and exit.
-fn grace_within(kill_wait: u64) -> Option<Duration> {
+fn timeout_within(kill_wait: u64) -> Option<Duration> {
     let kept = u64::max(kill_wait / 10, 1);
-    let grace = kill_wait.saturating_sub(kept);
-    (grace > 0).then_some(Duration::from_secs(grace))
+    let shutdown_timeout = kill_wait.saturating_sub(kept);
+    (shutdown_timeout > 0).then_some(Duration::from_secs(shutdown_timeout))
 }
 
 #[cfg(test)]
@@ -70,10 +70,13 @@ mod tests {
 
     #[test]
     fn an_agent_ends_before_slurm_kills_it() {
-        for (wait, grace) in [(4, 3), (8, 7), (30, 27), (300, 270), (2, 1)] {
-            assert_eq!(grace_within(wait), Some(Duration::from_secs(grace)));
+        for (wait, shutdown_timeout) in [(4, 3), (8, 7), (30, 27), (300, 270), (2, 1)] {
+            assert_eq!(
+                timeout_within(wait),
+                Some(Duration::from_secs(shutdown_timeout))
+            );
         }
         // No time is left for the workers.
-        assert_eq!([grace_within(1), grace_within(0)], [None, None]);
+        assert_eq!([timeout_within(1), timeout_within(0)], [None, None]);
     }
 }

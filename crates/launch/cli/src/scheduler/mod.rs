@@ -51,7 +51,7 @@ pub(crate) struct Scheduled {
     /// This node's part in the step, if the step has several nodes.
     ///
     /// All these nodes print to the same output.
-    pub(crate) place: Option<StepPlace>,
+    pub(crate) step_node: Option<StepNode>,
     /// Values for flags that neither the line nor a variable sets.
     pub(crate) values: Vec<Value>,
     /// Reason why rdzv takes no rendezvous settings; empty if it takes them.
@@ -59,14 +59,14 @@ pub(crate) struct Scheduled {
     /// Unix time in seconds at which the job ends, if the scheduler reports it.
     pub(crate) deadline: Option<u64>,
     /// Longest shutdown timeout that ends before the scheduler's SIGKILL, if known.
-    pub(crate) longest_grace: Option<Duration>,
+    pub(crate) longest_shutdown_timeout: Option<Duration>,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
 /// Node of a step with several nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct StepPlace {
+pub(crate) struct StepNode {
     /// Name of the node.
     pub(crate) node: String,
     /// Index of the node's task.
@@ -149,8 +149,61 @@ fn outside_of_a_step(
             "this command starts workers on only one of the {nodes} nodes of Slurm job {job}: run \
              it with srun to use all nodes, or add --standalone"
         ));
+    } else if !MEETS.iter().any(|id| given(id).is_some()) {
+        scheduled.warnings.extend(several_nodes(variables));
     }
     scheduled
+}
+
+/// Variables that other launchers and schedulers set to the number of nodes or tasks.
+const SIZES: [&str; 6] = [
+    "WORLD_SIZE",
+    "NNODES",
+    "LWS_GROUP_SIZE",
+    "AWS_BATCH_JOB_NUM_NODES",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+];
+
+/// Variables that they set to the index of this node or task.
+const INDICES: [&str; 5] = [
+    "RANK",
+    "NODE_RANK",
+    "JOB_COMPLETION_INDEX",
+    "LWS_WORKER_INDEX",
+    "VC_TASK_INDEX",
+];
+
+/// Returns a warning if variables name several nodes, although no flag does.
+fn several_nodes(variables: &Variables<'_>) -> Option<String> {
+    let number = |name: &&str| {
+        variables
+            .text(name)
+            .and_then(|text| text.parse::<u32>().ok())
+    };
+    let nodes = SIZES
+        .iter()
+        .filter_map(number)
+        .max()
+        .filter(|nodes| *nodes > 1);
+    let index = INDICES
+        .iter()
+        .filter_map(number)
+        .max()
+        .filter(|index| *index > 0);
+    let nodes = match (nodes, index) {
+        (Some(nodes), _) => nodes.to_string(),
+        (None, Some(index)) => format!("at least {}", index + 1),
+        (None, None) => return None,
+    };
+    let names = SIZES.iter().chain(&INDICES).chain(&["MASTER_ADDR"]);
+    let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
+    let set: Vec<String> = set.collect();
+    Some(format!(
+        "the environment names {nodes} nodes ({}), and no flag does: this starts a job of one node; say --standalone \
+         if that is meant, or --nnodes and --rdzv-endpoint",
+        set.join(", ")
+    ))
 }
 
 struct Variables<'v>(&'v BTreeMap<OsString, OsString>);
@@ -258,14 +311,14 @@ impl Step {
             job: Some(format!(
                 "Slurm job {job}, step {step}, task {task} of {nodes}, restart {restart}"
             )),
-            place: (*nodes > 1).then(|| StepPlace {
+            step_node: (*nodes > 1).then(|| StepNode {
                 node: self.own.clone(),
                 task: usize::try_from(*task).unwrap_or(usize::MAX),
                 names: self.names.clone(),
             }),
             // Some versions of Slurm do not set it.
             deadline: variables.number("SLURM_JOB_END_TIME")?,
-            longest_grace: kill_wait::longest_grace(variables),
+            longest_shutdown_timeout: kill_wait::longest_shutdown_timeout(variables),
             ..Scheduled::default()
         };
         let is_given = |id: &str| given(id).is_some();

@@ -295,21 +295,30 @@ fn values_that_slurm_does_not_write_are_refused_with_a_sentence() {
 }
 
 #[test]
-fn the_grace_ends_before_slurm_kills() {
+fn the_shutdown_timeout_ends_before_slurm_kills() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slurm.conf");
     std::fs::write(&path, "ClusterName=a\nKillWait=20\n").unwrap();
     let path = path.to_str().unwrap();
     let found = of(&[("SLURM_CONF", path)], &[]);
-    assert_eq!(found.longest_grace, Some(Duration::from_secs(18)));
+    assert_eq!(
+        found.longest_shutdown_timeout,
+        Some(Duration::from_secs(18))
+    );
     // Slurm kills a step of one node too.
     let alone = [
         ("SLURM_CONF", path),
         ("SLURM_STEP_NODELIST", "n2"),
         ("SLURM_STEP_NUM_NODES", "1"),
     ];
-    assert_eq!(of(&alone, &[]).longest_grace, found.longest_grace);
-    assert_eq!(of(&[("SLURM_CONF", "/nowhere")], &[]).longest_grace, None);
+    assert_eq!(
+        of(&alone, &[]).longest_shutdown_timeout,
+        found.longest_shutdown_timeout
+    );
+    assert_eq!(
+        of(&[("SLURM_CONF", "/nowhere")], &[]).longest_shutdown_timeout,
+        None
+    );
     let none = asked("none", &[("SLURM_CONF", path)], &[]).unwrap();
-    assert_eq!(none.longest_grace, None);
+    assert_eq!(none.longest_shutdown_timeout, None);
 }

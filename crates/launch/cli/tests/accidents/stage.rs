@@ -39,9 +39,9 @@ pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
         .rand_bytes(4)
         .tempdir_in("/tmp");
     let directory = directory.unwrap();
-    let place = directory.path().to_owned();
+    let folder = directory.path().to_owned();
     let script = format!("{BEGINNING}{}", scene.script);
-    fs::write(place.join("train.py"), script).unwrap();
+    fs::write(folder.join("train.py"), script).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let ports = (free_port(), taken.local_addr().unwrap().port());
     let flags = flags(scene, ports, workers);
@@ -51,13 +51,13 @@ pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
         command
             .env_clear()
             .env("PATH", path)
-            .env("HOME", &place)
-            .env("TMPDIR", &place)
+            .env("HOME", &folder)
+            .env("TMPDIR", &folder)
             .env("TERM", "xterm-256color")
             .env("LC_ALL", "C.UTF-8")
             .env("OMP_NUM_THREADS", "1")
             .env("PET_LOCAL_ADDR", "127.0.0.1")
-            .current_dir(&place);
+            .current_dir(&folder);
         marker.mark(&mut command);
         command
     };
@@ -83,7 +83,7 @@ pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
         start_other(other)
     });
     if scene.other.as_ref().is_some_and(|other| other.is_killed) {
-        let last = place.join(format!("up{}", 2 * workers - 1));
+        let last = folder.join(format!("up{}", 2 * workers - 1));
         while !last.exists() {
             assert!(
                 began.elapsed() < DEADLINE,
@@ -105,7 +105,7 @@ pub(crate) fn play(scene: &Scene, workers: u32) -> Screen {
     drop(other);
     let rows = rows
         .iter()
-        .map(|row| row.replace(&*place.to_string_lossy(), "/tmp/job"));
+        .map(|row| row.replace(&*folder.to_string_lossy(), "/tmp/job"));
     Screen {
         rows: rows.collect(),
         code,

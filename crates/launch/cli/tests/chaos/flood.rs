@@ -11,7 +11,7 @@ use crate::{cause, checks, job};
 ///
 /// They write several times as long as the detection of a lost node takes (two heartbeats of 1 s).
 #[test]
-fn a_flood_of_logs_costs_no_node_its_place() {
+fn a_flood_of_logs_costs_no_node_its_membership() {
     let mut acts = Vec::new();
     for rank in 0..3 {
         let before = (0..200).flat_map(|_| ["flood:400000", "pause:25"]);

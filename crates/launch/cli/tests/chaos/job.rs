@@ -217,8 +217,8 @@ impl Job<'_> {
         let world = self.plan.nodes.iter().sum::<u32>() as usize;
         let mut gave_up = false;
         let mut waits_for_all = Some(began + ALL_BEGAN_WITHIN);
-        let grace = Duration::from_secs(self.plan.shutdown_timeout.into());
-        let hang = began + self.plan.end + grace + SLACK;
+        let shutdown_timeout = Duration::from_secs(self.plan.shutdown_timeout.into());
+        let hang = began + self.plan.end + shutdown_timeout + SLACK;
         while self
             .launchers
             .iter()
@@ -230,7 +230,7 @@ impl Job<'_> {
                 self.give_up();
             }
             let workers = self.living.iter().filter(|process| process.is_worker);
-            if waits_for_all.is_some_and(|until| now > until || workers.count() >= world) {
+            if waits_for_all.is_some_and(|deadline| now > deadline || workers.count() >= world) {
                 waits_for_all = None;
                 self.schedule(After::AllBegan);
             }
@@ -241,11 +241,11 @@ impl Job<'_> {
                 continue;
             }
             let next = self.due.first().map(|(at, _)| *at);
-            let until = [next, waits_for_all, (!gave_up).then_some(hang)]
+            let deadline = [next, waits_for_all, (!gave_up).then_some(hang)]
                 .into_iter()
                 .flatten()
                 .min();
-            if let Some(seen) = self.observer.next(until.unwrap_or(now + SLACK)) {
+            if let Some(seen) = self.observer.next(deadline.unwrap_or(now + SLACK)) {
                 self.note(seen);
             }
         }

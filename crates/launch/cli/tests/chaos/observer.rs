@@ -76,8 +76,8 @@ impl Observer {
     }
 
     /// Returns the next observation before the deadline.
-    pub(crate) fn next(&self, until: Instant) -> Option<Seen> {
-        let left = until.saturating_duration_since(Instant::now());
+    pub(crate) fn next(&self, deadline: Instant) -> Option<Seen> {
+        let left = deadline.saturating_duration_since(Instant::now());
         self.seen.recv_timeout(left).ok()
     }
 

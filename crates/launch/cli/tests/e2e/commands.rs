@@ -86,7 +86,7 @@ fn run_path_gives_the_script_its_own_arguments_and_directory() {
 }
 
 #[test]
-fn run_path_keeps_a_worker_that_has_returned_until_all_workers_of_the_node_have() {
+fn run_path_keeps_a_worker_that_has_returned_while_others_of_the_node_run() {
     let script = "\
 import atexit, os, time
 def note(text):

@@ -3,7 +3,116 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 
-use crate::harness::{run_shell, run_shell_after};
+use crate::harness::{Job, run_shell, run_shell_after, torchrun};
+
+/// Returns two workers; the second one writes while the first one is inside a line.
+fn in_pieces(shell: &str) -> Job {
+    let script =
+        "if test $RANK = 0; then printf 'out '; echo > go; read back < back; printf 'line\\n'
+        printf 'err ' >&2; echo > go; read back < back; printf 'line\\n' >&2
+        else read go < go; echo other; echo > back; read go < go; echo other >&2; echo > back; fi";
+    let job = run_shell_after(shell, "--nproc-per-node 2", script);
+    job.own_face().pipe("go").pipe("back")
+}
+
+fn assert_whole(text: &str) {
+    for (line, times) in [("out line", 1), ("err line", 1), ("other", 2)] {
+        let count = text.lines().filter(|shown| *shown == line).count();
+        assert_eq!(count, times, "{line}\n{text}");
+    }
+}
+
+#[test]
+fn lines_of_two_workers_are_whole_in_a_pipe_without_a_flag() {
+    assert_whole(&in_pieces("exec 2>&1").expect(0).stdout);
+}
+
+#[test]
+fn lines_of_two_workers_are_whole_in_a_file_without_a_flag() {
+    for redirection in ["exec > log 2>&1", "exec >> log 2>> log"] {
+        assert_whole(&in_pieces(redirection).expect(0).text("log"));
+    }
+}
+
+#[test]
+fn what_a_worker_writes_through_a_pipe_arrives_byte_by_byte() {
+    let bytes = "a\\r\\n\\r10%%\\r20%%\\0\\377\\n\\nno end";
+    let job = run_shell_after("exec > log", "", &format!("printf '{bytes}'")).own_face();
+    let ended = job.expect(0);
+    let written = fs::read(ended.path("log")).unwrap();
+    assert_eq!(written, b"a\r\n\r10%\r20%\0\xff\n\nno end");
+}
+
+#[test]
+fn our_own_line_after_a_line_without_an_end_begins_a_new_one() {
+    let ended = run_shell_after("exec 2>&1", "", "printf 'no end'").own_face();
+    let text = ended.expect(0).stdout;
+    assert!(text.contains("no end\nrdzv: finished in "), "{text}");
+}
+
+#[test]
+fn a_long_line_without_a_flag_is_not_split_by_another_worker() {
+    let script = "if test $RANK = 0; then head -c 4000000 /dev/zero | tr '\\0' x; echo; echo > go
+        else while ! read go < go; do :; done & while kill -0 $! ; do echo short; done; fi";
+    let script = format!("({script}) 2> /dev/null");
+    let job = run_shell("--nproc-per-node 2", &script).own_face();
+    let ended = job.pipe("go").expect(0);
+    let long: Vec<usize> = ended
+        .stdout
+        .lines()
+        .map(str::len)
+        .filter(|length| *length > 5)
+        .collect();
+    assert_eq!(long, [4_000_000]);
+    assert!(ended.stdout.lines().any(|line| line == "short"));
+}
+
+#[test]
+fn a_prompt_without_a_flag_is_shown_while_the_worker_waits_and_is_repeated_whole() {
+    let script = "if test $RANK = 0; then printf 'name? '; read go < go; echo thanks
+        else read other < other; echo other; fi";
+    let job = run_shell("--nproc-per-node 2", script).own_face();
+    let running = job.pipe("go").pipe("other").start();
+    running.stdout.await_text("name? ", 1);
+    running.write("other", "x\n");
+    running.stdout.await_text("name? \nother\n", 1);
+    running.write("go", "x\n");
+    let text = running.wait().expect(0).stdout;
+    assert_eq!(text, "name? \nother\nname? thanks\n");
+}
+
+#[test]
+fn a_redrawn_line_is_shown_once_for_each_state() {
+    let script = "if test $RANK = 0; then printf '\\r10%%'; read go < go; printf '\\r20%%'; read go < go; echo
+        else read other < other; echo other; fi";
+    let job = run_shell("--nproc-per-node 2", script).own_face();
+    let running = job.pipe("go").pipe("other").start();
+    running.stdout.await_text("\r10%", 1);
+    running.write("other", "x\n");
+    running.stdout.await_text("other\n", 1);
+    running.write("go", "x\n");
+    running.stdout.await_text("\r20%", 1);
+    running.write("go", "x\n");
+    assert_eq!(running.wait().expect(0).stdout, "\r10%\nother\n\r20%\n");
+}
+
+#[test]
+fn workers_of_the_link_inherit_stdout_and_those_of_rdzv_run_do_not() {
+    let script = "readlink /proc/$PPID/fd/1 /proc/$$$$/fd/1 | uniq | wc -l";
+    let line = ["--no-python", "sh", "-c", script];
+    assert_eq!(torchrun(line).expect(0).stdout.trim(), "1");
+    let own = run_shell("", script).own_face();
+    assert_eq!(own.expect(0).stdout.trim(), "2");
+}
+
+#[test]
+fn a_worker_whose_reader_has_gone_gets_sigpipe_without_a_flag() {
+    let reader = "exec 3>&1; (head -n 1 < console >&3) & exec > console";
+    let job = run_shell_after(reader, "", "while :; do echo line; done").own_face();
+    let ended = job.pipe("console").expect(1);
+    assert_eq!(ended.stdout, "line\n");
+    ended.assert_stderr("SIGPIPE");
+}
 
 #[test]
 fn a_line_without_an_end_is_shown_while_the_worker_waits() {
@@ -83,7 +192,7 @@ fn what_a_killed_worker_wrote_is_there_before_the_outcome() {
 }
 
 #[test]
-fn what_a_detached_child_writes_until_it_is_killed_is_there_too() {
+fn what_a_detached_child_writes_before_it_is_killed_is_there_too() {
     // The child survives its worker and ignores the closing signal.
     let child =
         "trap '' TERM; i=0; echo line 0; echo > go; while :; do i=$((i+1)); echo line $i; done";

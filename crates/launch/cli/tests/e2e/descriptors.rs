@@ -86,7 +86,8 @@ fn a_group_comes_back_at_once_while_others_hold_the_descriptors_of_its_coordinat
         let job = shell(
             "ulimit -n 256; exec \"$RDZV\" run --nnodes=2 --max-restarts=1 --rdzv-backend=c10d \
              --rdzv-id=job --rdzv-endpoint=\"$ENDPOINT\" --no-python sh -c \
-             'echo up $TORCHELASTIC_RESTART_COUNT $RDZV_ROUND; read go < go; test $go = ends'",
+             'echo up $TORCHELASTIC_RESTART_COUNT $RDZV_ROUND; until read go < go; do :; done; \
+             test $go = ends'",
         );
         let job = job.env("ENDPOINT", &endpoint).pipe("go");
         (job.env("PET_LOCAL_ADDR", "127.0.0.1").start(), name)

@@ -184,7 +184,7 @@ fn every_attempt_meets_at_an_empty_store() {
     let alone = ["--node-rank", "0", "--master-port", &port];
     for flags in [&[][..], &alone] {
         let flags = [&["--max-restarts", "2"][..], flags].concat();
-        let script = "echo at $MASTER_ADDR $MASTER_PORT; read go < go; exit 1";
+        let script = "echo at $MASTER_ADDR $MASTER_PORT; until read go < go; do :; done; exit 1";
         let running = run_shell(&flags, script).pipe("go").start();
         for _ in 0..3 {
             let at = running.stdout.await_line("at ");

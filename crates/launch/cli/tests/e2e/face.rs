@@ -183,13 +183,12 @@ fn a_signal_says_who_is_awaited_and_what_the_next_one_does() {
     running.stdout.await_text("up\n", 2);
     running.signal(Signal::TERM);
     running.stderr.await_text(
-        "rdzv: SIGTERM: ranks 0-1 have 40 s to exit; a second SIGTERM leaves 10 s, a third kills \
-         immediately\n",
+        "rdzv: SIGTERM: ranks 0-1 have 40 s to end; a second SIGTERM leaves 10 s, a third kills them\n",
         1,
     );
     running.signal(Signal::INT);
     running.stderr.await_text(
-        "rdzv: Ctrl-C: ranks 0-1 have 10 s left to exit; one more Ctrl-C kills immediately\n",
+        "rdzv: Ctrl-C: ranks 0-1 have 10 s left to end; one more Ctrl-C kills them\n",
         1,
     );
     running.signal(Signal::TERM);

@@ -200,8 +200,8 @@ fn workers_that_do_nothing_are_reported_within_the_limit_with_where_they_are() {
     .expect(1);
     assert!(ended.took < Duration::from_secs(2 + 10), "{:?}", ended.took);
     for rank in 0..3 {
-        let place = format!("  rank {rank} (pid ");
-        assert_said(&ended, &place, 1);
+        let listed = format!("  rank {rank} (pid ");
+        assert_said(&ended, &listed, 1);
     }
     ended.assert_stderr("system call clock_nanosleep");
     ended.assert_stderr("no progress for 2.");

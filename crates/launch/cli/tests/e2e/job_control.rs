@@ -59,7 +59,7 @@ fn a_stopped_job_stands_still_and_goes_on() {
 }
 
 #[test]
-fn the_grace_does_not_run_while_the_job_stands_still() {
+fn the_shutdown_timeout_does_not_run_while_the_job_is_stopped() {
     let script = format!("trap 'echo told' TERM; {NAMES_SIGTERM}");
     let (running, worker) = start(&["--shutdown-timeout", "2"], &script);
     let told = Instant::now();

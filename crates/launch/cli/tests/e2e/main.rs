@@ -18,6 +18,7 @@ mod environment;
 mod explain;
 mod face;
 mod failures;
+mod first_day;
 mod first_process;
 mod hangs;
 mod harness;

@@ -83,15 +83,15 @@ fn a_worker_without_a_handler_finds_the_file_and_is_not_killed_by_the_signal() {
         running.stdout.await_text("ready\n", 1);
         running.signal(signal);
         let ended = running.wait().expect(7);
-        let until: f64 = ended.stdout.lines().nth(1).unwrap().parse().unwrap();
+        let deadline: f64 = ended.stdout.lines().nth(1).unwrap().parse().unwrap();
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-        let left = until - now.as_secs_f64();
+        let left = deadline - now.as_secs_f64();
         assert!((0.0..101.0).contains(&left), "{left} s");
     }
 }
 
 #[test]
-fn workers_that_do_not_end_are_stopped_after_the_grace_and_killed_after_the_next() {
+fn workers_that_do_not_end_are_stopped_after_the_shutdown_timeout_and_killed_after_the_next() {
     let script = "trap 'echo got USR1' USR1; trap 'echo got TERM' TERM; echo ready; \
                   while :; do sleep 60 & wait $!; done";
     let flags = "--preempt-signal USR1 --preempt-grace 1 --shutdown-timeout 1";

@@ -105,8 +105,8 @@ fn a_step_of_a_slurm_job_needs_no_flags() {
     let script = r#"srun "$RDZV" run --explain train.py | grep -E "place|nodes  |endpoint""#;
     let ended = sbatch(script).env("SLURM_JOB_ID", &job.to_string());
     let ended = ended.expect(0);
-    let place = format!("Slurm job {job}, step 0, task 1 of 2, restart 0");
-    for text in [&*place, "SLURM_STEP_NUM_NODES", "127.0.0.1:"] {
+    let step = format!("Slurm job {job}, step 0, task 1 of 2, restart 0");
+    for text in [&*step, "SLURM_STEP_NUM_NODES", "127.0.0.1:"] {
         ended.assert_stdout(text);
     }
 }

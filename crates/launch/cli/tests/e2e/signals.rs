@@ -40,7 +40,7 @@ fn workers_get_the_signal_that_the_launcher_got() {
 
 // SCN-A28
 #[test]
-fn workers_that_ignore_it_are_killed_after_the_grace() {
+fn workers_that_ignore_it_are_killed_after_the_shutdown_timeout() {
     let flags = "--nproc-per-node 2 --shutdown-timeout 3";
     let running = run_fixture(flags, "ignore:15 out:ready hang").start();
     running.stdout.await_text("ready\n", 2);
@@ -54,7 +54,7 @@ fn workers_that_ignore_it_are_killed_after_the_grace() {
 
 // SCN-A29
 #[test]
-fn the_grace_holds_for_siblings_of_a_failed_worker_too() {
+fn the_shutdown_timeout_holds_for_siblings_of_a_failed_worker_too() {
     let steps = "rank=0?ignore:15 rank=0?write:ready:x rank=1?await:ready rank=1?exit:7 hang";
     let job = run_fixture("--nproc-per-node 2 --shutdown-timeout 3", steps);
     let ended = job.pipe("ready").expect(1);

@@ -139,10 +139,10 @@ impl Running {
     /// Waits until this file exists in the directory of the launch.
     #[track_caller]
     pub(crate) fn wait_for_file(&self, name: &str) {
-        let until = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + DEADLINE;
         while !self.path(name).exists() {
             assert!(
-                Instant::now() < until,
+                Instant::now() < deadline,
                 "no {name}:\n{}",
                 self.screen().join("\n")
             );

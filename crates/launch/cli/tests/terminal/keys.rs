@@ -22,7 +22,7 @@ fn ctrl_c_says_who_is_awaited_and_what_the_next_one_does() {
     // An immediate repetition of a signal is not another request.
     std::thread::sleep(std::time::Duration::from_millis(250));
     run.press(b"\x03");
-    run.wait_for_text("one more Ctrl-C kills at once");
+    run.wait_for_text("one more Ctrl-C kills them");
     std::thread::sleep(std::time::Duration::from_millis(250));
     run.press(b"\x03");
     let (code, lines) = run.end();

@@ -13,7 +13,7 @@ import os, sys, time, traceback
 rank = int(os.environ['RANK'])
 def one(depth): two(depth - 1) if depth else fail()
 def two(depth): one(depth)
-def fail(): raise RuntimeError(f'shard {rank} is gone')
+def fail(): raise RuntimeError(f'shard {rank} is missing')
 open(f'here{rank}', 'w')
 while not all(os.path.exists(f'here{other}') for other in range(4)): time.sleep(0.01)
 try:
@@ -29,7 +29,7 @@ except RuntimeError:
     for rank in 0..4 {
         let label = format!("[{rank}] ");
         let first = format!("{label}Traceback (most recent call last):");
-        let last = format!("{label}RuntimeError: shard {rank} is gone");
+        let last = format!("{label}RuntimeError: shard {rank} is missing");
         let at = |line: &String| lines.iter().position(|other| other == line);
         let (begin, end) = (at(&first).unwrap(), at(&last).unwrap());
         let whole = lines[begin..end]

@@ -208,9 +208,9 @@ fn nodes_that_go_and_come() {
             return;
         };
         // The first node hosts the store, so the other nodes start later.
-        let until = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + DEADLINE;
         while TcpStream::connect(&endpoint).is_err() {
-            assert!(Instant::now() < until, "{:?}", first.screen());
+            assert!(Instant::now() < deadline, "{:?}", first.screen());
             std::thread::park_timeout(Duration::from_millis(10));
         }
         let second = start().unwrap();

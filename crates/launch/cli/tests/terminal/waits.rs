@@ -83,7 +83,7 @@ fn the_row_says_that_a_node_is_in_reserve() {
 }
 
 #[test]
-fn the_row_says_why_the_place_to_meet_does_not_answer() {
+fn the_row_says_why_the_endpoint_does_not_answer() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     let free = free_endpoint();
@@ -259,10 +259,10 @@ mkfifo fifo$LOCAL_RANK; touch on$LOCAL_RANK; read go < fifo$LOCAL_RANK";
         let screen = run.screen();
         screen.last().is_some_and(|last| last.contains(row))
     };
-    let until = std::time::Instant::now() + rdzv_testing::DEADLINE;
+    let deadline = std::time::Instant::now() + rdzv_testing::DEADLINE;
     while !nodes.iter().any(waits) {
         assert!(
-            std::time::Instant::now() < until,
+            std::time::Instant::now() < deadline,
             "{:?}",
             nodes.each_ref().map(|run| run.screen())
         );

@@ -40,5 +40,5 @@ pub use region::Region;
 pub use row::Row;
 pub use rows::{RankRow, fold_rows};
 pub use screen::Screen;
-pub use status::{Awaited, Phase, Status};
+pub use status::{AwaitedText, Phase, Status};
 pub use strip::strip;

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_bars_stay_in_place() {
+    fn nested_bars_stay_on_their_rows() {
         let outer = |percent| format!("\router {percent}%");
         let inner = |percent| format!("\n\rinner {percent}%\u{1b}[A");
         let mut text = outer(0);
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_display_of_several_rows_is_redrawn_in_place() {
+    fn a_display_of_several_rows_is_redrawn_on_the_same_rows() {
         // This is rich's way to redraw.
         let mut text = "\u{1b}[?25l".to_owned();
         for step in 0..30 {

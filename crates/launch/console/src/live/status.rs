@@ -24,28 +24,28 @@ pub struct Status {
     /// Largest number of restarts.
     pub most_restarts: u32,
     /// The wait of this phase, once it takes long.
-    pub awaited: Option<Awaited>,
+    pub awaited: Option<AwaitedText>,
 }
 
 /// Something that the run waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Awaited {
+pub struct AwaitedText {
     /// A sentence whose parts are separated by `; `.
     /// Parts about the remaining time end with ` left`.
     pub text: String,
     /// End of the wait.
-    pub until: Option<Mono>,
+    pub deadline: Option<Mono>,
 }
 
-impl Awaited {
+impl AwaitedText {
     /// Returns the parts of a row, most important first.
     /// One part is the remaining time.
     fn parts(&self, now: Mono) -> Vec<Part> {
         // The text contains the remaining time at the time of writing, which is out of date.
-        let is_time = |part: &&str| self.until.is_some() && part.ends_with(" left");
+        let is_time = |part: &&str| self.deadline.is_some() && part.ends_with(" left");
         let mut parts = sentence(self.text.split("; ").filter(|part| !is_time(part)));
-        if let Some(until) = self.until {
-            let left = Part::kept(format!("{} left", clock(until.since(now))));
+        if let Some(deadline) = self.deadline {
+            let left = Part::kept(format!("{} left", clock(deadline.since(now))));
             parts.insert(parts.len().min(1), left);
         }
         parts
@@ -70,7 +70,7 @@ pub enum Phase {
         /// Ranks of the workers that are still running.
         left: Vec<u32>,
         /// Time of SIGKILL.
-        until: Mono,
+        deadline: Mono,
     },
     /// The agent stops the remaining workers before the next attempt.
     Restarting,
@@ -84,7 +84,7 @@ impl Status {
     pub fn row(&self, now: Mono, width: usize) -> String {
         let mut parts = Vec::new();
         let mut phase = |text: &str| parts.push(Part::kept(text.to_owned()));
-        let left = |until: Mono| until.since(now);
+        let left = |deadline: Mono| deadline.since(now);
         match &self.phase {
             Phase::Waiting | Phase::Starting if self.awaited.is_some() => {}
             Phase::Waiting => phase("waiting for the other nodes"),
@@ -96,13 +96,13 @@ impl Status {
                 signal,
                 requests,
                 left: ranks,
-                until,
+                deadline,
             } => {
                 let stop = Stop {
                     signal: *signal,
                     request: *requests,
                     ranks,
-                    left: left(*until),
+                    left: left(*deadline),
                 };
                 parts.extend(sentence(stop.sentence().split("; ")));
             }
@@ -145,11 +145,11 @@ impl Status {
         let step = clock_step(elapsed);
         let steps = u32::try_from(elapsed.as_secs() / step.as_secs()).unwrap_or(u32::MAX - 1);
         let clock = self.began + step * (steps + 1);
-        let until = match &self.phase {
-            Phase::Stopping { until, .. } => Some(*until),
-            _ => self.awaited.as_ref().and_then(|awaited| awaited.until),
+        let deadline = match &self.phase {
+            Phase::Stopping { deadline, .. } => Some(*deadline),
+            _ => self.awaited.as_ref().and_then(|awaited| awaited.deadline),
         };
-        let left = until.map_or(Duration::ZERO, |until| until.since(now));
+        let left = deadline.map_or(Duration::ZERO, |deadline| deadline.since(now));
         let second = Duration::from_secs(1);
         // The remaining time is cut to whole seconds.
         let countdown = (!left.is_zero()).then(|| {
@@ -204,12 +204,12 @@ mod tests {
             signal: 2,
             requests: 1,
             left: vec![1, 3],
-            until: after(30),
+            deadline: after(30),
         };
         assert_eq!(
             row(stopping, 2),
-            "Ctrl-C: ranks 1, 3 have 28 s to exit \u{b7} a second Ctrl-C leaves 7.0 s, a third \
-             kills immediately \u{b7} 0:02"
+            "Ctrl-C: ranks 1, 3 have 28 s to end \u{b7} a second Ctrl-C leaves 7.0 s, a third kills them \
+             \u{b7} 0:02"
         );
     }
 
@@ -217,9 +217,9 @@ mod tests {
     fn a_row_says_what_is_awaited() {
         let began = Mono::ZERO;
         let after = |seconds| began + Duration::from_secs(seconds);
-        let row = |phase, text: &str, until, seconds| {
+        let row = |phase, text: &str, deadline, seconds| {
             let text = text.to_owned();
-            let awaited = Some(Awaited { text, until });
+            let awaited = Some(AwaitedText { text, deadline });
             let status = Status {
                 awaited,
                 ..status(phase, began)
@@ -248,8 +248,8 @@ mod tests {
     fn a_narrow_row_keeps_its_times() {
         let after = |seconds| Mono::ZERO + Duration::from_secs(seconds);
         let row = |text: &str, width| {
-            let (text, until) = (text.to_owned(), Some(after(900)));
-            let awaited = Some(Awaited { text, until });
+            let (text, deadline) = (text.to_owned(), Some(after(900)));
+            let awaited = Some(AwaitedText { text, deadline });
             let status = Status {
                 awaited,
                 ..status(Phase::Waiting, Mono::ZERO)
@@ -288,7 +288,7 @@ no store has \u{2026} \u{b7} 14:56 left \u{b7} 0:04
                 signal: 2,
                 requests: 1,
                 left: vec![1, 3],
-                until: after(30),
+                deadline: after(30),
             },
             Mono::ZERO,
         );
@@ -319,11 +319,11 @@ no store has \u{2026} \u{b7} 14:56 left \u{b7} 0:04
         let hour = began + Duration::from_secs(3600);
         assert_eq!(running.changes_at(hour), hour + Duration::from_secs(60));
 
-        let until = Some(hour + Duration::from_millis(2_500));
+        let deadline = Some(hour + Duration::from_millis(2_500));
         let waiting = Status {
-            awaited: Some(Awaited {
+            awaited: Some(AwaitedText {
                 text: "waiting".to_owned(),
-                until,
+                deadline,
             }),
             ..status(Phase::Waiting, began)
         };

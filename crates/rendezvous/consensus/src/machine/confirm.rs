@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use raft::{ReadState, StateRole};
 
 use super::Consensus;
-use crate::Rule;
+use crate::ConsensusRule;
 use crate::io::Output;
 
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ impl Consensus {
     pub(super) fn confirm(&mut self, token: u64) {
         if self.node.raft.state != StateRole::Leader {
             self.outbox.push(Output::Unconfirmed(token));
-        } else if !self.settings.rules.has(Rule::MajorityConfirms) {
+        } else if !self.settings.rules.has(ConsensusRule::MajorityConfirms) {
             self.outbox.push(Output::Confirmed(token));
         } else {
             self.questions.waiting.push_back(token);

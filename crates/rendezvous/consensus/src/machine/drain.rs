@@ -4,8 +4,8 @@ use raft::StateRole;
 use raft::prelude::{ConfState, Entry, EntryType, Snapshot};
 
 use super::{Consensus, clock, library_change, snapshot};
-use crate::Rule;
-use crate::configuration::{Change, Configuration};
+use crate::ConsensusRule;
+use crate::configuration::{Configuration, VoterChange};
 use crate::io::{Output, Role};
 use crate::voter::VoterId;
 
@@ -27,7 +27,11 @@ impl Consensus {
             }
             let messages = ready.take_messages();
             let persisted = ready.take_persisted_messages();
-            let early: Vec<Entry> = if self.settings.rules.has(Rule::OnlyCommittedIsApplied) {
+            let early: Vec<Entry> = if self
+                .settings
+                .rules
+                .has(ConsensusRule::OnlyCommittedIsApplied)
+            {
                 Vec::new()
             } else {
                 std::mem::take(&mut committed)
@@ -45,7 +49,11 @@ impl Consensus {
             let messages = light.take_messages();
             self.send(messages);
             committed.extend(light.take_committed_entries());
-            if !self.settings.rules.has(Rule::OnlyCommittedIsApplied) {
+            if !self
+                .settings
+                .rules
+                .has(ConsensusRule::OnlyCommittedIsApplied)
+            {
                 committed.retain(|entry| entry.entry_type != EntryType::EntryNormal);
                 committed.extend(early);
             }
@@ -69,7 +77,7 @@ impl Consensus {
 
     fn append(&mut self, entries: &[Entry]) {
         let last = self.node.store().last();
-        let kept = if self.settings.rules.has(Rule::ConflictsAreReplaced) {
+        let kept = if self.settings.rules.has(ConsensusRule::ConflictsAreReplaced) {
             0
         } else {
             entries.iter().filter(|entry| entry.index <= last).count()
@@ -83,7 +91,7 @@ impl Consensus {
             if entry.get_entry_type() == EntryType::EntryNormal {
                 continue;
             }
-            if let Some(change) = Change::read(&entry.context) {
+            if let Some(change) = VoterChange::read(&entry.context) {
                 // Changes happen one at a time, so each starts from the configuration in force.
                 self.appended = self.configuration.after(&change);
                 self.outbox.push(Output::Note(self.appended.clone()));
@@ -109,11 +117,14 @@ impl Consensus {
     }
 
     fn apply_change(&mut self, entry: &Entry) {
-        let Some(change) = Change::read(&entry.context) else {
+        let Some(change) = VoterChange::read(&entry.context) else {
             return;
         };
         let follows = self.node.raft.state != StateRole::Leader;
-        if change.is_empty() && follows && !self.settings.rules.has(Rule::FollowersLeaveJoint) {
+        if change.is_empty()
+            && follows
+            && !self.settings.rules.has(ConsensusRule::FollowersLeaveJoint)
+        {
             return;
         }
         // A change that is impossible here is impossible at every member, so it changes nothing.
@@ -165,7 +176,7 @@ impl Consensus {
         }
         let begins = leads && !(was.leads && was.term == term);
         if begins {
-            let last = if self.settings.rules.has(Rule::TimeGoesOn) {
+            let last = if self.settings.rules.has(ConsensusRule::TimeGoesOn) {
                 self.time_of_log()
             } else {
                 self.now
@@ -210,7 +221,7 @@ impl Consensus {
         let raft = &mut self.node.raft;
         if raft.state == StateRole::Leader
             && !self.configuration.is_voter(self.id)
-            && self.settings.rules.has(Rule::LeadersHandOver)
+            && self.settings.rules.has(ConsensusRule::LeadersHandOver)
         {
             let term = raft.term;
             raft.become_follower(term, raft::INVALID_ID);

@@ -12,7 +12,7 @@ use crate::voter::VoterId;
 ///
 /// On an overloaded machine, the previous member may notice the loss of the leader late. Or another
 /// member has refused its vote, and the previous member has to ask again.
-const PLACE: Duration = Duration::from_millis(30);
+const DELAY_PER_INDEX: Duration = Duration::from_millis(30);
 
 /// Retry interval for votes.
 ///
@@ -24,7 +24,7 @@ const AT_MOST: Duration = Duration::from_millis(500);
 
 /// Maximum multiple of its voter index that a member waits.
 ///
-/// Beyond it, the waits of neighbors differ by more than clocks do, and longer waits would only
+/// Beyond it, the waits of neighbours differ by more than clocks do, and longer waits would only
 /// delay.
 const MULTIPLES: u64 = 6;
 
@@ -92,7 +92,7 @@ impl Election {
 
     /// Returns this member's delay after the first member's campaign.
     fn later(&self) -> Duration {
-        PLACE * u32::try_from(self.before.len()).unwrap_or(u32::MAX)
+        DELAY_PER_INDEX * u32::try_from(self.before.len()).unwrap_or(u32::MAX)
     }
 
     /// `true` if the other member campaigns before this one.
@@ -105,8 +105,8 @@ impl Election {
     /// Called after this member has campaigned or granted its vote.
     pub(super) fn again(&mut self, now: Mono) {
         let next = now + AGAIN + self.later();
-        self.due = self.due.map(|(_, until)| (next, until));
-        self.due = self.due.filter(|(due, until)| due <= until);
+        self.due = self.due.map(|(_, deadline)| (next, deadline));
+        self.due = self.due.filter(|(due, deadline)| due <= deadline);
     }
 
     pub(super) fn end(&mut self) {

@@ -18,7 +18,8 @@ use bytes::{Buf as _, BufMut as _, Bytes};
 use raft::prelude::{Entry, EntryType, Message, MessageType, Snapshot};
 
 use super::{
-    FRAME_BOUND, SNAPSHOT_BOUND, WireError, end, frame, number, opcode, put_voters, take, voters,
+    ConsensusWireError, FRAME_BOUND, SNAPSHOT_BOUND, end, frame, number, opcode, put_voters, take,
+    voters,
 };
 
 /// Longest context: that of a vote in a handover, and of a majority check.
@@ -117,18 +118,18 @@ pub(crate) fn write(
     Some(frames)
 }
 
-pub(crate) fn read(mut body: &[u8]) -> Result<Envelope, WireError> {
+pub(crate) fn read(mut body: &[u8]) -> Result<Envelope, ConsensusWireError> {
     if body.len() > FRAME_BOUND {
-        return Err(WireError::Field("length"));
+        return Err(ConsensusWireError::Field("length"));
     }
     let body = &mut body;
     let mut message = Message::default();
     let kind = KINDS.get(usize::from(body.try_get_u8()?));
-    message.msg_type = *kind.ok_or(WireError::Field("kind"))?;
+    message.msg_type = *kind.ok_or(ConsensusWireError::Field("kind"))?;
     let flags = body.try_get_u8()?;
     let has_snapshot = message.msg_type == MessageType::MsgSnapshot;
     if flags & !REJECT != u8::from(has_snapshot) * SNAPSHOT {
-        return Err(WireError::Field("flags"));
+        return Err(ConsensusWireError::Field("flags"));
     }
     message.reject = flags & REJECT != 0;
     message.from = body.try_get_u64_le()?;
@@ -143,7 +144,7 @@ pub(crate) fn read(mut body: &[u8]) -> Result<Envelope, WireError> {
     let silence = (silence != u32::MAX).then(|| Duration::from_millis(u64::from(silence)));
     let length = usize::from(body.try_get_u8()?);
     if length > CONTEXT_BOUND {
-        return Err(WireError::Field("context"));
+        return Err(ConsensusWireError::Field("context"));
     }
     message.context = Bytes::copy_from_slice(take(body, length)?);
     let mut state_length = 0;
@@ -154,7 +155,7 @@ pub(crate) fn read(mut body: &[u8]) -> Result<Envelope, WireError> {
     }
     let count = body.try_get_u32_le()? as usize;
     if count > body.len() / LEAST_ENTRY {
-        return Err(WireError::Short);
+        return Err(ConsensusWireError::Short);
     }
     let mut entries = Vec::with_capacity(count);
     for at in 0..count {
@@ -169,7 +170,7 @@ pub(crate) fn read(mut body: &[u8]) -> Result<Envelope, WireError> {
     })
 }
 
-fn entry(body: &mut &[u8], index: u64) -> Result<Entry, WireError> {
+fn entry(body: &mut &[u8], index: u64) -> Result<Entry, ConsensusWireError> {
     let mut entry = Entry {
         index,
         ..Entry::default()
@@ -184,7 +185,7 @@ fn entry(body: &mut &[u8], index: u64) -> Result<Entry, WireError> {
             entry.entry_type = EntryType::EntryConfChangeV2;
             entry.context = bytes;
         }
-        _ => return Err(WireError::Field("entry's kind")),
+        _ => return Err(ConsensusWireError::Field("entry's kind")),
     }
     Ok(entry)
 }
@@ -206,13 +207,13 @@ fn put_snapshot(body: &mut Vec<u8>, snapshot: &Snapshot) {
     body.put_u64_le(snapshot.data.len() as u64);
 }
 
-fn snapshot(body: &mut &[u8]) -> Result<(Snapshot, usize), WireError> {
+fn snapshot(body: &mut &[u8]) -> Result<(Snapshot, usize), ConsensusWireError> {
     let mut snapshot = Snapshot::default();
     let metadata = snapshot.mut_metadata();
     metadata.index = number(body, "snapshot's index")?;
     metadata.term = number(body, "snapshot's term")?;
     let conf_state = metadata.mut_conf_state();
-    let mut members = || -> Result<Vec<u64>, WireError> {
+    let mut members = || -> Result<Vec<u64>, ConsensusWireError> {
         let voters = voters(body)?;
         Ok(voters.into_iter().map(|voter| voter.number()).collect())
     };
@@ -223,7 +224,7 @@ fn snapshot(body: &mut &[u8]) -> Result<(Snapshot, usize), WireError> {
     conf_state.auto_leave = body.try_get_u8()? != 0;
     let length = usize::try_from(body.try_get_u64_le()?).unwrap_or(usize::MAX);
     if length > SNAPSHOT_BOUND {
-        return Err(WireError::Field("snapshot's length"));
+        return Err(ConsensusWireError::Field("snapshot's length"));
     }
     Ok((snapshot, length))
 }
@@ -243,9 +244,9 @@ fn parts(snapshot: &Snapshot, part: usize) -> impl Iterator<Item = Vec<u8>> {
     )
 }
 
-pub(crate) fn read_part(mut body: &[u8]) -> Result<Part<'_>, WireError> {
+pub(crate) fn read_part(mut body: &[u8]) -> Result<Part<'_>, ConsensusWireError> {
     if body.len() > FRAME_BOUND {
-        return Err(WireError::Field("length"));
+        return Err(ConsensusWireError::Field("length"));
     }
     let body = &mut body;
     Ok(Part {

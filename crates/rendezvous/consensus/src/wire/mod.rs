@@ -4,15 +4,15 @@
 //!
 //! | opcode | frame | body |
 //! |---|---|---|
-//! | 0x40 | [`Frame::Hello`] | see below |
-//! | 0x41 | [`Frame::Invite`] | cluster `u128`, epoch `u64`, voter index `u8`, voters |
+//! | 0x40 | [`ControlFrame::Hello`] | see below |
+//! | 0x41 | [`ControlFrame::Invite`] | cluster `u128`, epoch `u64`, voter index `u8`, voters |
 //! | 0x42 | message | one message of Raft; see `message.rs` |
 //! | 0x43 | part of a snapshot | term, index, term of the index, offset, bytes |
-//! | 0x44 | [`Frame::WhoCoordinates`] | nothing |
-//! | 0x45 | [`Frame::Elsewhere`] | cluster `u128`, epoch `u64`, term `u64`, address |
-//! | 0x46 | [`Frame::Leave`] | nothing |
-//! | 0x47 | [`Frame::Left`] | nothing |
-//! | 0x48 | [`Frame::Members`] | count `u8`, for each its voter `u64` (0: not known) and address |
+//! | 0x44 | [`ControlFrame::WhoCoordinates`] | nothing |
+//! | 0x45 | [`ControlFrame::Elsewhere`] | cluster `u128`, epoch `u64`, term `u64`, address |
+//! | 0x46 | [`ControlFrame::Leave`] | nothing |
+//! | 0x47 | [`ControlFrame::Left`] | nothing |
+//! | 0x48 | [`ControlFrame::Members`] | count `u8`, for each its voter `u64` (0: not known) and address |
 //!
 //! A hello contains: cluster `u128`, epoch `u64`, voter `u64`, flags `u8`, address. The flags are 1
 //! for a store, 2 if an [`OfRun`] follows, and 4 for a voter. An [`OfRun`] contains: run, rounds
@@ -71,7 +71,7 @@ const VOTERS_BOUND: usize = 2 * crate::configuration::VOTER_INDICES as usize;
 
 /// Error in the encoding of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
+pub enum ConsensusWireError {
     /// Body that ends too early.
     #[error("the body of the frame ends too early")]
     Short,
@@ -86,7 +86,7 @@ pub enum WireError {
     Field(&'static str),
 }
 
-impl From<bytes::TryGetError> for WireError {
+impl From<bytes::TryGetError> for ConsensusWireError {
     fn from(_: bytes::TryGetError) -> Self {
         Self::Short
     }
@@ -109,7 +109,7 @@ pub struct OfRun {
 
 /// Frame other than a Raft message; the driver handles it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Frame {
+pub enum ControlFrame {
     /// First frame of each side.
     Hello {
         /// Cluster of the sender; 0 if it is in no group.
@@ -159,9 +159,9 @@ pub enum Frame {
     Members(Vec<(Option<VoterId>, String)>),
 }
 
-impl Frame {
+impl ControlFrame {
     /// Decodes the frame with this opcode and body.
-    pub fn read(opcode: u8, mut body: &[u8]) -> Result<Self, WireError> {
+    pub fn read(opcode: u8, mut body: &[u8]) -> Result<Self, ConsensusWireError> {
         let body = &mut body;
         let frame = match opcode {
             opcode::HELLO => {
@@ -203,15 +203,15 @@ impl Frame {
             opcode::MEMBERS => {
                 let count = usize::from(body.try_get_u8()?);
                 if count > VOTERS_BOUND {
-                    return Err(WireError::Field("number of members"));
+                    return Err(ConsensusWireError::Field("number of members"));
                 }
-                let mut member = || -> Result<_, WireError> {
+                let mut member = || -> Result<_, ConsensusWireError> {
                     let voter = VoterId::new(body.try_get_u64_le()?);
                     Ok((voter, text(body, "address of a member")?))
                 };
                 Self::Members((0..count).map(|_| member()).collect::<Result<_, _>>()?)
             }
-            other => return Err(WireError::Opcode(other)),
+            other => return Err(ConsensusWireError::Opcode(other)),
         };
         end(body)?;
         Ok(frame)
@@ -301,31 +301,31 @@ pub(crate) fn frame(opcode: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn end(body: &[u8]) -> Result<(), WireError> {
+fn end(body: &[u8]) -> Result<(), ConsensusWireError> {
     if body.is_empty() {
         Ok(())
     } else {
-        Err(WireError::Long)
+        Err(ConsensusWireError::Long)
     }
 }
 
-fn number(body: &mut &[u8], field: &'static str) -> Result<u64, WireError> {
+fn number(body: &mut &[u8], field: &'static str) -> Result<u64, ConsensusWireError> {
     let number = body.try_get_u64_le()?;
     if number < NUMBER_BOUND {
         Ok(number)
     } else {
-        Err(WireError::Field(field))
+        Err(ConsensusWireError::Field(field))
     }
 }
 
-fn voter(body: &mut &[u8]) -> Result<VoterId, WireError> {
-    VoterId::new(body.try_get_u64_le()?).ok_or(WireError::Field("voter"))
+fn voter(body: &mut &[u8]) -> Result<VoterId, ConsensusWireError> {
+    VoterId::new(body.try_get_u64_le()?).ok_or(ConsensusWireError::Field("voter"))
 }
 
-fn voters(body: &mut &[u8]) -> Result<Vec<VoterId>, WireError> {
+fn voters(body: &mut &[u8]) -> Result<Vec<VoterId>, ConsensusWireError> {
     let count = usize::from(body.try_get_u8()?);
     if count > VOTERS_BOUND {
-        return Err(WireError::Field("number of voters"));
+        return Err(ConsensusWireError::Field("number of voters"));
     }
     (0..count).map(|_| voter(body)).collect()
 }
@@ -335,15 +335,18 @@ fn put_voters(body: &mut Vec<u8>, voters: impl ExactSizeIterator<Item = u64>) {
     voters.for_each(|voter| body.put_u64_le(voter));
 }
 
-fn take<'a>(body: &mut &'a [u8], count: usize) -> Result<&'a [u8], WireError> {
-    let (taken, rest) = body.split_at_checked(count).ok_or(WireError::Short)?;
+fn take<'a>(body: &mut &'a [u8], count: usize) -> Result<&'a [u8], ConsensusWireError> {
+    let (taken, rest) = body
+        .split_at_checked(count)
+        .ok_or(ConsensusWireError::Short)?;
     *body = rest;
     Ok(taken)
 }
 
-fn text(body: &mut &[u8], field: &'static str) -> Result<String, WireError> {
+fn text(body: &mut &[u8], field: &'static str) -> Result<String, ConsensusWireError> {
     let count = usize::from(body.try_get_u8()?);
-    let text = std::str::from_utf8(take(body, count)?).map_err(|_| WireError::Field(field))?;
+    let text =
+        std::str::from_utf8(take(body, count)?).map_err(|_| ConsensusWireError::Field(field))?;
     Ok(text.to_owned())
 }
 

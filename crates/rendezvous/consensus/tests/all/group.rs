@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use rdzv_consensus::{Change, Configuration, Consensus, Input, Kind, Output, Settings, VoterId};
+use rdzv_consensus::{
+    Configuration, Consensus, Input, Kind, Output, Settings, VoterChange, VoterId,
+};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
 
@@ -127,7 +129,7 @@ impl Group {
     }
 
     fn change(&mut self, steps: &[(u64, Kind, u8)]) {
-        let mut change = Change::default();
+        let mut change = VoterChange::default();
         for (member, kind, voter_index) in steps {
             change.add(id(*member), *kind, *voter_index);
         }
@@ -251,7 +253,7 @@ fn a_joint_change_is_finished_by_the_next_leader() {
         group.join(number, number as u8 - 1);
         group.change(&[(number, Kind::Learner, number as u8 - 1)]);
     }
-    let mut change = Change::default();
+    let mut change = VoterChange::default();
     change.add(id(2), Kind::Voter, 1);
     change.add(id(3), Kind::Voter, 2);
     group.handle(id(1), Input::Change(&change));
@@ -310,7 +312,7 @@ fn changes_that_are_not_possible_are_refused() {
         group.change(&steps);
         assert!(group.said(1, &Output::Unchanged(reason)), "{reason}");
     }
-    let mut change = Change::default();
+    let mut change = VoterChange::default();
     change.remove(id(3));
     group.handle(id(2), Input::Change(&change));
     assert!(group.said(2, &Output::Unchanged("this member does not lead")));
@@ -331,7 +333,7 @@ fn a_leader_hands_over_without_a_timeout_and_says_which_commands_were_not_begun(
 }
 
 #[test]
-fn a_leader_that_is_succeeded_with_its_own_vote_was_heard_until_then() {
+fn a_leader_that_is_succeeded_with_its_own_vote_had_received_its_messages() {
     let mut group = Group::of(3);
     group.propose(1, b"a");
     let before = group.now.mono;
@@ -364,7 +366,7 @@ fn followers_whose_connection_to_the_leader_closes_elect_another_one_within_20_m
 
 /// Agents that search for the coordinator ask in this order.
 #[test]
-fn the_place_after_that_of_the_leader_follows_it() {
+fn the_index_after_that_of_the_leader_follows_it() {
     let mut group = Group::of(3);
     group.handle(id(1), Input::Transfer(None));
     group.settle();
@@ -403,7 +405,7 @@ fn a_leader_without_a_majority_confirms_nothing_and_steps_down() {
 fn a_note_comes_before_the_frames_that_acknowledge_its_configuration() {
     let mut group = Group::of(3);
     group.join(4, 3);
-    let mut change = Change::default();
+    let mut change = VoterChange::default();
     change.add(id(4), Kind::Learner, 3);
     group.handle(id(1), Input::Change(&change));
     let noted = |it: u64, group: &Group| {

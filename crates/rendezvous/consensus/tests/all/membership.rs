@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rdzv_consensus::membership::{Candidate, Next, Standing, View, next, target};
+use rdzv_consensus::membership::{
+    Candidate, MemberStanding, MembershipStep, MembershipView, next, target,
+};
 use rdzv_consensus::{Configuration, VoterId};
 use rdzv_core::time::Mono;
 
@@ -44,10 +46,10 @@ fn id(text: &str) -> VoterId {
 
 fn candidate(text: &str) -> Candidate {
     let standing = match text.chars().last().unwrap() {
-        '-' => Standing::Gone(Duration::from_secs(2)),
-        '~' => Standing::Gone(Duration::from_millis(500)),
-        '?' => Standing::Silent,
-        _ => Standing::Present,
+        '-' => MemberStanding::Gone(Duration::from_secs(2)),
+        '~' => MemberStanding::Gone(Duration::from_millis(500)),
+        '?' => MemberStanding::Silent,
+        _ => MemberStanding::Present,
     };
     let id = id(text);
     Candidate {
@@ -73,7 +75,7 @@ fn configuration(voters: &str, learners: &str) -> Configuration {
     configuration
 }
 
-fn decide(voters: &str, learners: &str, others: &str, ends: bool) -> Next {
+fn decide(voters: &str, learners: &str, others: &str, ends: bool) -> MembershipStep {
     let configuration = configuration(voters, learners);
     let all = [voters, learners, others].join(" ");
     let all: Vec<&str> = all.split_whitespace().collect();
@@ -84,7 +86,7 @@ fn decide(voters: &str, learners: &str, others: &str, ends: bool) -> Next {
         .filter(|text| text.ends_with('+') || voters.contains(**text))
         .map(|text| id(text))
         .collect();
-    next(&View {
+    next(&MembershipView {
         leader: id(leader),
         leader_ends: ends,
         configuration: &configuration,
@@ -94,15 +96,15 @@ fn decide(voters: &str, learners: &str, others: &str, ends: bool) -> Next {
     })
 }
 
-fn text(next: &Next, before: &Configuration) -> String {
+fn text(next: &MembershipStep, before: &Configuration) -> String {
     let numbers = |members: &BTreeSet<VoterId>| {
         let numbers: Vec<String> = members.iter().map(|it| it.number().to_string()).collect();
         numbers.join(" ")
     };
     match next {
-        Next::Nothing(_) => "nothing".into(),
-        Next::HandOver(to) => format!("to {}", to.number()),
-        Next::Change(change) => {
+        MembershipStep::Nothing(_) => "nothing".into(),
+        MembershipStep::HandOver(to) => format!("to {}", to.number()),
+        MembershipStep::Change(change) => {
             let after = before.after(change);
             if after.voters != before.voters {
                 return format!("voters {}", numbers(&after.voters));
@@ -168,7 +170,7 @@ fn stores_come_before_nodes_and_other_machines_before_the_same_one() {
     let mut candidates: Vec<Candidate> = ["1*", "2", "3", "4"].map(candidate).to_vec();
     candidates[1].machine = 1;
     candidates[3].is_store = true;
-    let view = View {
+    let view = MembershipView {
         leader: id("1"),
         leader_ends: false,
         configuration: &configuration,
@@ -180,7 +182,7 @@ fn stores_come_before_nodes_and_other_machines_before_the_same_one() {
     assert_eq!(text(&first, &configuration), "learner 4");
     let mut after = configuration.clone();
     after.learners.insert(id("4"));
-    let view = View {
+    let view = MembershipView {
         configuration: &after,
         ..view
     };

@@ -72,7 +72,7 @@ impl Group {
     }
 
     /// Lets time pass until a condition holds; `false` after the time limit.
-    fn pass(&mut self, millis: u64, until: impl Fn(&Self) -> bool) -> bool {
+    fn pass(&mut self, millis: u64, holds: impl Fn(&Self) -> bool) -> bool {
         for _ in 0..millis {
             self.millis += 1;
             let now = self.millis;
@@ -89,7 +89,7 @@ impl Group {
                     self.handle(it, Input::Tick);
                 }
             }
-            if until(self) {
+            if holds(self) {
                 return true;
             }
         }
@@ -106,7 +106,7 @@ impl Group {
     }
 
     /// Returns the time until a member leads, which must be within two seconds.
-    fn time_until_led(&mut self) -> u64 {
+    fn time_to_leader(&mut self) -> u64 {
         let began = self.millis;
         assert!(self.pass(2000, |group| !group.leaders().is_empty()));
         self.millis - began
@@ -152,7 +152,7 @@ fn the_first_successor_leads_although_it_notices_later_that_the_leader_is_gone()
         group.pass(later, |_| false);
         group.notice(2);
         // Two round trips.
-        let took = group.time_until_led();
+        let took = group.time_to_leader();
         assert!(took <= 4 * LATENCY + 2, "{took} ms after {later} ms");
         assert_eq!(group.leaders(), [id(2)]);
     }
@@ -166,7 +166,7 @@ fn the_first_successor_leads_although_the_other_one_refuses_its_vote_at_first() 
     group.pass(LATENCY + 1, |_| false);
     group.notice(3);
     // The member asks again after 25 ms.
-    let took = group.time_until_led();
+    let took = group.time_to_leader();
     assert!(took <= 25 - LATENCY + 4 * LATENCY + 2, "{took} ms");
     assert_eq!(group.leaders(), [id(2)]);
 }
@@ -191,13 +191,13 @@ fn after_a_split_vote_the_first_successor_stands_again_at_once() {
     (group.frames).retain(|(_, from, to, _)| !is_lost(*from, *to));
     group.pass(2 * LATENCY, |_| false);
     assert_eq!(group.leaders(), []);
-    let took = group.time_until_led();
+    let took = group.time_to_leader();
     assert!(took <= 25 + 4 * LATENCY, "{took} ms");
     assert_eq!((group.leaders(), group.term(2)), (vec![id(2)], term + 2));
 }
 
 #[test]
-fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_place() {
+fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_index() {
     for (killed, next, millis) in [(1, 2, 900), (2, 1, 800)] {
         let mut group = Group::of([1000; 3]);
         if killed == 2 {
@@ -207,7 +207,7 @@ fn the_first_wait_after_a_leader_is_sixteen_ticks_and_the_place() {
             assert_eq!(group.leaders(), [id(2)]);
         }
         group.kill(killed);
-        let took = group.time_until_led();
+        let took = group.time_to_leader();
         assert_eq!(group.leaders(), [id(next)]);
         // A heartbeat is at most 7 ticks old, one was on its way, and two round trips decide.
         let least = millis - 350;

@@ -1,7 +1,7 @@
 //! Endpoint of the workers' store in a round.
 //!
 //! Rank 0 offers a store and publishes its endpoint; the other nodes read it. torchelastic
-//! publishes the endpoint once and remembers it, so a new node waits in vain, and nodes disagree
+//! publishes the endpoint once and remembers it, so a new node never finds it, and nodes disagree
 //! after a change of rank 0. In rdzv, rank 0 publishes the endpoint in every round. Agents of
 //! torchelastic remember the first endpoint that they read. For them, the endpoint stays the same
 //! while this node hosts the store, and the node empties the store instead.
@@ -36,7 +36,7 @@ const MOST_ROUNDS_BACK: u64 = 1000;
 
 /// Endpoint of the workers' store in a round.
 #[derive(Debug, Clone)]
-pub struct Master {
+pub struct MasterEndpoint {
     /// Host of the store, for the workers.
     pub addr: String,
     /// Port of the store.
@@ -83,22 +83,22 @@ impl WorkersStore {
     /// Offers an empty store of rank 0, or a free port if `share` is `false`.
     ///
     /// The store keeps its port until a call of [`WorkersStore::step_down`].
-    pub fn offer(&mut self, share: bool) -> Result<Master, RendezvousError> {
+    pub fn offer(&mut self, share: bool) -> Result<MasterEndpoint, RendezvousError> {
         let (port, server, reserved_port) = if share {
             let server = self.emptied_server()?;
             (server.port(), Some(server), None)
         } else {
             let listener = self.reserve().map_err(|source| StoreError::Listen {
-                address: self.place(),
+                address: self.endpoint(),
                 source,
             })?;
             let port = listener.local_addr().map_err(|source| StoreError::Listen {
-                address: self.place(),
+                address: self.endpoint(),
                 source,
             })?;
             (port.port(), None, Some(Arc::new(listener)))
         };
-        Ok(Master {
+        Ok(MasterEndpoint {
             addr: self.address.clone(),
             port,
             server,
@@ -130,7 +130,7 @@ impl WorkersStore {
         }
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         match self.port {
             0 => format!("a free port of {}", self.address),
             port => format!("{}:{port}", self.address),
@@ -139,7 +139,7 @@ impl WorkersStore {
 }
 
 /// Publishes the endpoint of the workers' store in the store of the round.
-pub fn publish(round: &dyn Store, master: &Master) -> Result<(), RendezvousError> {
+pub fn publish(round: &dyn Store, master: &MasterEndpoint) -> Result<(), RendezvousError> {
     let port = master.port.to_string();
     let pairs = [(MASTER_ADDR, &master.addr), (MASTER_PORT, &port)];
     let pairs = pairs.map(|(key, value)| (key, value.as_bytes()));
@@ -173,7 +173,7 @@ pub struct Reading<'a> {
 ///
 /// A torchelastic agent that had rank 0 before publishes nothing. In this case, the latest earlier
 /// endpoint of that agent is valid.
-pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
+pub fn read(reading: &Reading<'_>) -> Result<MasterEndpoint, RendezvousError> {
     let started = Instant::now();
     let first = if reading.share && reading.round > 0 {
         TORCHELASTIC_SILENCE.min(reading.timeout)
@@ -198,7 +198,7 @@ pub fn read(reading: &Reading<'_>) -> Result<Master, RendezvousError> {
     read_within(reading, reading.current, left)
 }
 
-fn said_earlier(reading: &Reading<'_>) -> Result<Option<Master>, RendezvousError> {
+fn said_earlier(reading: &Reading<'_>) -> Result<Option<MasterEndpoint>, RendezvousError> {
     let oldest = reading.round.saturating_sub(MOST_ROUNDS_BACK);
     for round in (oldest..reading.round).rev() {
         let store = (reading.earlier)(round)?;
@@ -216,7 +216,7 @@ fn read_within(
     reading: &Reading<'_>,
     store: &dyn Store,
     timeout: Duration,
-) -> Result<Master, RendezvousError> {
+) -> Result<MasterEndpoint, RendezvousError> {
     let keys = [MASTER_ADDR, MASTER_PORT];
     wait_reminding(store, &keys, Some(timeout), &mut |_, left| {
         tracing::warn!(
@@ -238,7 +238,7 @@ fn read_within(
         .ok()
         .and_then(|port| port.trim().parse().ok());
     match (addr, port) {
-        (Some(addr), Some(port)) => Ok(Master {
+        (Some(addr), Some(port)) => Ok(MasterEndpoint {
             addr: addr.to_owned(),
             port,
             server: None,
@@ -263,9 +263,9 @@ fn not_published(store: &dyn Store, values: &[Bytes]) -> RendezvousError {
 /// free one, or binds it without `SO_REUSEADDR`. A process that sets this option, as stores and
 /// most servers do, can listen on the port immediately. The caller therefore keeps the socket until
 /// the worker for this port has started.
-pub fn reserve_port(place: impl ToSocketAddrs) -> io::Result<TcpListener> {
+pub fn reserve_port(endpoint: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
-    for address in place.to_socket_addrs()? {
+    for address in endpoint.to_socket_addrs()? {
         result = bind(address);
         if result.is_ok() {
             break;
@@ -295,8 +295,8 @@ mod tests {
         move |round| Ok(Arc::new(PrefixStore::new(round.to_string(), Arc::clone(&store))) as _)
     }
 
-    fn master(addr: &str, port: u16) -> Master {
-        Master {
+    fn master(addr: &str, port: u16) -> MasterEndpoint {
+        MasterEndpoint {
             addr: addr.to_owned(),
             port,
             server: None,

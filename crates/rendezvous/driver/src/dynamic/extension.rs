@@ -12,7 +12,7 @@ use rdzv_core::machine::Machine;
 use rdzv_core::time::{Mono, Now};
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_ANSWER};
 use rdzv_rendezvous_proto::coordinator::{Coordinator, Input, Origin, Output, PREFIX};
-use rdzv_rendezvous_proto::group::{GroupView, Role, VoterState, VoterView};
+use rdzv_rendezvous_proto::group::{VoterGroupView, VoterRole, VoterState, VoterView};
 use rdzv_rendezvous_proto::recovering::Recovering;
 use rdzv_store_proto::server::{Extension, Reach};
 use tracing::{error, info, warn};
@@ -91,7 +91,7 @@ pub(super) trait Host: fmt::Debug + Send + 'static {
     fn silence(&self, connection: ConnId) -> Option<Duration>;
 
     /// Returns the machine's view of the group.
-    fn view(&self, now: Now) -> GroupView;
+    fn view(&self, now: Now) -> VoterGroupView;
 }
 
 /// Wraps a host as an extension.
@@ -311,13 +311,13 @@ impl Host for CoordinatorHost {
         self.coordinator.silence(connection)
     }
 
-    fn view(&self, now: Now) -> GroupView {
+    fn view(&self, now: Now) -> VoterGroupView {
         let authority = self.coordinator.authority();
-        GroupView {
+        VoterGroupView {
             cluster: authority.map(|authority| authority.cluster),
             epoch: authority.map(|authority| authority.epoch.into()),
             term: None,
-            role: Some(Role::Coordinator),
+            role: Some(VoterRole::Coordinator),
             voters: vec![VoterView {
                 id: None,
                 address: Some(self.own.clone()),

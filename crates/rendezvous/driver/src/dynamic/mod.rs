@@ -35,5 +35,5 @@ pub use bootstrap::reserve_port;
 pub use c10d::{C10dRendezvous, C10dState};
 pub use driver::{Driver, DriverOptions};
 pub use node::is_this_machine;
-pub use shared::{Notice, SharedState, Token, Written};
+pub use shared::{Notice, SharedState, StateToken, Written};
 pub use voters::StoreVoter;

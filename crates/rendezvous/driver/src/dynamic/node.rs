@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use nix::ifaddrs::getifaddrs;
+use rdzv_core::endpoint::bare_host;
 use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{address_towards_others, resolve};
 
@@ -35,7 +36,7 @@ pub fn advertised(
     endpoint_host: Option<&str>,
     connected_from: Option<IpAddr>,
 ) -> String {
-    if let Some(given) = given.filter(|given| !given.is_empty()) {
+    if let Some(given) = given.map(bare_host).filter(|given| !given.is_empty()) {
         return given.to_owned();
     }
     match (connected_from, endpoint_host) {

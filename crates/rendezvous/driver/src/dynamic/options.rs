@@ -1,6 +1,7 @@
 //! Parameters and options of `c10d`, checked with torchelastic's texts.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdzv_core::endpoint::Endpoint;
@@ -47,6 +48,8 @@ pub(super) struct Options {
     pub(super) local_addr: Option<String>,
     pub(super) program: Option<Program>,
     pub(super) read_timeout: Duration,
+    /// Limit of a search for the coordinator, if it is shorter than the other limits.
+    pub(super) search_within: Duration,
     /// Policy of the stores that this node hosts or connects to.
     pub(super) policy: StorePolicy,
     /// Time for which agents wait for the next coordinator if this node's is lost.
@@ -79,6 +82,22 @@ pub(super) enum Medium {
 }
 
 impl Options {
+    /// Returns the options for a new connection in a join that has taken `elapsed` until now.
+    ///
+    /// The search for a coordinator has the rest of the join's time limit.
+    pub(super) fn after(self: &Arc<Self>, elapsed: Duration) -> Arc<Self> {
+        if elapsed.is_zero() {
+            return Arc::clone(self);
+        }
+        let left = self.settings.join_timeout.saturating_sub(elapsed);
+        let left = left.max(Duration::from_secs(1));
+        Arc::new(Self {
+            read_timeout: self.read_timeout.min(left),
+            search_within: left,
+            ..Self::clone(self)
+        })
+    }
+
     pub(super) fn from_parameters(
         parameters: &RendezvousParameters,
     ) -> Result<Self, RendezvousError> {
@@ -93,10 +112,10 @@ impl Options {
                 if read_timeout <= 0 {
                     return wrong("The read timeout must be a positive integer.");
                 }
-                let mut places = places(parameters)?;
-                match places.len() {
+                let mut endpoints = endpoints(parameters)?;
+                match endpoints.len() {
                     1 => Medium::Tcp {
-                        endpoint: places.swap_remove(0),
+                        endpoint: endpoints.swap_remove(0),
                         is_host,
                     },
                     _ if is_host.is_some() => {
@@ -105,7 +124,7 @@ impl Options {
                              listens on its own endpoint",
                         );
                     }
-                    _ => Medium::Voters(places),
+                    _ => Medium::Voters(endpoints),
                 }
             }
             // A file needs no time to answer, so the option is ignored, as in torchelastic.
@@ -147,6 +166,7 @@ impl Options {
             local_addr: parameters.local_addr.clone(),
             program: parameters.program.clone(),
             read_timeout: Duration::from_secs(read_timeout.unsigned_abs()),
+            search_within: Duration::MAX,
             policy: parameters.store_policy()?,
             coordinator_timeout: Duration::from_secs(coordinator_timeout.unsigned_abs()),
             recover: config.get_as_bool("recover")?.unwrap_or(false),
@@ -158,12 +178,12 @@ impl Options {
     }
 
     /// Returns the name of the medium in errors before there is a connection.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn endpoint(&self) -> String {
         match &self.medium {
             Medium::Tcp { endpoint, .. } => format!("the c10d endpoint {endpoint}"),
-            Medium::Voters(places) => {
-                let places: Vec<String> = places.iter().map(Endpoint::to_string).collect();
-                format!("the voters {}", places.join(", "))
+            Medium::Voters(endpoints) => {
+                let endpoints: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
+                format!("the voters {}", endpoints.join(", "))
             }
             Medium::File(Some(path)) => format!("the c10d file {}", path.display()),
             Medium::File(None) => "a new c10d file".to_owned(),
@@ -215,10 +235,12 @@ fn open_voters(parameters: &RendezvousParameters) -> Result<usize, RendezvousErr
 }
 
 /// Parses the endpoint, or list of endpoints, at which the coordinator may be.
-pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
+pub(super) fn endpoints(
+    parameters: &RendezvousParameters,
+) -> Result<Vec<Endpoint>, RendezvousError> {
     let wrong = |what: String| RendezvousError::Argument(what);
-    let mut places = listed(&parameters.endpoint)?;
-    let (listed, most) = (places.len(), most_voters(places.len()));
+    let mut endpoints = listed(&parameters.endpoint)?;
+    let (listed, most) = (endpoints.len(), most_voters(endpoints.len()));
     let count = match parameters.config.get_as_int("voters")? {
         None => most,
         Some(given) => match usize::try_from(given) {
@@ -234,20 +256,22 @@ pub(super) fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>,
             _ => return Err(wrong(format!("voters is {given}, but must be 1, 3 or 5"))),
         },
     };
-    places.truncate(count);
-    if let Some(place) = places.iter().find(|place| place.port == 0 && count > 1) {
+    endpoints.truncate(count);
+    if let Some(endpoint) = endpoints
+        .iter()
+        .find(|endpoint| endpoint.port == 0 && count > 1)
+    {
         return Err(wrong(format!(
-            "the voter endpoint {place} has no port that the other nodes know; specify a port \
-             other than 0"
+            "the endpoint {endpoint} of a voter needs a port that the others know"
         )));
     }
-    Ok(places)
+    Ok(endpoints)
 }
 
 /// Parses an endpoint that may be a list.
 pub(super) fn listed(endpoint: &str) -> Result<Vec<Endpoint>, RendezvousError> {
     let wrong = |what: String| RendezvousError::Argument(what);
-    let mut places: Vec<Endpoint> = Vec::new();
+    let mut endpoints: Vec<Endpoint> = Vec::new();
     for text in endpoint.split(',') {
         // A single endpoint may be empty, as in PyTorch: it names this host.
         if text.trim().is_empty() && endpoint.contains(',') {
@@ -256,14 +280,16 @@ pub(super) fn listed(endpoint: &str) -> Result<Vec<Endpoint>, RendezvousError> {
             )));
         }
         // An endpoint without a port uses the port of the first one.
-        let port = places.first().map_or(DEFAULT_PORT, |first| first.port);
-        let place = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
-        if places.contains(&place) {
-            return Err(wrong(format!("the endpoint {place} is listed twice")));
+        let port = endpoints.first().map_or(DEFAULT_PORT, |first| first.port);
+        let endpoint = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
+        if endpoints.contains(&endpoint) {
+            return Err(wrong(format!(
+                "the endpoint {endpoint} is in the list twice"
+            )));
         }
-        places.push(place);
+        endpoints.push(endpoint);
     }
-    Ok(places)
+    Ok(endpoints)
 }
 
 /// Returns the default number of voters among `listed` endpoints.
@@ -301,19 +327,19 @@ mod tests {
             }
         );
         assert_eq!(options.read_timeout, Duration::from_secs(60));
-        assert_eq!(options.place(), "the c10d endpoint node-a:29400");
+        assert_eq!(options.endpoint(), "the c10d endpoint node-a:29400");
     }
 
     #[test]
     fn a_list_of_three_or_five_endpoints_is_that_of_the_voters() {
-        let place = |list: &str, config: &str| read(list, "run", config).unwrap().place();
+        let endpoint = |list: &str, config: &str| read(list, "run", config).unwrap().endpoint();
         let three = "the voters a:1, b:1, c:2";
-        assert_eq!(place("a:1,b,c:2", ""), three);
-        assert_eq!(place(" a:1 , b , c:2 , d", ""), three);
-        assert_eq!(place("a:1,b,c:2,d,e", "voters=3"), three);
-        assert_eq!(place("a,b,c,d,e,f", "").matches(":29400").count(), 5);
+        assert_eq!(endpoint("a:1,b,c:2", ""), three);
+        assert_eq!(endpoint(" a:1 , b , c:2 , d", ""), three);
+        assert_eq!(endpoint("a:1,b,c:2,d,e", "voters=3"), three);
+        assert_eq!(endpoint("a,b,c,d,e,f", "").matches(":29400").count(), 5);
         for (list, config) in [("a:1", ""), ("a:1,b:1", ""), ("a:1,b,c", "voters=1")] {
-            assert_eq!(place(list, config), "the c10d endpoint a:1");
+            assert_eq!(endpoint(list, config), "the c10d endpoint a:1");
         }
     }
 

@@ -15,15 +15,19 @@ type Say = Box<dyn Fn(&str, Option<Duration>) + Send + Sync>;
 
 /// Watch on the requests of one rendezvous.
 pub(super) struct OutageWatch {
-    place: String,
+    endpoint: String,
     /// Time limit of a request with its retries.
     limit: Duration,
     say: Say,
 }
 
 impl OutageWatch {
-    pub(super) fn new(place: String, limit: Duration, say: Say) -> Self {
-        Self { place, limit, say }
+    pub(super) fn new(endpoint: String, limit: Duration, say: Say) -> Self {
+        Self {
+            endpoint,
+            limit,
+            say,
+        }
     }
 
     /// Waits for the answer to a request.
@@ -46,7 +50,7 @@ impl OutageWatch {
                 answer = &mut request => {
                     if noticed && answer.is_ok() {
                         let elapsed = began.elapsed().as_secs_f64();
-                        let line = format!("{} answers again after {elapsed:.1} s", self.place);
+                        let line = format!("{} answers again, after {elapsed:.1} s", self.endpoint);
                         (self.say)(&line, None);
                     }
                     return answer;
@@ -65,15 +69,15 @@ impl OutageWatch {
     }
 
     fn notice(&self, in_round: bool, elapsed: Duration, left: Duration) -> String {
-        let Self { place, .. } = self;
+        let Self { endpoint, .. } = self;
         let goes_on = if in_round {
             "the workers of this node continue, but no other node can join or leave"
         } else {
             "no round can be formed"
         };
         format!(
-            "{place} has not answered for {} s; {goes_on}; retrying for {} s more; then the run \
-             ends on this node",
+            "{endpoint} has not answered for {} s; {goes_on}; retrying; {} s left; then the run ends \
+             here",
             elapsed.as_secs_f64().round(),
             left.as_secs_f64().ceil(),
         )
@@ -94,8 +98,11 @@ mod tests {
         let say = Box::new(move |line: &str, _: Option<Duration>| {
             let _ = lines.send(line.to_owned());
         });
-        let place = "the store h:1".to_owned();
-        (OutageWatch::new(place, Duration::from_secs(60), say), heard)
+        let endpoint = "the store h:1".to_owned();
+        (
+            OutageWatch::new(endpoint, Duration::from_secs(60), say),
+            heard,
+        )
     }
 
     #[tokio::test]

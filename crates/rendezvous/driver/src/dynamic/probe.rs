@@ -93,7 +93,7 @@ pub(super) fn probe(
                 let what = "the peer accepted the connection but sent nothing";
                 Err(ProbeError::Other(what.to_owned()))
             }
-            // The peer checks our certificate after its own part of the handshake.
+            // The peer checks this side's certificate after its own part of the handshake.
             io::ErrorKind::InvalidData => Err(ProbeError::Refused(format!("TLS failed: {error}"))),
             _ => Err(error.into()),
         },

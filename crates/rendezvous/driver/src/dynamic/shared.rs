@@ -11,13 +11,13 @@ use crate::RendezvousError;
 
 /// Version of a value that was read. Only the backend interprets the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Token(pub Vec<u8>);
+pub struct StateToken(pub Vec<u8>);
 
 /// Result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// Stored value, as plain pickle, with its token; `None` if there is no value.
-    pub now: Option<(Bytes, Token)>,
+    pub now: Option<(Bytes, StateToken)>,
     /// `true` if this write stored that value.
     pub won: bool,
 }
@@ -31,12 +31,13 @@ pub trait SharedState: Send {
     fn name(&self) -> &str;
 
     /// Returns the stored value (plain pickle) and its token; `None` if absent.
-    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError>;
+    fn get(&mut self) -> Result<Option<(Bytes, StateToken)>, RendezvousError>;
 
     /// Stores `state` if the value has not changed since `token`.
     ///
     /// With a token of `None`, it stores only if there is no value yet.
-    fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError>;
+    fn set(&mut self, state: &[u8], token: Option<&StateToken>)
+    -> Result<Written, RendezvousError>;
 
     /// Registers `notice`, for changes of the state and for nodes that have ended.
     ///
@@ -91,7 +92,7 @@ pub trait SharedState: Send {
     fn local_address(&self) -> Option<std::net::IpAddr>;
 
     /// Returns the name of the store in errors, such as kind and numeric address.
-    fn place(&self) -> String;
+    fn endpoint(&self) -> String;
 }
 
 /// Observation of the backend.

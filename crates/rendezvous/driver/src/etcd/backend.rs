@@ -49,7 +49,7 @@ pub(crate) fn from_parameters(
             "--rdzv-backend etcd-v2 uses etcd's v3 API: agents of torchrun cannot join run '{}'",
             escape(run_id.as_str())
         );
-        state = state.in_place_of_v2(&run_id);
+        state = state.for_v2(&run_id);
     }
     let me = node::describe(node::advertised(
         parameters.local_addr.as_deref(),

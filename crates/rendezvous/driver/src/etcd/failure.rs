@@ -15,14 +15,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Failure of a request after the last attempt.
 #[derive(Debug, Error)]
-#[error("cannot {operation} key '{key}': {cause} at {place} after {:.1} s", .elapsed.as_secs_f64())]
+#[error("{operation} key '{key}': {cause} at {endpoint} after {:.1} s", .elapsed.as_secs_f64())]
 pub(crate) struct Failure {
     /// Name of the request: `read`, `write`, ...
     pub(crate) operation: &'static str,
     /// Key of the request; empty if the request has none.
     pub(crate) key: String,
     /// Kind and address of the server.
-    pub(crate) place: String,
+    pub(crate) endpoint: String,
     /// Time from the first attempt to the failure.
     pub(crate) elapsed: Duration,
     /// Cause of the last failed attempt.
@@ -121,8 +121,8 @@ impl From<Failure> for RendezvousError {
             format!(" key '{}'", failure.key)
         };
         Self::Unreachable {
-            what: format!("cannot {}{about}: {}", failure.operation, failure.cause),
-            place: failure.place,
+            what: format!("failed to {}{about}: {}", failure.operation, failure.cause),
+            endpoint: failure.endpoint,
             elapsed: Some(failure.elapsed),
             remedy: failure.cause.remedy(),
         }
@@ -135,7 +135,7 @@ impl From<Failure> for StoreError {
             operation: failure.operation,
             key: failure.key,
             what: failure.cause.to_string(),
-            place: failure.place,
+            endpoint: failure.endpoint,
             elapsed: failure.elapsed,
             remedy: failure.cause.remedy(),
         }
@@ -183,13 +183,13 @@ impl Retry {
         &self,
         operation: &'static str,
         key: impl fmt::Display,
-        place: &str,
+        endpoint: &str,
         cause: Cause,
     ) -> Failure {
         Failure {
             operation,
             key: key.to_string(),
-            place: place.to_owned(),
+            endpoint: endpoint.to_owned(),
             elapsed: self.elapsed(),
             cause,
         }

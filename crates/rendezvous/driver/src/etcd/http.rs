@@ -22,7 +22,7 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
 use super::failure::{Cause, Failure, Retry};
-use super::options::{EtcdOptions, TlsFiles};
+use super::options::{EtcdOptions, EtcdTlsFiles};
 use crate::RendezvousError;
 
 /// Maximum size of an answer, or of one line of a streamed answer, in bytes.
@@ -55,7 +55,7 @@ pub(crate) struct Client {
     agent: Agent,
     /// Scheme, host and port.
     base: String,
-    place: String,
+    endpoint: String,
     /// Time for which requests are retried while the server is unavailable.
     limit: Duration,
     addresses: Vec<SocketAddr>,
@@ -97,7 +97,7 @@ impl Client {
         let endpoint = &options.endpoint;
         let found = resolve(&endpoint.host, endpoint.port, Some(options.read_timeout));
         let addresses = found.unwrap_or_default();
-        let place = match addresses.first() {
+        let endpoint = match addresses.first() {
             Some(address) if address.to_string() != endpoint.to_string() => {
                 format!("the etcd endpoint {endpoint} ({address})")
             }
@@ -106,7 +106,7 @@ impl Client {
         Ok(Self {
             agent: config.build().into(),
             base: format!("{scheme}://{endpoint}"),
-            place,
+            endpoint,
             limit: options.read_timeout,
             addresses,
             closed: Arc::default(),
@@ -137,8 +137,8 @@ impl Client {
     }
 
     /// Returns the server's name for use in errors, with its address if known.
-    pub(crate) fn place(&self) -> &str {
-        &self.place
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     /// Returns the local address of the connection to the server.
@@ -169,12 +169,12 @@ impl Client {
                 Err(cause) => cause,
             };
             if let Cause::Away { reason, maybe_done } = &cause {
-                tracing::debug!(place = self.place, reason, "etcd is unavailable");
+                tracing::debug!(endpoint = self.endpoint, reason, "etcd is away");
                 repeated |= maybe_done;
             }
             let again = cause.is_passing().then(|| retry.pause()).flatten();
             if again.is_none_or(|pause| self.pause(pause)) {
-                return Err(retry.failure(operation, key, &self.place, cause));
+                return Err(retry.failure(operation, key, &self.endpoint, cause));
             }
         }
     }
@@ -357,7 +357,7 @@ fn cause(error: &Error) -> Cause {
 }
 
 /// Reads the certificate files.
-fn tls_config(files: &TlsFiles) -> Result<TlsConfig, RendezvousError> {
+fn tls_config(files: &EtcdTlsFiles) -> Result<TlsConfig, RendezvousError> {
     let mut config = TlsConfig::builder();
     if let Some(authority) = &files.authority {
         config = config.root_certs(RootCerts::new_with_certs(&certificates(authority)?));

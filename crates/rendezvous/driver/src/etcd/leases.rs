@@ -76,10 +76,8 @@ impl Leases {
             changed: Condvar::new(),
         });
         let renewing = Arc::clone(&shared);
-        let renewals = beside(move || renewing.renew_until_the_end(renewal)).map_err(|error| {
-            RendezvousError::Argument(format!(
-                "cannot start a thread that renews etcd leases: {error}"
-            ))
+        let renewals = beside(move || renewing.keep_renewing(renewal)).map_err(|error| {
+            RendezvousError::Argument(format!("no thread to renew etcd leases with: {error}"))
         })?;
         Ok(Self {
             shared,
@@ -158,11 +156,13 @@ impl Leases {
         if let Some(lease) = self.shared.wanted.lock().lasting {
             return Ok(lease);
         }
-        // If two threads arrive here at the same time, one lease is renewed in vain.
         let lease = self.client.grant(LASTING, key)?;
         let mut wanted = self.shared.wanted.lock();
-        wanted.lasting_renewed = Some(Instant::now());
-        Ok(*wanted.lasting.insert(lease))
+        // If another thread was faster, its lease is renewed; this one expires unused.
+        if wanted.lasting.is_none() {
+            wanted.lasting_renewed = Some(Instant::now());
+        }
+        Ok(*wanted.lasting.get_or_insert(lease))
     }
 }
 
@@ -178,7 +178,7 @@ impl Drop for Leases {
     }
 }
 
-/// Makes a request, and repeats it if its lease has expired.
+/// Sends a request, and repeats it if its lease has expired.
 ///
 /// The server may have been away for longer than the lease lives.
 fn with_living_lease<T>(mut request: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
@@ -214,7 +214,7 @@ impl Shared {
         }
     }
 
-    fn renew_until_the_end(&self, renewal: Duration) {
+    fn keep_renewing(&self, renewal: Duration) {
         loop {
             let wanted = self.wanted.lock();
             // An announcement wakes this thread, so a long wait without a member is safe.

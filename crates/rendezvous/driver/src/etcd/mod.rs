@@ -35,6 +35,6 @@ mod watch;
 mod wire;
 
 pub(crate) use backend::{OPTIONS, from_parameters};
-pub use options::{EtcdOptions, TlsFiles};
+pub use options::{EtcdOptions, EtcdTlsFiles};
 pub use state::EtcdState;
 pub use store::EtcdStore;

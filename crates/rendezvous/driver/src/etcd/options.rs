@@ -42,7 +42,7 @@ pub struct EtcdOptions {
     /// Host and port.
     pub endpoint: Endpoint,
     /// Certificates for a TLS connection; `None` uses plain HTTP.
-    pub tls: Option<TlsFiles>,
+    pub tls: Option<EtcdTlsFiles>,
     /// Time that the server may be unavailable before an operation fails.
     pub read_timeout: Duration,
     /// Prefix of the keys of all runs.
@@ -57,7 +57,7 @@ pub struct EtcdOptions {
 
 /// PEM files for a TLS connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TlsFiles {
+pub struct EtcdTlsFiles {
     /// Certificate and private key of this client, if the server requires them.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Authority that signed the server's certificate; `None` uses the usual ones.
@@ -116,7 +116,7 @@ pub(crate) fn positive_seconds(name: &str, seconds: i64) -> Result<Duration, Ren
     }
 }
 
-fn tls_files(config: &RendezvousConfig) -> Result<Option<TlsFiles>, RendezvousError> {
+fn tls_files(config: &RendezvousConfig) -> Result<Option<EtcdTlsFiles>, RendezvousError> {
     let file = |names: [&str; 2]| {
         let given = names.iter().find_map(|name| config.get(name));
         given.map(PathBuf::from)
@@ -142,7 +142,7 @@ fn tls_files(config: &RendezvousConfig) -> Result<Option<TlsFiles>, RendezvousEr
             return wrong("A certificate for etcd needs its key, and a key needs its certificate.");
         }
     };
-    Ok(Some(TlsFiles {
+    Ok(Some(EtcdTlsFiles {
         identity,
         authority,
     }))

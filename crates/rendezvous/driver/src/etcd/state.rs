@@ -18,7 +18,7 @@ use super::torchrun::refuse_run_of_torchrun;
 use super::watch::{Observer, Watch};
 use super::wire::{KeyValue, read, unchanged_since, write};
 use crate::RendezvousError;
-use crate::dynamic::shared::{SharedState, Token, Written};
+use crate::dynamic::shared::{SharedState, StateToken, Written};
 
 /// State of one run, shared through etcd's v3 API.
 ///
@@ -70,24 +70,24 @@ impl EtcdState {
     }
 
     /// Turns this state into one for `etcd-v2`, which rejects a run of torchrun.
-    pub(super) fn in_place_of_v2(mut self, run_id: &RunId) -> Self {
+    pub(super) fn for_v2(mut self, run_id: &RunId) -> Self {
         self.name = Self::V2_NAME;
         self.unchecked = Some(run_id.clone());
         self
     }
 }
 
-fn token_of(revision: i64) -> Token {
-    Token(revision.to_be_bytes().to_vec())
+fn token_of(revision: i64) -> StateToken {
+    StateToken(revision.to_be_bytes().to_vec())
 }
 
 /// Returns the revision in a token. A foreign token matches no revision.
-fn revision_of(token: &Token) -> i64 {
+fn revision_of(token: &StateToken) -> i64 {
     let bytes = token.0.as_slice().try_into();
     bytes.map_or(-1, i64::from_be_bytes)
 }
 
-fn pair(held: KeyValue) -> (Bytes, Token) {
+fn pair(held: KeyValue) -> (Bytes, StateToken) {
     let token = token_of(held.mod_revision.0);
     (held.value, token)
 }
@@ -97,12 +97,16 @@ impl SharedState for EtcdState {
         self.name
     }
 
-    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+    fn get(&mut self) -> Result<Option<(Bytes, StateToken)>, RendezvousError> {
         let (held, _) = self.client.read(self.layout.state().as_bytes())?;
         Ok(held.map(pair))
     }
 
-    fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
+    fn set(
+        &mut self,
+        state: &[u8],
+        token: Option<&StateToken>,
+    ) -> Result<Written, RendezvousError> {
         let key = self.layout.state();
         let key = key.as_bytes();
         let expected = unchanged_since(key, token.map_or(0, revision_of));
@@ -198,8 +202,8 @@ impl SharedState for EtcdState {
         self.client.local_address()
     }
 
-    fn place(&self) -> String {
-        self.client.place().to_owned()
+    fn endpoint(&self) -> String {
+        self.client.endpoint().to_owned()
     }
 }
 
@@ -216,6 +220,6 @@ mod tests {
     #[test]
     fn a_token_is_a_revision() {
         assert_eq!(revision_of(&token_of(42)), 42);
-        assert_eq!(revision_of(&Token(b"foreign".to_vec())), -1);
+        assert_eq!(revision_of(&StateToken(b"foreign".to_vec())), -1);
     }
 }

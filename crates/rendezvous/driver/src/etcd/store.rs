@@ -168,8 +168,8 @@ impl EtcdStore {
                     }
                 }
                 Err(cause) => {
-                    let place = self.client.place();
-                    return Err(retry.failure(operation, first, place, cause).into());
+                    let endpoint = self.client.endpoint();
+                    return Err(retry.failure(operation, first, endpoint, cause).into());
                 }
             }
         }
@@ -368,6 +368,6 @@ impl Store for EtcdStore {
 
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}{}", self.client.place(), self.keys())
+        write!(formatter, "{}{}", self.client.endpoint(), self.keys())
     }
 }

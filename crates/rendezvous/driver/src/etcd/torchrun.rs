@@ -35,7 +35,7 @@ pub(super) fn refuse_run_of_torchrun(
             "agents of torchrun use run '{run_id}' through etcd's v2 API (key '{key}') at {}, and \
              --rdzv-backend etcd-v2 cannot join them: start all agents with --rdzv-backend c10d, or \
              use another --rdzv-id",
-            client.place()
+            client.endpoint()
         )));
     }
     Ok(())

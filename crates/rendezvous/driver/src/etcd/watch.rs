@@ -116,8 +116,8 @@ impl Run {
                 return;
             }
             if again.is_none() {
-                let place = self.client.place();
-                let failure = retry.failure("watch", self.layout.members(), place, cause);
+                let endpoint = self.client.endpoint();
+                let failure = retry.failure("watch", self.layout.members(), endpoint, cause);
                 return (self.observer)(Notice::Lost(failure.into()));
             }
         }

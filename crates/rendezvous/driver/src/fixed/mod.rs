@@ -29,7 +29,7 @@ use crate::bind::loopback;
 use crate::dynamic::native::{self, NativeOptions};
 use crate::dynamic::node;
 use crate::{
-    Change, Member, Observer, Onlookers, RendezvousBackend, RendezvousError, RendezvousInfo,
+    Change, JoiningAgent, Observer, Onlookers, RendezvousBackend, RendezvousError, RendezvousInfo,
     RendezvousParameters,
 };
 use failure_channel::FailureChannel;
@@ -42,7 +42,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Time that the host waits after a failed run, so that others read the notice.
-const UNTIL_READ: Duration = Duration::from_secs(1);
+const READ_PAUSE: Duration = Duration::from_secs(1);
 
 /// [`Observer`] that two threads share.
 type SharedObserver = Arc<dyn Fn(Change) + Send + Sync>;
@@ -149,6 +149,11 @@ impl StaticRendezvous {
             return Err(RendezvousError::argument(
                 "endpoint is absent in RendezvousParameters. Try add --master-port and \
                  --master-addr to the cmd request",
+            ));
+        }
+        if parameters.run_id.is_empty() {
+            return Err(RendezvousError::argument(
+                "The run id must be a non-empty string.",
             ));
         }
         let seconds = parameters.config.get_as_int("timeout")?;
@@ -264,11 +269,17 @@ impl StaticRendezvous {
     /// Starts to watch the other nodes for failures and losses.
     ///
     /// The run works without this.
-    fn watch_others(&mut self, store: &Arc<TcpStore>, observer: &SharedObserver, member: &Member) {
-        let unnoticed = |error: &io::Error| warn!("cannot detect failures of other nodes: {error}");
+    fn watch_others(
+        &mut self,
+        store: &Arc<TcpStore>,
+        observer: &SharedObserver,
+        member: &JoiningAgent,
+    ) {
+        let unnoticed =
+            |error: &io::Error| warn!("failures of other nodes will not be noticed: {error}");
         let channel = FailureChannel::listen(self.parameters.clone(), Arc::clone(observer));
         self.channel = channel.inspect_err(unnoticed).ok();
-        let member = Member {
+        let member = JoiningAgent {
             share_store: false,
             master_port: None,
             ..member.clone()
@@ -368,7 +379,7 @@ impl RendezvousBackend for StaticRendezvous {
         &self.parameters.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         if let Some(lost) = self.watch.as_ref().and_then(NodeWatch::failure) {
             return Err(lost);
         }
@@ -418,6 +429,12 @@ impl RendezvousBackend for StaticRendezvous {
         Ok(())
     }
 
+    fn report_success(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.succeeded();
+        }
+    }
+
     fn leave(&mut self) -> Result<(), RendezvousError> {
         self.end(Ending::Left, Duration::ZERO);
         Ok(())
@@ -426,7 +443,7 @@ impl RendezvousBackend for StaticRendezvous {
     fn shutdown(&mut self) -> bool {
         match self.failed.get().cloned() {
             None => self.end(Ending::Succeeded, LINGER),
-            Some(reason) => self.end(Ending::Failed(reason), UNTIL_READ),
+            Some(reason) => self.end(Ending::Failed(reason), READ_PAUSE),
         }
         true
     }

@@ -16,13 +16,14 @@ use tracing::debug;
 use super::SharedObserver;
 use crate::dynamic::native::{Native, NativeOptions};
 use crate::runtime::{Call, beside};
-use crate::{Change, Interrupter, Member, RendezvousBackend, RendezvousError};
+use crate::{Change, Interrupter, JoiningAgent, RendezvousBackend, RendezvousError};
 
 /// Time limit to find out whether the server has a coordinator.
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
 
 /// Reason why this node leaves the others.
 pub(super) enum Ending {
+    /// All nodes have succeeded.
     Succeeded,
     /// The run has failed for this reason.
     Failed(String),
@@ -32,7 +33,8 @@ pub(super) enum Ending {
 /// Membership of this node in the watched run.
 pub(super) struct NodeWatch {
     shared: Arc<Shared>,
-    ending: Sender<Ending>,
+    /// `None` reports that the workers of this node have succeeded.
+    ending: Sender<Option<Ending>>,
     call: Call,
 }
 
@@ -47,7 +49,7 @@ impl NodeWatch {
     /// Joins the others on a separate thread. The observer receives the changes.
     pub(super) fn start(
         options: NativeOptions,
-        member: Member,
+        member: JoiningAgent,
         observer: SharedObserver,
     ) -> io::Result<Self> {
         let shared: Arc<Shared> = Arc::default();
@@ -70,9 +72,14 @@ impl NodeWatch {
         self.shared.lost.get().map(|reason| lost_node(reason))
     }
 
+    /// Reports that the workers of this node have succeeded.
+    pub(super) fn succeeded(&self) {
+        let _it_has_ended = self.ending.send(None);
+    }
+
     /// Leaves the others. This may take a while if the server does not answer.
     pub(super) fn end(self, ending: Ending) {
-        let _it_has_ended = self.ending.send(ending);
+        let _it_has_ended = self.ending.send(Some(ending));
         if let Some(interrupt) = self.shared.interrupter.get() {
             interrupt();
         }
@@ -84,9 +91,9 @@ impl Shared {
     fn run(
         self: Arc<Self>,
         options: NativeOptions,
-        member: &Member,
+        member: &JoiningAgent,
         observer: SharedObserver,
-        ended: &Receiver<Ending>,
+        ended: &Receiver<Option<Ending>>,
     ) -> Result<(), RendezvousError> {
         let met = Native::connect(options, FOUND_WITHIN)?;
         let Some(mut native) = met.coordinator() else {
@@ -96,20 +103,29 @@ impl Shared {
         if let Some(interrupter) = native.interrupter() {
             let _the_only_one_who_sets_it = self.interrupter.set(interrupter);
         }
-        if ended.try_recv().is_ok() {
-            return Ok(());
+        let mut has_succeeded = false;
+        match ended.try_recv() {
+            Ok(None) => has_succeeded = true,
+            Ok(Some(_)) => return Ok(()),
+            Err(_) => {}
         }
         self.observe(&mut native, observer);
         native.join(member)?;
-        match ended.recv() {
-            // The rest of the run does not matter, and no node is lost with it.
-            Ok(Ending::Succeeded) => native.set_closed(),
-            // The failure channel has already sent the others a better reason than a loss.
-            Ok(Ending::Failed(reason)) => {
-                native.report_failure(&reason)?;
-                native.leave()
+        loop {
+            if has_succeeded {
+                native.report_success();
             }
-            Ok(Ending::Left) | Err(_) => native.leave(),
+            match ended.recv() {
+                Ok(None) => has_succeeded = true,
+                // The rest of the run does not matter, and no node is lost with it.
+                Ok(Some(Ending::Succeeded)) => return native.set_closed(),
+                // The failure channel has already sent the others a better reason than a loss.
+                Ok(Some(Ending::Failed(reason))) => {
+                    native.report_failure(&reason)?;
+                    return native.leave();
+                }
+                Ok(Some(Ending::Left)) | Err(_) => return native.leave(),
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! `file:///path?rank=R&world_size=N`. `env://` reads all values from environment variables that a
 //! launcher sets.
 
-use rdzv_core::endpoint::Endpoint;
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::env::{MASTER_ADDR, MASTER_PORT, RANK, TORCHELASTIC_USE_AGENT_STORE, WORLD_SIZE};
 use rdzv_core::rank::Rank;
 use rdzv_store::{FileStore, Store, TcpStore, TcpStoreOptions};
@@ -74,6 +74,7 @@ impl UrlHandler for TcpHandler {
 
     fn open(&self, url: &Url, options: &UrlOptions) -> Result<Opened, RendezvousError> {
         let (port, rank, host) = (port(url)?, rank(url)?, host(url)?);
+        check_rank("tcp", rank, url.number("world_size")?)?;
         let store = connect(&Endpoint { host, port }, rank, None, options)?;
         Ok(Opened { store, rank })
     }
@@ -101,7 +102,25 @@ fn rank_and_world_size(url: &Url) -> Result<(Rank, u32), RendezvousError> {
     }
     let rank = rank(url)?;
     let world_size = url.number("world_size")?;
-    Ok((rank, world_size.ok_or_else(|| missing("world size"))?))
+    let world_size = world_size.ok_or_else(|| missing("world size"))?;
+    check_rank(&url.scheme, rank, Some(world_size))?;
+    Ok((rank, world_size))
+}
+
+/// Checks that a rank belongs to a job of this size.
+pub(super) fn check_rank(
+    scheme: &str,
+    rank: Rank,
+    world_size: Option<u32>,
+) -> Result<(), RendezvousError> {
+    match world_size {
+        Some(0) => Err(wrong(scheme, "world_size is 0: a job has a worker")),
+        Some(size) if rank.0 >= size => {
+            let text = format!("rank {rank} of {size}: ranks are 0 to {}", size - 1);
+            Err(wrong(scheme, &text))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn host(url: &Url) -> Result<String, RendezvousError> {
@@ -118,6 +137,7 @@ impl UrlHandler for EnvHandler {
         let rank = Rank(query_or_variable(url, "rank", RANK, options)?);
         let world_size = query_or_variable(url, "world_size", WORLD_SIZE, options)?;
         let endpoint = endpoint_of(options)?;
+        check_rank("env", rank, Some(world_size))?;
         let store = connect(&endpoint, rank, Some(world_size), options)?;
         Ok(Joined {
             store,
@@ -156,7 +176,7 @@ fn query_or_variable(
 
 /// Returns the endpoint of the store.
 fn endpoint_of(options: &UrlOptions) -> Result<Endpoint, RendezvousError> {
-    let host = expected(MASTER_ADDR, options)?;
+    let host = bare_host(&expected(MASTER_ADDR, options)?).to_owned();
     let port = integer(&expected(MASTER_PORT, options)?)?;
     let port = u16::try_from(port).map_err(|_| {
         RendezvousError::Argument(format!(
@@ -185,8 +205,9 @@ impl UrlHandler for FileHandler {
     ///
     /// The last worker deletes the file at the end only if the URL has a world size.
     fn open(&self, url: &Url, _options: &UrlOptions) -> Result<Opened, RendezvousError> {
-        let (path, rank) = (path(url)?, rank(url)?);
-        let store = FileStore::open(path, url.number("world_size")?)?;
+        let (path, rank, world_size) = (path(url)?, rank(url)?, url.number("world_size")?);
+        check_rank("file", rank, world_size)?;
+        let store = FileStore::open(path, world_size)?;
         Ok(Opened {
             store: Box::new(store),
             rank,

@@ -15,11 +15,14 @@ use std::time::Duration;
 use rdzv_core::rank::Rank;
 use rdzv_store::{Store as _, TcpStore, TcpStoreOptions, interrupt};
 
+use super::handlers::check_rank;
 use super::parse::whole_number;
 use super::{Joined, Opened, Url, UrlHandler, UrlOptions, wrong};
 use crate::dynamic::C10dRendezvous;
 use crate::runtime::beside;
-use crate::{Member, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters};
+use crate::{
+    JoiningAgent, RendezvousBackend, RendezvousError, RendezvousInfo, RendezvousParameters,
+};
 
 /// Maximum time to wait for the other workers after a conflict of ranks.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -71,7 +74,7 @@ fn join(mut backend: C10dRendezvous) -> Result<(C10dRendezvous, RendezvousInfo),
     let interrupter = backend.interrupter();
     let (sender, joined) = mpsc::sync_channel(1);
     let call = beside(move || {
-        let member = Member {
+        let member = JoiningAgent {
             role: "default".to_owned(),
             local_world_size: 1,
             share_store: true,
@@ -108,26 +111,12 @@ impl Wanted {
     fn of(url: &Url) -> Result<Self, RendezvousError> {
         let world_size = url.number("world_size")?;
         let world_size = world_size.ok_or_else(|| wrong("rdzv", "world size parameter missing"))?;
-        if world_size == 0 {
-            return Err(wrong(
-                "rdzv",
-                "world_size is 0: a job has at least one worker",
-            ));
-        }
         let rank = match url.query.get("rank").map(String::as_str) {
             None | Some(AUTO) => None,
             Some(rank) => Some(whole_number("rank", rank)?),
         };
-        match rank {
-            Some(rank) if rank >= world_size => Err(wrong(
-                "rdzv",
-                &format!(
-                    "rank {rank} of {world_size}: ranks are 0 to {}",
-                    world_size - 1
-                ),
-            )),
-            _ => Ok(Self { rank, world_size }),
-        }
+        check_rank("rdzv", Rank(rank.unwrap_or(0)), Some(world_size))?;
+        Ok(Self { rank, world_size })
     }
 
     fn parameters(
@@ -186,8 +175,8 @@ impl Wanted {
             .iter()
             .map(|rank| str::from_utf8(rank).ok()?.parse().ok());
         for rank in claimed {
-            let place = rank.and_then(|rank: usize| taken.get_mut(rank));
-            if place.is_some_and(|place| !std::mem::replace(place, true)) {
+            let is_taken = rank.and_then(|rank: usize| taken.get_mut(rank));
+            if is_taken.is_some_and(|is_taken| !std::mem::replace(is_taken, true)) {
                 continue;
             }
             // The host of the store leaves last. By now the others know everything they need.

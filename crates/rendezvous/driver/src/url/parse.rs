@@ -131,19 +131,22 @@ fn split_authority(authority: &str) -> (&str, Option<&str>) {
 }
 
 fn parse_query(query: &str, url: &str) -> Result<BTreeMap<String, String>, RendezvousError> {
-    query
-        .split('&')
-        .filter(|part| !part.is_empty())
-        .map(|part| {
-            let mut pieces = part.split('=');
-            match (pieces.next(), pieces.next()) {
-                (Some(name), Some(value)) => Ok((name.to_owned(), value.to_owned())),
-                _ => Err(RendezvousError::Argument(format!(
-                    "the part '{part}' of the query in {url} has no value; write name=value"
-                ))),
-            }
-        })
-        .collect()
+    let mut parsed = BTreeMap::new();
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        let mut pieces = part.split('=');
+        let (Some(name), Some(value)) = (pieces.next(), pieces.next()) else {
+            return Err(RendezvousError::Argument(format!(
+                "the part '{part}' of the query in {url} has no value; write name=value"
+            )));
+        };
+        let earlier = parsed.insert(name.to_owned(), value.to_owned());
+        if let Some(earlier) = earlier.filter(|earlier| earlier != value) {
+            return Err(RendezvousError::Argument(format!(
+                "the query of {url} has {name}={earlier} and {name}={value}: give each name once"
+            )));
+        }
+    }
+    Ok(parsed)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::RendezvousBackend;
 use rdzv_rendezvous::dynamic::node::describe;
-use rdzv_rendezvous::dynamic::{C10dState, Driver, DriverOptions, SharedState, Token};
+use rdzv_rendezvous::dynamic::{C10dState, Driver, DriverOptions, SharedState, StateToken};
 use rdzv_rendezvous_proto::Settings;
 use rdzv_store::{
     FileStore, HashStore, PrefixStore, Store, StorePolicy, TcpStore, TcpStoreOptions,
@@ -57,7 +57,7 @@ fn state(store: &Arc<dyn Store>) -> C10dState {
 }
 
 /// Returns the stored value and its token.
-fn held(state: &mut C10dState) -> Option<(Vec<u8>, Token)> {
+fn held(state: &mut C10dState) -> Option<(Vec<u8>, StateToken)> {
     let held = state.get().unwrap();
     held.map(|(state, token)| (state.to_vec(), token))
 }
@@ -65,7 +65,7 @@ fn held(state: &mut C10dState) -> Option<(Vec<u8>, Token)> {
 /// Writes a value.
 ///
 /// Returns `true` if the write won, and the value stored after it.
-fn write(state: &mut C10dState, value: &[u8], token: Option<&Token>) -> (bool, Vec<u8>) {
+fn write(state: &mut C10dState, value: &[u8], token: Option<&StateToken>) -> (bool, Vec<u8>) {
     let written = state.set(value, token).unwrap();
     let now = written.now.map(|(state, _)| state.to_vec());
     (written.won, now.unwrap_or_default())
@@ -78,7 +78,7 @@ fn a_new_run_has_a_mark_and_no_state() {
         assert_eq!(store.get(KEY).unwrap(), MARK);
         // A later node does not overwrite the value.
         store.set(KEY, b"YQ==").unwrap();
-        let token = Token(b"YQ==".to_vec());
+        let token = StateToken(b"YQ==".to_vec());
         assert_eq!(held(&mut state(&store)), Some((b"a".to_vec(), token)));
     }
 }
@@ -102,7 +102,7 @@ fn the_writer_with_the_latest_token_wins() {
 fn tokens_that_were_never_given_out_lose() {
     for store in stores().stores {
         let mut one = state(&store);
-        let token = |text: &[u8]| Token(text.to_vec());
+        let token = |text: &[u8]| StateToken(text.to_vec());
         // There is no state yet.
         let early = one.set(b"a", Some(&token(b"YQ=="))).unwrap();
         assert_eq!((early.won, early.now), (false, None), "{store:?}");

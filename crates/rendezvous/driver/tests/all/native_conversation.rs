@@ -16,7 +16,9 @@ use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous::dynamic::native::extension;
 use rdzv_rendezvous_proto::coordinator::wire::PROBE;
-use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, Joined, NativeClient, Output};
+use rdzv_rendezvous_proto::native_client::{
+    FormedRound, Input, NativeClient, NativeFailure, Output, RoundChange,
+};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{self, ServerMachine};
@@ -227,7 +229,7 @@ fn a_run_from_its_first_join_to_its_end_has_the_recorded_bytes() {
     talk.join(0);
     talk.join(2);
 
-    talk.note("one joins with other settings, and one while another of that name takes part");
+    talk.note("one joins with other settings, and one while another of that name participates");
     let other = talk.agent(Settings::new(1, 3));
     talk.join(other);
     let twin = talk.agent_named(0, settings);
@@ -236,7 +238,7 @@ fn a_run_from_its_first_join_to_its_end_has_the_recorded_bytes() {
     talk.note("a connection closes: that node is lost");
     talk.serve_input(server::Input::Closed(ConnId(2)));
 
-    talk.note("the first closes the run; nobody is let in any more");
+    talk.note("the first closes the run; no agent is admitted any more");
     talk.handle(0, Input::Close);
     talk.join(1);
     talk.handle(1, Input::Ask);
@@ -251,7 +253,7 @@ fn a_run_from_its_first_join_to_its_end_has_the_recorded_bytes() {
 fn outcome(output: &Output) -> String {
     match output {
         Output::Joined(joined) => {
-            let Joined {
+            let FormedRound {
                 round,
                 rank,
                 world_size,
@@ -266,14 +268,14 @@ fn outcome(output: &Output) -> String {
                  {world}, the master at {master_addr}:{master_port}"
             )
         }
-        Output::NotJoined(Failure::Refused(refusal)) => format!("is refused: {refusal:?}"),
-        Output::Changed(Change::Membership { round, reason }) => {
+        Output::NotJoined(NativeFailure::Refused(refusal)) => format!("is refused: {refusal:?}"),
+        Output::Changed(RoundChange::Membership { round, reason }) => {
             format!("leaves round {round}: {reason}")
         }
-        Output::Changed(Change::PeerFailed { node, reason }) => {
+        Output::Changed(RoundChange::PeerFailed { node, reason }) => {
             format!("sees {node} fail: {reason}")
         }
-        Output::Changed(Change::Closed) => "sees the run closed".to_owned(),
+        Output::Changed(RoundChange::Closed) => "sees the run closed".to_owned(),
         Output::Closed => "has closed the run".to_owned(),
         Output::Status { closed, waiting } => format!("asked: closed {closed}, waiting {waiting}"),
         other => panic!("{other:?}"),

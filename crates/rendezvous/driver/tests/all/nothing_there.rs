@@ -41,7 +41,7 @@ fn said_at(host: &str, port: u16, config: &str) -> String {
 }
 
 /// Returns the port of a listener that treats every connection in the same way.
-fn somebody(answer: impl Fn(TcpStream) + Send + 'static) -> u16 {
+fn impostor(answer: impl Fn(TcpStream) + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     // The thread ends with the process.
@@ -69,11 +69,11 @@ fn nobody_is_there() {
 
 #[test]
 fn something_else_is_there() {
-    let ssh = somebody(|mut stream| {
+    let ssh = impostor(|mut stream| {
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n");
         let _ = stream.read(&mut [0; 64]);
     });
-    let http = somebody(|mut stream| {
+    let http = impostor(|mut stream| {
         let _ = stream.read(&mut [0; 64]);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
@@ -129,7 +129,7 @@ fn a_file_that_cannot_be_opened() {
 
 #[test]
 fn a_state_that_is_none() {
-    // The first is no base64. The second is base64, but no pickle.
+    // The first is not base64. The second is base64, but not a pickle.
     for state in [&b"a"[..], b"YQ=="] {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("state");

@@ -229,6 +229,38 @@ fn what_is_missing_in_a_native_url_is_named() {
     ]);
 }
 
+/// Without this check, the other workers would wait for the whole timeout.
+#[test]
+fn a_rank_that_no_worker_of_the_job_can_have_is_refused() {
+    let rank = "rank 2 of 2: ranks are 0 to 1";
+    let size = "world_size is 0: a job has a worker";
+    assert_wrong(&[
+        ("tcp://h:1?rank=2&world_size=2", rank),
+        ("tcp://h:1?rank=0&world_size=0", size),
+        ("file:///f?rank=2&world_size=2", rank),
+    ]);
+    let variables = [
+        ("RANK", "2"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "h"),
+        ("MASTER_PORT", "1"),
+    ];
+    let text = refused("env://", &variables);
+    assert!(text.ends_with(rank), "{text}");
+    let opened = Registry::with_defaults().open("tcp://h:1", Some(2), Some(2), &options(&[]));
+    let text = opened.unwrap_err().to_string();
+    assert!(text.ends_with(rank), "{text}");
+}
+
+#[test]
+fn a_name_with_two_values_is_refused() {
+    let text = refused("tcp://h:1?rank=0&rank=1&world_size=2", &[]);
+    assert!(
+        text.ends_with("has rank=0 and rank=1: give each name once"),
+        "{text}"
+    );
+}
+
 /// Rank 0 would wait for workers that cannot know its port.
 #[test]
 fn port_0_is_for_one_worker_alone() {
@@ -484,7 +516,7 @@ fn the_process_has_a_registry_too() {
     register_handler("of-process", handler).unwrap();
     let mut found = rendezvous("of-process://", None, None, options(&[])).unwrap();
     assert_eq!(found.join().unwrap().world_size, 1);
-    assert!(rendezvous("of-nobody://", None, None, options(&[])).is_err());
+    assert!(rendezvous("of-no-handler://", None, None, options(&[])).is_err());
 }
 
 #[test]

@@ -4,16 +4,16 @@ use std::thread;
 
 use rdzv_rendezvous::{Change, RendezvousInfo};
 
+use crate::backends::RunBackend;
 use crate::behaviours;
 use crate::nodes::{Node, agree, form, join_all, nodes};
-use crate::places::Place;
 
 behaviours!(
     a_late_node_is_let_in,
     a_node_that_leaves_is_missed,
     a_lost_node_is_missed,
     a_node_that_joins_again_takes_the_others_along,
-    a_surplus_node_takes_the_place_of_one_that_left,
+    a_surplus_node_replaces_one_that_left,
     a_failure_for_good_is_announced_to_the_others,
     a_failure_is_heard_before_the_closing_that_follows_it,
 );
@@ -21,10 +21,10 @@ behaviours!(
 /// Options that detect a lost node after 6 s, and end the last call early.
 const QUICK: &str = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6";
 
-fn a_late_node_is_let_in(place: &dyn Place) {
-    let mut two = nodes(place, 2, (2, 3), QUICK);
+fn a_late_node_is_let_in(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 3), QUICK);
     let first = form(&mut two);
-    let mut late = Node::new(place, (2, 3), QUICK);
+    let mut late = Node::new(backend, (2, 3), QUICK);
     thread::scope(|scope| {
         let late = scope.spawn(|| late.join().unwrap());
         for node in &two {
@@ -49,8 +49,8 @@ fn form_with(nodes: &mut [Node], world_size: u32) -> Vec<RendezvousInfo> {
     infos
 }
 
-fn a_node_that_leaves_is_missed(place: &dyn Place) {
-    let mut three = nodes(place, 3, (2, 3), QUICK);
+fn a_node_that_leaves_is_missed(backend: &dyn RunBackend) {
+    let mut three = nodes(backend, 3, (2, 3), QUICK);
     let first = form(&mut three);
     let mut leaver = three.remove(0);
     leaver.backend.leave().unwrap();
@@ -60,9 +60,9 @@ fn a_node_that_leaves_is_missed(place: &dyn Place) {
     form(&mut three);
 }
 
-fn a_lost_node_is_missed(place: &dyn Place) {
+fn a_lost_node_is_missed(backend: &dyn RunBackend) {
     // The first node may host the store, so another node is lost.
-    let mut three = nodes(place, 3, (2, 3), QUICK);
+    let mut three = nodes(backend, 3, (2, 3), QUICK);
     three[0].backend.is_closed().unwrap();
     let first = form(&mut three);
     drop(three.pop());
@@ -73,8 +73,8 @@ fn a_lost_node_is_missed(place: &dyn Place) {
     form(&mut three);
 }
 
-fn a_node_that_joins_again_takes_the_others_along(place: &dyn Place) {
-    let mut two = nodes(place, 2, (2, 2), "");
+fn a_node_that_joins_again_takes_the_others_along(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), "");
     let first = form(&mut two);
     let mut other = two.pop().unwrap();
     thread::scope(|scope| {
@@ -86,10 +86,10 @@ fn a_node_that_joins_again_takes_the_others_along(place: &dyn Place) {
     });
 }
 
-fn a_surplus_node_takes_the_place_of_one_that_left(place: &dyn Place) {
-    let mut two = nodes(place, 2, (2, 2), QUICK);
+fn a_surplus_node_replaces_one_that_left(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), QUICK);
     let first = form(&mut two);
-    let mut surplus = Node::new(place, (2, 2), QUICK);
+    let mut surplus = Node::new(backend, (2, 2), QUICK);
     thread::scope(|scope| {
         let surplus = scope.spawn(|| surplus.join().unwrap());
         let mut leaver = two.remove(1);
@@ -100,8 +100,8 @@ fn a_surplus_node_takes_the_place_of_one_that_left(place: &dyn Place) {
     });
 }
 
-fn a_failure_for_good_is_announced_to_the_others(place: &dyn Place) {
-    let mut three = nodes(place, 3, (3, 3), "");
+fn a_failure_for_good_is_announced_to_the_others(backend: &dyn RunBackend) {
+    let mut three = nodes(backend, 3, (3, 3), "");
     form(&mut three);
     three[1]
         .backend
@@ -119,8 +119,8 @@ fn a_failure_for_good_is_announced_to_the_others(place: &dyn Place) {
 }
 
 /// A node that receives the closing first would end without knowing the reason.
-fn a_failure_is_heard_before_the_closing_that_follows_it(place: &dyn Place) {
-    let mut three = nodes(place, 3, (3, 3), "");
+fn a_failure_is_heard_before_the_closing_that_follows_it(backend: &dyn RunBackend) {
+    let mut three = nodes(backend, 3, (3, 3), "");
     form(&mut three);
     three[1].backend.report_failure("no data").unwrap();
     three[1].backend.set_closed().unwrap();

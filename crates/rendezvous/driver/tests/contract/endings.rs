@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use rdzv_rendezvous::{Change, RendezvousError};
 
+use crate::backends::RunBackend;
 use crate::behaviours;
 use crate::nodes::{LONG, Node, form, nodes};
-use crate::places::Place;
 
 behaviours!(
     a_closed_rendezvous_admits_nobody,
@@ -20,12 +20,12 @@ behaviours!(
     everybody_can_shut_down,
 );
 
-fn a_closed_rendezvous_admits_nobody(place: &dyn Place) {
-    let mut first = Node::new(place, (1, 1), "");
+fn a_closed_rendezvous_admits_nobody(backend: &dyn RunBackend) {
+    let mut first = Node::new(backend, (1, 1), "");
     form([&mut first]);
     first.backend.set_closed().unwrap();
     assert!(first.backend.is_closed().unwrap());
-    let mut late = Node::new(place, (1, 1), "");
+    let mut late = Node::new(backend, (1, 1), "");
     let error = late.join().unwrap_err();
     assert!(matches!(error, RendezvousError::Closed { .. }), "{error}");
     let text = error.to_string();
@@ -35,16 +35,16 @@ fn a_closed_rendezvous_admits_nobody(place: &dyn Place) {
     assert!(late.backend.is_closed().unwrap());
 }
 
-fn closing_is_announced_to_those_in_the_round(place: &dyn Place) {
-    let mut two = nodes(place, 2, (2, 2), "");
+fn closing_is_announced_to_those_in_the_round(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), "");
     form(&mut two);
     two[1].backend.set_closed().unwrap();
     two[0].hears(|change| matches!(change, Change::Closed).then_some(()));
 }
 
-fn closing_ends_the_wait_of_those_who_came_too_early(place: &dyn Place) {
-    let mut early = Node::new(place, (2, 2), "");
-    let mut other = Node::new(place, (2, 2), "");
+fn closing_ends_the_wait_of_those_who_came_too_early(backend: &dyn RunBackend) {
+    let mut early = Node::new(backend, (2, 2), "");
+    let mut other = Node::new(backend, (2, 2), "");
     other.backend.is_closed().unwrap();
     thread::scope(|scope| {
         let early = scope.spawn(|| early.join().unwrap_err());
@@ -54,10 +54,10 @@ fn closing_ends_the_wait_of_those_who_came_too_early(place: &dyn Place) {
     });
 }
 
-fn a_surplus_node_ends_quietly_with_the_job(place: &dyn Place) {
-    let mut first = Node::new(place, (1, 1), "");
+fn a_surplus_node_ends_quietly_with_the_job(backend: &dyn RunBackend) {
+    let mut first = Node::new(backend, (1, 1), "");
     form([&mut first]);
-    let mut surplus = Node::new(place, (1, 1), "join_timeout=4");
+    let mut surplus = Node::new(backend, (1, 1), "join_timeout=4");
     thread::scope(|scope| {
         let surplus = scope.spawn(|| surplus.join().unwrap_err());
         // Longer than the node would wait if the round needed it.
@@ -74,8 +74,8 @@ fn a_surplus_node_ends_quietly_with_the_job(place: &dyn Place) {
     });
 }
 
-fn an_interrupted_node_does_not_count(place: &dyn Place) {
-    let mut first = Node::new(place, (2, 2), "");
+fn an_interrupted_node_does_not_count(backend: &dyn RunBackend) {
+    let mut first = Node::new(backend, (2, 2), "");
     let interrupt = first.interrupter();
     let (sender, joining) = channel();
     thread::scope(|scope| {
@@ -90,11 +90,11 @@ fn an_interrupted_node_does_not_count(place: &dyn Place) {
         assert!(matches!(error, RendezvousError::Interrupted), "{error}");
         assert!(started.elapsed() < LONG / 3);
     });
-    form(&mut nodes(place, 2, (2, 2), ""));
+    form(&mut nodes(backend, 2, (2, 2), ""));
 }
 
-fn an_interruption_lasts(place: &dyn Place) {
-    let mut node = Node::new(place, (1, 1), "");
+fn an_interruption_lasts(backend: &dyn RunBackend) {
+    let mut node = Node::new(backend, (1, 1), "");
     let interrupt = node.interrupter();
     interrupt();
     interrupt();
@@ -104,8 +104,8 @@ fn an_interruption_lasts(place: &dyn Place) {
     }
 }
 
-fn everybody_can_shut_down(place: &dyn Place) {
-    let mut two = nodes(place, 2, (2, 2), "");
+fn everybody_can_shut_down(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), "");
     form(&mut two);
     thread::scope(|scope| {
         for node in &mut two {

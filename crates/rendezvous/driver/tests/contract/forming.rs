@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous::{Member, RendezvousError};
+use rdzv_rendezvous::{JoiningAgent, RendezvousError};
 use rdzv_store::{Store as _, TcpStore, TcpStoreOptions};
 
+use crate::backends::RunBackend;
 use crate::behaviours;
 use crate::nodes::{LONG, Node, form, nodes};
-use crate::places::Place;
 use crate::support::member;
 
 behaviours!(
@@ -21,8 +21,8 @@ behaviours!(
     a_node_that_was_not_needed_in_time_can_try_again,
 );
 
-fn nodes_that_come_together_form_a_round(place: &dyn Place) {
-    let mut three = nodes(place, 3, (3, 3), "");
+fn nodes_that_come_together_form_a_round(backend: &dyn RunBackend) {
+    let mut three = nodes(backend, 3, (3, 3), "");
     let infos = form(&mut three);
     assert_eq!(infos[0].round, 0);
     assert!(!three[0].backend.is_closed().unwrap());
@@ -30,8 +30,8 @@ fn nodes_that_come_together_form_a_round(place: &dyn Place) {
     assert!(three.iter().all(|node| node.heard().is_empty()));
 }
 
-fn workers_meet_at_one_empty_store(place: &dyn Place) {
-    let mut two = nodes(place, 2, (2, 2), "");
+fn workers_meet_at_one_empty_store(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), "");
     for _ in 0..3 {
         let infos = form(&mut two);
         let at = &infos[1];
@@ -45,8 +45,8 @@ fn workers_meet_at_one_empty_store(place: &dyn Place) {
     }
 }
 
-fn agents_share_a_store_that_is_the_rounds_own(place: &dyn Place) {
-    let mut two = nodes(place, 2, (2, 2), "");
+fn agents_share_a_store_that_is_the_rounds_own(backend: &dyn RunBackend) {
+    let mut two = nodes(backend, 2, (2, 2), "");
     let first = form(&mut two);
     first[0].store.set("key", b"value").unwrap();
     assert_eq!(first[1].store.get("key").unwrap(), "value");
@@ -55,17 +55,17 @@ fn agents_share_a_store_that_is_the_rounds_own(place: &dyn Place) {
     assert!(!second[1].store.check(&["key"]).unwrap());
 }
 
-fn enough_nodes_wait_for_the_last_call_only(place: &dyn Place) {
+fn enough_nodes_wait_for_the_last_call_only(backend: &dyn RunBackend) {
     let started = Instant::now();
-    let mut alone = nodes(place, 1, (1, 2), "last_call_timeout=1");
+    let mut alone = nodes(backend, 1, (1, 2), "last_call_timeout=1");
     let infos = form(&mut alone);
     assert_eq!(infos[0].rank, GroupRank(0));
     assert!((Duration::from_secs(1)..LONG).contains(&started.elapsed()));
 }
 
-fn too_few_nodes_are_counted_and_named(place: &dyn Place) {
+fn too_few_nodes_are_counted_and_named(backend: &dyn RunBackend) {
     let started = Instant::now();
-    let mut node = Node::new(place, (2, 2), "join_timeout=5");
+    let mut node = Node::new(backend, (2, 2), "join_timeout=5");
     let error = node.join().unwrap_err();
     assert!(started.elapsed() < LONG / 2);
     assert!(
@@ -84,11 +84,11 @@ fn too_few_nodes_are_counted_and_named(place: &dyn Place) {
     }
 }
 
-fn a_worker_that_hosts_the_store_gets_a_port(place: &dyn Place) {
-    let mut node = Node::new(place, (1, 1), "");
+fn a_worker_that_hosts_the_store_gets_a_port(backend: &dyn RunBackend) {
+    let mut node = Node::new(backend, (1, 1), "");
     let info = node
         .backend
-        .join(&Member {
+        .join(&JoiningAgent {
             share_store: false,
             ..member()
         })
@@ -98,9 +98,9 @@ fn a_worker_that_hosts_the_store_gets_a_port(place: &dyn Place) {
     assert_eq!(reserved.local_addr().unwrap().port(), info.master_port);
 }
 
-fn a_node_that_was_not_needed_in_time_can_try_again(place: &dyn Place) {
-    let mut early = Node::new(place, (2, 2), "join_timeout=1");
+fn a_node_that_was_not_needed_in_time_can_try_again(backend: &dyn RunBackend) {
+    let mut early = Node::new(backend, (2, 2), "join_timeout=1");
     early.join().unwrap_err();
-    let mut late = Node::new(place, (2, 2), "");
+    let mut late = Node::new(backend, (2, 2), "");
     form([&mut early, &mut late]);
 }

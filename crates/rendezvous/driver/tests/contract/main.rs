@@ -1,15 +1,15 @@
 //! Contract of every dynamic rendezvous: the guarantees for agents.
 //!
-//! To test another backend, add it to `places.rs` and to the macro below. A plain `cargo test`
+//! To test another backend, add it to `backends.rs` and to the macro below. A plain `cargo test`
 //! ignores the backends that need a server's program; `cargo xtask test` runs them all.
 
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
+mod backends;
 mod changes;
 mod endings;
 mod forming;
 mod nodes;
-mod places;
 #[path = "../etcd/server.rs"]
 #[allow(dead_code, reason = "some of it is for other tests")]
 mod server;
@@ -22,16 +22,16 @@ macro_rules! behaviours {
     ($($behaviour:ident),* $(,)?) => {
         /// A store server of another program, without a rendezvous of rdzv.
         mod c10d_over_plain_store { $(#[test] fn $behaviour() {
-            super::$behaviour(&crate::places::PlainStore::default());
+            super::$behaviour(&crate::backends::PlainStore::default());
         })* }
         mod c10d_over_file { $(#[test] fn $behaviour() {
-            super::$behaviour(&crate::places::File::default());
+            super::$behaviour(&crate::backends::File::default());
         })* }
         mod c10d_hosted_by_a_node { $(#[test] fn $behaviour() {
-            super::$behaviour(&crate::places::Hosted::default());
+            super::$behaviour(&crate::backends::Hosted::default());
         })* }
         mod etcd { $(#[test] #[ignore = "needs an etcd server"] fn $behaviour() {
-            super::$behaviour(&crate::places::Etcd::default());
+            super::$behaviour(&crate::backends::Etcd::default());
         })* }
     };
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdzv_core::rank::GroupRank;
 use rdzv_rendezvous::{Change, Interrupter, RendezvousBackend, RendezvousError, RendezvousInfo};
 
-use crate::places::Place;
+use crate::backends::RunBackend;
 use crate::support::member;
 
 /// Far longer than any step of these tests.
@@ -22,8 +22,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(place: &dyn Place, nodes: (u32, u32), config: &str) -> Self {
-        let mut backend = place.node(nodes, config);
+    pub(crate) fn new(backend: &dyn RunBackend, nodes: (u32, u32), config: &str) -> Self {
+        let mut backend = backend.node(nodes, config);
         let (sender, changes) = channel();
         backend.set_observer(Box::new(move |change| {
             // The send fails once the test is over.
@@ -72,9 +72,14 @@ impl Node {
 }
 
 /// Creates `count` nodes of one backend.
-pub(crate) fn nodes(place: &dyn Place, count: usize, nodes: (u32, u32), config: &str) -> Vec<Node> {
+pub(crate) fn nodes(
+    backend: &dyn RunBackend,
+    count: usize,
+    nodes: (u32, u32),
+    config: &str,
+) -> Vec<Node> {
     (0..count)
-        .map(|_| Node::new(place, nodes, config))
+        .map(|_| Node::new(backend, nodes, config))
         .collect()
 }
 

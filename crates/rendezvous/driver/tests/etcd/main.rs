@@ -78,7 +78,7 @@ impl Notices {
         notices
     }
 
-    /// Waits for a change; no other notice may come before it.
+    /// Waits for a change; no other notice may arrive before it.
     fn changed(&self) {
         match self.0.recv_timeout(LONG).unwrap() {
             Notice::Changed => {}
@@ -99,7 +99,7 @@ impl Notices {
         }
     }
 
-    /// Checks that no notice comes for a while.
+    /// Checks that no notice arrives for a while.
     fn silence(&self, duration: Duration) {
         match self.0.recv_timeout(duration) {
             Err(RecvTimeoutError::Timeout) => {}

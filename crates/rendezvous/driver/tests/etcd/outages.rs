@@ -103,20 +103,20 @@ fn a_server_away_for_too_long_is_named() {
         "{:?}",
         started.elapsed()
     );
-    let place = state.place();
+    let endpoint = state.endpoint();
     assert!(
-        error.contains(&place) && error.contains("read_timeout"),
+        error.contains(&endpoint) && error.contains("read_timeout"),
         "{error}"
     );
     let error = store.set("key", b"").unwrap_err().to_string();
     assert!(
-        error.contains("keys/key") && error.contains(&place),
+        error.contains("keys/key") && error.contains(&endpoint),
         "{error}"
     );
     // The end of the watch causes a read of the state; after that, the server counts as lost.
     notices.changed();
     match notices.0.recv_timeout(LONG).unwrap() {
-        Notice::Lost(error) => assert!(error.to_string().contains(&place), "{error}"),
+        Notice::Lost(error) => assert!(error.to_string().contains(&endpoint), "{error}"),
         other => panic!("{other:?}"),
     }
 }

@@ -18,7 +18,7 @@ const VARIABLE: &str = "RDZV_ETCD";
 ///
 /// It then kills the server without a warning. The server thus ends with this process, however that
 /// ends.
-const UNTIL_INPUT_ENDS: &str = r#""$0" "$@" </dev/null & read -r _; kill -9 $!; wait"#;
+const SERVER_SCRIPT: &str = r#""$0" "$@" </dev/null & read -r _; kill -9 $!; wait"#;
 
 /// Variable with the address of the server that a nextest script has started.
 const SHARED: &str = "RDZV_TEST_ETCD";
@@ -115,7 +115,7 @@ impl Server {
         let peers = format!("http://{}:0", self.address.ip());
         let mut command = Command::new("sh");
         command
-            .args(["-c", UNTIL_INPUT_ENDS, &program])
+            .args(["-c", SERVER_SCRIPT, &program])
             .arg("--data-dir")
             .arg(self.data_folder())
             .args(["--listen-client-urls", &clients])

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
-use rdzv_rendezvous::dynamic::{SharedState, Token};
+use rdzv_rendezvous::dynamic::{SharedState, StateToken};
 use rdzv_rendezvous::etcd::{EtcdOptions, EtcdState};
 
 use crate::server::Server;
@@ -39,7 +39,7 @@ fn a_write_with_an_old_token_loses_even_if_the_bytes_are_the_same() {
     let lost = state.set(b"b", Some(&old)).unwrap();
     assert!(!lost.won);
     assert_eq!(lost.now.unwrap().1, new);
-    let foreign = Token(b"no token of etcd".to_vec());
+    let foreign = StateToken(b"no token of etcd".to_vec());
     assert!(!state.set(b"c", Some(&foreign)).unwrap().won);
     assert!(state.set(b"c", Some(&new)).unwrap().won);
 }
@@ -156,13 +156,13 @@ fn stores_of_different_rounds_do_not_meet_and_old_ones_are_cleared() {
 
 #[test]
 #[ignore = "needs etcd: cargo xtask test"]
-fn the_own_address_and_the_place_are_known() {
+fn the_own_address_and_the_endpoint_are_known() {
     let server = Server::shared();
     let state = open(&server, &new_run());
     let own: IpAddr = state.local_address().unwrap();
     assert!(own.is_loopback(), "{own}");
     assert_eq!(
-        state.place(),
+        state.endpoint(),
         format!("the etcd endpoint {}", server.endpoint())
     );
 }

@@ -29,7 +29,7 @@ pub(crate) const ROWS: &[Row] = &[
     ),
     c10d(
         "a rank that is not in its world",
-        no_place,
+        no_rank,
         &["rank 7 in a world of 2"],
     ),
     c10d(
@@ -89,7 +89,7 @@ fn formed(rank: u32, world_size: u32) -> Vec<u8> {
     })
 }
 
-fn no_place(peer: Peer) {
+fn no_rank(peer: Peer) {
     coordinator(peer, |peer| say(peer, &formed(7, 2)));
 }
 

@@ -45,8 +45,8 @@ fn fault(row: &Row) -> Option<String> {
     };
     let taken = taken.load(Ordering::Relaxed);
     let mut parts = row.says.to_vec();
-    let place = format!("127.0.0.1:{port}");
-    parts.push(&place);
+    let endpoint = format!("127.0.0.1:{port}");
+    parts.push(&endpoint);
     if let Some(missing) = parts.iter().find(|part| !text.contains(**part)) {
         return Some(format!("{missing:?} is not in {text:?}"));
     }

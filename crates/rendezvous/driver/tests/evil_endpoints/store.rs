@@ -32,33 +32,33 @@ pub(crate) const ROWS: &[Row] = &[
     get(
         "endless value",
         endless_value,
-        &["get key /key", "limit of 1048576", "max_reply_bytes"],
+        &["get key key", "at most 1048576", "max_reply_bytes"],
     ),
     get(
         "negative length",
         negative_length,
-        &["get key /key", "impossible length -1"],
+        &["get key key", "impossible length -1"],
     ),
     get(
         "half a value, then the end",
         half_a_value,
-        &["get key /key", "closed the connection"],
+        &["get key key", "closed the connection"],
     ),
     get(
         "half a value, then silence",
         stuck_value,
-        &["get key /key", "did not answer"],
+        &["get key key", "did not answer"],
     ),
     get(
         "a byte at a time",
         slow_value,
-        &["get key /key", "did not answer"],
+        &["get key key", "did not answer"],
     ),
     get("a wrong end of the wait", wrong_release, &["key", "0x07"]),
     get(
         "reset in the value",
         reset_in_value,
-        &["get key /key", "closed the connection"],
+        &["get key key", "closed the connection"],
     ),
     list(
         "a huge count",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdzv_core::ident::RunId;
 use rdzv_rendezvous::dynamic::native::{Native, NativeOptions, extension};
 use rdzv_rendezvous::{
-    Change, Member, Onlookers, RendezvousBackend as _, RendezvousError, RendezvousInfo,
+    Change, JoiningAgent, Onlookers, RendezvousBackend as _, RendezvousError, RendezvousInfo,
 };
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{ServerOptions, StorePolicy, TcpStore, TcpStoreOptions, TcpStoreServer};
@@ -90,8 +90,8 @@ impl Agent {
     }
 }
 
-pub(crate) fn member() -> Member {
-    Member {
+pub(crate) fn member() -> JoiningAgent {
+    JoiningAgent {
         local_world_size: 2,
         ..support::member()
     }

@@ -74,7 +74,7 @@ fn a_lost_leader_is_replaced() {
 }
 
 #[test]
-fn a_surplus_agent_waits_and_takes_the_place_of_a_lost_one() {
+fn a_surplus_agent_waits_and_replaces_a_lost_one() {
     let server = host();
     let mut joined = round(&server, 2, 2, 2);
     let surplus = Agent::new(server.local_addr(), 9, settings(2, 2)).joining();

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
-use rdzv_rendezvous::dynamic::native::{Candidate, NativeOptions, OwnVoter};
-use rdzv_rendezvous::dynamic::{Driver, DriverOptions, Notice, SharedState, Token, Written, node};
+use rdzv_rendezvous::dynamic::native::{NativeOptions, OwnVoter, VoterCandidate};
+use rdzv_rendezvous::dynamic::{
+    Driver, DriverOptions, Notice, SharedState, StateToken, Written, node,
+};
 use rdzv_rendezvous::{Change, RendezvousBackend as _, RendezvousError};
 use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, Operation, PROBE, PROBE_ANSWER};
 use rdzv_rendezvous_proto::{FencePolicy, Settings};
@@ -116,12 +118,12 @@ impl SharedState for SlowState {
         "slow"
     }
 
-    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+    fn get(&mut self) -> Result<Option<(Bytes, StateToken)>, RendezvousError> {
         block(&self.0);
         Err(RendezvousError::Argument("too slow".to_owned()))
     }
 
-    fn set(&mut self, _: &[u8], _: Option<&Token>) -> Result<Written, RendezvousError> {
+    fn set(&mut self, _: &[u8], _: Option<&StateToken>) -> Result<Written, RendezvousError> {
         unreachable!("the state is read first")
     }
 
@@ -137,7 +139,7 @@ impl SharedState for SlowState {
         None
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         "a slow store".to_owned()
     }
 }
@@ -150,7 +152,7 @@ fn a_resolver_and_a_store_that_block_delay_no_lease() {
     let mut settings = settings(1, 1);
     (settings.fence, settings.node_timeout) = (FencePolicy::Auto, FENCE);
     // The start of a voter resolves the name of the endpoint.
-    let candidate = Candidate {
+    let candidate = VoterCandidate {
         endpoint: Endpoint {
             host: address.ip().to_string(),
             port: address.port(),

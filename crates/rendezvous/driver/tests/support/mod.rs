@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 use rdzv_rendezvous::{
-    BackendRegistry, Member, RendezvousBackend, RendezvousConfig, RendezvousParameters,
+    BackendRegistry, JoiningAgent, RendezvousBackend, RendezvousConfig, RendezvousParameters,
 };
 use rdzv_store::{ServerOptions, TcpStoreServer};
 
@@ -26,8 +26,8 @@ pub(crate) fn node(
 }
 
 /// Returns an agent with one worker.
-pub(crate) fn member() -> Member {
-    Member {
+pub(crate) fn member() -> JoiningAgent {
+    JoiningAgent {
         role: "default".to_owned(),
         local_world_size: 1,
         share_store: true,

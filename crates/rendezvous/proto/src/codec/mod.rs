@@ -93,36 +93,36 @@ pub enum CodecError {
     #[error("not a pickle of a rendezvous state: {0}")]
     Pickle(#[from] PickleError),
     /// A part of the state has the wrong type.
-    #[error("in the rendezvous state, {place} is {found} instead of {wanted}")]
+    #[error("a rendezvous state whose {part} is {found}, not {wanted}")]
     Kind {
         /// Part of the state, for instance `pid of item 3 of participants`.
-        place: String,
+        part: String,
         /// Type that was found.
         found: &'static str,
         /// Type that was expected.
         wanted: &'static str,
     },
     /// A number in the state is out of its range.
-    #[error("in the rendezvous state, {place} is {found}, which is out of range")]
+    #[error("a rendezvous state whose {part} is {found}, which is out of range")]
     Range {
         /// The part.
-        place: String,
+        part: String,
         /// The value of the part.
         found: i128,
     },
     /// An attribute that all releases write is missing.
-    #[error("in the rendezvous state, {place} has no {name}")]
+    #[error("a rendezvous state without {name} in its {part}")]
     Absent {
         /// The object without the attribute.
-        place: String,
+        part: String,
         /// The attribute.
         name: &'static str,
     },
     /// The pickle expands to more than the limits allow.
-    #[error("in the rendezvous state, {place} is invalid: {problem}")]
+    #[error("a rendezvous state whose {part} cannot be taken: {problem}")]
     Unfolds {
         /// The part.
-        place: String,
+        part: String,
         /// The limit that was exceeded.
         problem: Problem,
     },

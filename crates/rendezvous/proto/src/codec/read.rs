@@ -38,7 +38,7 @@ impl<'d, 'a> Reading<'d, 'a> {
         let get = |name| attribute(attributes, name);
         let need = |name| {
             let absent = || CodecError::Absent {
-                place: "state".to_owned(),
+                part: "state".to_owned(),
                 name,
             };
             get(name).ok_or_else(absent)
@@ -79,58 +79,55 @@ impl<'d, 'a> Reading<'d, 'a> {
     fn by_node<T>(
         &mut self,
         item: Item<'a>,
-        place: &str,
+        part: &str,
         value: impl Fn(&mut Self, Item<'a>, usize) -> Result<T, CodecError>,
     ) -> Result<BTreeMap<NodeDesc, T>, CodecError> {
         let pairs = self.document.dict(item);
         pairs
-            .ok_or_else(|| wrong(place, item, "a dict"))?
+            .ok_or_else(|| wrong(part, item, "a dict"))?
             .iter()
             .enumerate()
-            .map(|(at, [key, item])| Ok((self.node(*key, place, at)?, value(self, *item, at)?)))
+            .map(|(at, [key, item])| Ok((self.node(*key, part, at)?, value(self, *item, at)?)))
             .collect()
     }
 
-    fn nodes(&mut self, item: Item<'a>, place: &str) -> Result<BTreeSet<NodeDesc>, CodecError> {
+    fn nodes(&mut self, item: Item<'a>, part: &str) -> Result<BTreeSet<NodeDesc>, CodecError> {
         let items = self.document.set(item);
         items
-            .ok_or_else(|| wrong(place, item, "a set"))?
+            .ok_or_else(|| wrong(part, item, "a set"))?
             .iter()
             .enumerate()
-            .map(|(at, item)| self.node(*item, place, at))
+            .map(|(at, item)| self.node(*item, part, at))
             .collect()
     }
 
     fn node(&mut self, item: Item<'a>, list: &str, at: usize) -> Result<NodeDesc, CodecError> {
-        let place = || format!("item {at} of {list}");
+        let part = || format!("item {at} of {list}");
         let attributes = self
             .document
             .attributes(item, Class::Node)
-            .ok_or_else(|| wrong(&place(), item, "a node"))?;
+            .ok_or_else(|| wrong(&part(), item, "a node"))?;
         let get = |name| {
-            let absent = || CodecError::Absent {
-                place: place(),
-                name,
-            };
+            let absent = || CodecError::Absent { part: part(), name };
             attribute(attributes, name).ok_or_else(absent)
         };
         let addr = match get(node::ADDR)? {
             Item::Text(addr) => addr,
-            other => return Err(wrong(&format!("addr of {}", place()), other, "a text")),
+            other => return Err(wrong(&format!("addr of {}", part()), other, "a text")),
         };
         self.budget
             .spend(addr.len() + size_of::<NodeDesc>() + size_of_val(attributes))
             .map_err(|problem| CodecError::Unfolds {
-                place: place(),
+                part: part(),
                 problem,
             })?;
         let node = NodeDesc {
             addr: addr.to_owned(),
-            pid: whole(get(node::PID)?, || format!("pid of {}", place()))?,
-            local_id: whole(get(node::LOCAL_ID)?, || format!("local_id of {}", place()))?,
+            pid: whole(get(node::PID)?, || format!("pid of {}", part()))?,
+            local_id: whole(get(node::LOCAL_ID)?, || format!("local_id of {}", part()))?,
         };
         if attributes.len() > node::ALL.len() {
-            let unknown = self.unknown(attributes, &node::ALL, place)?;
+            let unknown = self.unknown(attributes, &node::ALL, part)?;
             if !unknown.is_empty() {
                 self.dialect.node_attributes.insert(node.clone(), unknown);
             }
@@ -138,9 +135,9 @@ impl<'d, 'a> Reading<'d, 'a> {
         Ok(node)
     }
 
-    fn time(&mut self, item: Item<'a>, place: impl FnOnce() -> String) -> Result<Wall, CodecError> {
+    fn time(&mut self, item: Item<'a>, part: impl FnOnce() -> String) -> Result<Wall, CodecError> {
         let Item::Time(time) = item else {
-            return Err(wrong(&place(), item, "a time"));
+            return Err(wrong(&part(), item, "a time"));
         };
         self.dialect.naive_times |= time.zone.is_none();
         Ok(time.wall())
@@ -151,7 +148,7 @@ impl<'d, 'a> Reading<'d, 'a> {
         &mut self,
         attributes: Pairs<'_, 'a>,
         known: &[&str],
-        place: impl Fn() -> String,
+        part: impl Fn() -> String,
     ) -> Result<Vec<(Value, Value)>, CodecError> {
         let is_known = |name: &Item<'_>| matches!(name, Item::Text(name) if known.contains(name));
         attributes
@@ -163,7 +160,7 @@ impl<'d, 'a> Reading<'d, 'a> {
             })
             .collect::<Result<_, _>>()
             .map_err(|problem| CodecError::Unfolds {
-                place: place(),
+                part: part(),
                 problem,
             })
     }
@@ -176,29 +173,26 @@ fn attribute<'a>(attributes: Pairs<'_, 'a>, name: &str) -> Option<Item<'a>> {
     found.map(|[_, item]| *item)
 }
 
-fn truth(item: Item<'_>, place: &str) -> Result<bool, CodecError> {
+fn truth(item: Item<'_>, part: &str) -> Result<bool, CodecError> {
     match item {
         Item::Bool(truth) => Ok(truth),
-        other => Err(wrong(place, other, "a boolean")),
+        other => Err(wrong(part, other, "a boolean")),
     }
 }
 
-fn whole<T: TryFrom<i128>>(
-    item: Item<'_>,
-    place: impl FnOnce() -> String,
-) -> Result<T, CodecError> {
+fn whole<T: TryFrom<i128>>(item: Item<'_>, part: impl FnOnce() -> String) -> Result<T, CodecError> {
     let Item::Int(number) = item else {
-        return Err(wrong(&place(), item, "an integer"));
+        return Err(wrong(&part(), item, "an integer"));
     };
     T::try_from(number).map_err(|_| CodecError::Range {
-        place: place(),
+        part: part(),
         found: number,
     })
 }
 
-fn wrong(place: &str, found: Item<'_>, wanted: &'static str) -> CodecError {
+fn wrong(part: &str, found: Item<'_>, wanted: &'static str) -> CodecError {
     CodecError::Kind {
-        place: place.to_owned(),
+        part: part.to_owned(),
         found: found.kind(),
         wanted,
     }

@@ -160,9 +160,9 @@ impl<'a> Run<'a, '_> {
         let memo = writer.object(Class::Node);
         let write = |writer: &mut Writer, attribute: Attribute<'_>| match attribute {
             Attribute::Known(name) => {
-                let place = node::ALL.iter().position(|known| *known == name);
-                let place = place.expect("a known name");
-                writer.name(name, &mut self.nodes.names[place]);
+                let index = node::ALL.iter().position(|known| *known == name);
+                let index = index.expect("a known name");
+                writer.name(name, &mut self.nodes.names[index]);
                 match name {
                     node::ADDR => {
                         writer.text(&desc.addr);

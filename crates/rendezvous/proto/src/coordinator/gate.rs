@@ -31,7 +31,7 @@ enum State {
 
 /// Next step of a [`Gate`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum GateStep {
     /// Apply this output.
     Emit(Output),
     /// Propose this record; [`Gate::committed`] or [`Gate::refused`] follows.
@@ -62,9 +62,9 @@ impl Gate {
     }
 
     /// Returns the next step.
-    pub fn advance(&mut self) -> Next {
+    pub fn advance(&mut self) -> GateStep {
         if self.state != State::Free && !self.is_open {
-            return Next::Wait;
+            return GateStep::Wait;
         }
         loop {
             match self.queue.front() {
@@ -73,9 +73,14 @@ impl Gate {
                     self.last += 1;
                     self.state = State::Proposed(self.last);
                     let (token, run, note) = (self.last, run.clone(), note.clone());
-                    return Next::Propose { token, run, note };
+                    return GateStep::Propose { token, run, note };
                 }
-                _ => return self.queue.pop_front().map_or(Next::Wait, Next::Emit),
+                _ => {
+                    return self
+                        .queue
+                        .pop_front()
+                        .map_or(GateStep::Wait, GateStep::Emit);
+                }
             }
         }
     }
@@ -143,7 +148,7 @@ mod tests {
 
     fn proposed(gate: &mut Gate) -> (u64, u64) {
         match gate.advance() {
-            Next::Propose { token, note, .. } => (token, note.unwrap().round),
+            GateStep::Propose { token, note, .. } => (token, note.unwrap().round),
             other => panic!("{other:?}"),
         }
     }
@@ -154,22 +159,22 @@ mod tests {
         [close(0), note(1), close(1), note(2), close(2)]
             .into_iter()
             .for_each(|output| gate.push(output));
-        assert_eq!(gate.advance(), Next::Emit(close(0)));
+        assert_eq!(gate.advance(), GateStep::Emit(close(0)));
         let (token, round) = proposed(&mut gate);
-        assert_eq!((round, gate.advance()), (1, Next::Wait));
+        assert_eq!((round, gate.advance()), (1, GateStep::Wait));
         gate.committed(token + 1);
-        assert_eq!(gate.advance(), Next::Wait);
+        assert_eq!(gate.advance(), GateStep::Wait);
         gate.committed(token);
-        assert_eq!(gate.advance(), Next::Emit(close(1)));
+        assert_eq!(gate.advance(), GateStep::Emit(close(1)));
         let (token, round) = proposed(&mut gate);
         gate.refused(token);
-        assert_eq!((round, gate.advance()), (2, Next::Wait));
+        assert_eq!((round, gate.advance()), (2, GateStep::Wait));
         gate.retry();
         let (again, _) = proposed(&mut gate);
         assert_ne!(again, token);
         gate.committed(again);
-        assert_eq!(gate.advance(), Next::Emit(close(2)));
-        assert_eq!(gate.advance(), Next::Wait);
+        assert_eq!(gate.advance(), GateStep::Emit(close(2)));
+        assert_eq!(gate.advance(), GateStep::Wait);
     }
 
     #[test]
@@ -198,6 +203,6 @@ mod tests {
         gate.clear();
         gate.push(close(2));
         gate.committed(token);
-        assert_eq!(gate.advance(), Next::Emit(close(2)));
+        assert_eq!(gate.advance(), GateStep::Emit(close(2)));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::runs::{Effect, Run};
 use super::sessions::{Limits, Sessions};
-use super::wire::{Authority, Event, Join, Reattach, Refusal};
+use super::wire::{AgentRefusal, Authority, Event, Join, Reattach};
 use super::{Coordinator, Output};
 use crate::{fence, silence};
 use rdzv_core::ident::ConnId;
@@ -99,7 +99,7 @@ impl Hosted {
         out: &mut Outbox<Output>,
     ) {
         let refusal = if self.run.is_closed() {
-            Some(Refusal::Closed)
+            Some(AgentRefusal::Closed)
         } else {
             self.refusal(from, &join)
         };
@@ -134,7 +134,7 @@ impl Hosted {
                     Event::AllSucceeded { round: held.round }
                 }
                 Some(_) => Event::Closed,
-                None => Event::Refused(Refusal::Closed),
+                None => Event::Refused(AgentRefusal::Closed),
             };
             return out.push(Output::Send(from, over));
         }
@@ -171,7 +171,7 @@ impl Hosted {
     }
 
     /// Returns the reason why an agent cannot join, if there is one.
-    fn refusal(&self, from: ConnId, join: &Join) -> Option<Refusal> {
+    fn refusal(&self, from: ConnId, join: &Join) -> Option<AgentRefusal> {
         let refusal = self.sessions.refusal(from, &join.node);
         refusal.or_else(|| self.run.refusal(join))
     }
@@ -196,10 +196,10 @@ impl Hosted {
     fn attach(&mut self, now: Now, from: ConnId, join: &Join, out: &mut Outbox<Output>) {
         self.run.adopt_settings(join);
         let limits = self.limits();
-        let place = join.from.as_deref();
+        let peer = join.from.as_deref();
         let in_process = self.run.is_in_process(join);
         let node = &join.node;
-        let old = (self.sessions).attach(now, from, node, place, in_process, &limits);
+        let old = (self.sessions).attach(now, from, node, peer, in_process, &limits);
         self.begun = Some(from);
         if let Some(old) = old {
             self.ended.push(old);

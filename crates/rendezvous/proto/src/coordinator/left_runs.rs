@@ -31,7 +31,7 @@ pub(super) struct LeftRuns {
 impl LeftRuns {
     /// Adds a run that all agents have left; its key has the value `form`.
     pub(super) fn add(&mut self, now: Now, run: &str, form: &[u8]) {
-        self.add_until(now.mono + KEPT_FOR, run, form);
+        self.add_for(now.mono + KEPT_FOR, run, form);
     }
 
     /// Adds a run of the previous coordinator that no agent has requested.
@@ -39,12 +39,12 @@ impl LeftRuns {
     /// A run whose members may reattach stays twice as long.
     pub(super) fn add_noted(&mut self, now: Now, run: &str, is_held: bool) {
         let longer = if is_held { KEPT_FOR } else { Duration::ZERO };
-        self.add_until(now.mono + KEPT_FOR + longer, run, &[]);
+        self.add_for(now.mono + KEPT_FOR + longer, run, &[]);
     }
 
-    fn add_until(&mut self, until: Mono, run: &str, form: &[u8]) {
+    fn add_for(&mut self, end: Mono, run: &str, form: &[u8]) {
         self.forms.insert(run.to_owned(), digest(form));
-        self.ends.set(run, until);
+        self.ends.set(run, end);
     }
 
     /// Removes a run that an agent requests. Returns `true` if all had left it.
@@ -55,8 +55,8 @@ impl LeftRuns {
 
     /// Returns a run whose key must be removed now.
     pub(super) fn due(&self, now: Now) -> Option<String> {
-        let (until, run) = self.ends.first()?;
-        (*until <= now.mono || self.forms.len() > MOST).then(|| run.clone())
+        let (end, run) = self.ends.first()?;
+        (*end <= now.mono || self.forms.len() > MOST).then(|| run.clone())
     }
 
     /// Removes a run; returns `true` if its key still has the same value.

@@ -57,7 +57,7 @@ use self::hosted::{Before, Hosted};
 use self::keys::Key;
 use self::left_runs::LeftRuns;
 use self::runs::{Effect, Run};
-use self::wire::{Authority, Event, Join, Operation, Reattach, Refusal, Standing};
+use self::wire::{AgentRefusal, Authority, Event, Join, Operation, Reattach, Standing};
 use crate::group::Wait;
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
@@ -500,7 +500,7 @@ impl Coordinator {
     /// If it is not, the agent receives a refusal, or its connection closes.
     fn is_acceptable(&mut self, from: ConnId, join: &Join) -> bool {
         if let Some(why) = runs::unusable(join) {
-            let refused = Event::Refused(Refusal::Unusable(why));
+            let refused = Event::Refused(AgentRefusal::Unusable(why));
             self.outbox.push(Output::Send(from, refused));
             return false;
         }
@@ -739,6 +739,7 @@ impl Coordinator {
             return;
         };
         call(hosted, &mut self.outbox);
+        hosted.apply(&mut self.outbox, |run, out| run.answer_succeeded(now, out));
         if let Some(connection) = hosted.begun.take() {
             self.joined.insert(connection, id.to_owned());
         }

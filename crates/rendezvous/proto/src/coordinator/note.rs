@@ -31,6 +31,9 @@ const TORN: u8 = 8;
 const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
+/// Number in [`RunNote::members`] of a participant that has left after its workers succeeded.
+pub const LEFT_AFTER_SUCCESS: u64 = u64::MAX;
+
 /// Record with which a coordinator starts after its predecessor has died.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Note {
@@ -166,13 +169,26 @@ impl Note {
 impl RunNote {
     /// `true` if agents that hold the run's last round may reattach.
     pub(super) fn is_held(&self) -> bool {
-        !self.closed && self.members.iter().any(|member| *member != 0)
+        !self.closed && !self.expected().is_empty()
+    }
+
+    /// `true` if the round has all its participants, of which `present` may run workers.
+    pub(super) fn is_whole(&self, present: usize) -> bool {
+        present + self.left_after_success() == self.members.len()
+    }
+
+    /// Returns the number of participants that have left after their workers succeeded.
+    pub(super) fn left_after_success(&self) -> usize {
+        let members = self.members.iter();
+        let left = members.filter(|member| **member == LEFT_AFTER_SUCCESS);
+        left.count()
     }
 
     /// Returns the rank and instance of each participant that may reattach.
     pub(super) fn expected(&self) -> BTreeMap<u32, u64> {
         let members = (0..).zip(self.members.iter().copied());
-        members.filter(|(_, instance)| *instance != 0).collect()
+        let may = |instance: u64| instance != 0 && instance != LEFT_AFTER_SUCCESS;
+        members.filter(|(_, instance)| may(*instance)).collect()
     }
 
     /// Writes the record of a run.

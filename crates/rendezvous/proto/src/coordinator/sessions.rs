@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::deadlines::Deadlines;
 use super::end::{End, LOST_AFTER_END};
-use super::wire::Refusal;
+use super::wire::AgentRefusal;
 use crate::{NodeDesc, Rule};
 use rdzv_core::ident::ConnId;
 use rdzv_core::rules::Rules;
@@ -108,10 +108,10 @@ impl Sessions {
     }
 
     /// Returns the reason why an agent cannot have a session over this connection.
-    pub(super) fn refusal(&self, connection: ConnId, node: &NodeDesc) -> Option<Refusal> {
+    pub(super) fn refusal(&self, connection: ConnId, node: &NodeDesc) -> Option<AgentRefusal> {
         let session = self.sessions.get(&connection)?;
         (session.node != *node).then(|| {
-            Refusal::Unusable(format!(
+            AgentRefusal::Unusable(format!(
                 "the connection belongs to node {}, and {node} joined over it",
                 session.node
             ))
@@ -172,12 +172,12 @@ impl Sessions {
         let has_ended = session.is_some_and(|session| session.end.is_of_process(self.rules));
         self.end(node);
         self.stop_awaiting(node);
-        let until = if has_ended {
+        let deadline = if has_ended {
             now.mono + LOST_AFTER_END
         } else {
             (now.mono + REATTACH_WITHIN).max(heard + fence)
         };
-        self.returns.set(node, until);
+        self.returns.set(node, deadline);
         if has_ended {
             self.ended.insert(node.clone());
         }
@@ -262,8 +262,8 @@ impl Sessions {
             let Some(session) = self.sessions.get_mut(&connection) else {
                 continue;
             };
-            let until = session.heard + limits.lost_after;
-            let due = match until > now {
+            let deadline = session.heard + limits.lost_after;
+            let due = match deadline > now {
                 false if late => now + limits.again,
                 false => {
                     let silent = (connection, session.node.clone(), session.heard);

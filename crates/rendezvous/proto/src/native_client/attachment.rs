@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Joined;
+use super::FormedRound;
 use crate::coordinator::wire::{Authority, HeldRound, LastCoordinator};
 
 /// Time between two messages about a missing coordinator.
@@ -80,7 +80,7 @@ impl Attachment {
     }
 
     /// Returns a round as this agent knows it.
-    pub(super) fn held(&self, joined: &Joined) -> HeldRound {
+    pub(super) fn held(&self, joined: &FormedRound) -> HeldRound {
         let round = joined.round;
         let published = self.published.as_ref();
         let published = published.filter(|(of, _, _)| *of == round);

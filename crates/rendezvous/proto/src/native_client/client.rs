@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::attachment::Attachment;
 use super::lease::Lease;
 use super::quiet::{Quiet, Step};
-use super::{Change, Failure, Input, Joined, Missing, Output};
+use super::{FormedRound, Input, Missing, NativeFailure, Output, RoundChange};
 use crate::coordinator::wire::{
-    Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach, Refusal, Standing,
+    AgentRefusal, Authority, Event, EventReader, HeldRound, Join, Operation, Program, Reattach,
+    Standing,
 };
 use crate::waiting::{Arrived, Waiting};
 use crate::{FencePolicy, NodeDesc, Rule, Settings, silence};
@@ -27,6 +28,9 @@ const CUT_FACTOR: u32 = 4;
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// Maximum number of nodes that a failed join names.
+const MOST_NAMED: usize = 256;
 
 /// Time in which rank 0 must send the address of the workers' store.
 ///
@@ -85,6 +89,10 @@ pub struct NativeClient {
 struct Wait {
     since: Mono,
     reminder: Reminder,
+    /// The nodes that had joined at the last report of the coordinator.
+    arrived: Option<Arrived>,
+    /// Time of the last report that this node is a spare, which waits without a limit.
+    spare_at: Mono,
     /// `true` if the agent has asked for the nodes that have joined.
     asked: bool,
 }
@@ -97,10 +105,10 @@ enum Phase {
     },
     Formed {
         since: Mono,
-        joined: Joined,
+        joined: FormedRound,
     },
     Member {
-        joined: Joined,
+        joined: FormedRound,
     },
     /// The round is over for the agent, because it has no connection.
     CutOff,
@@ -115,7 +123,7 @@ enum Link {
     /// Between two attempts to connect.
     Pausing {
         outage: Outage,
-        until: Mono,
+        deadline: Mono,
     },
 }
 
@@ -154,7 +162,8 @@ impl Machine for NativeClient {
             Input::Interrupt => {
                 if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
                     self.leave();
-                    self.outbox.push(Output::NotJoined(Failure::Interrupted));
+                    self.outbox
+                        .push(Output::NotJoined(NativeFailure::Interrupted));
                 }
             }
             Input::Leave => self.leave(),
@@ -219,7 +228,7 @@ impl Machine for NativeClient {
                     .chain([self.heartbeat_at])
                     .min()
             }
-            Link::Pausing { until, .. } => Some(*until),
+            Link::Pausing { deadline, .. } => Some(*deadline),
             Link::Down | Link::Dialing(_) => None,
         };
         let phase = match &self.phase {
@@ -227,6 +236,7 @@ impl Machine for NativeClient {
                 let reminder = *since + self.wait.reminder.next();
                 Some(reminder.min(*since + MASTER_TIMEOUT))
             }
+            Phase::Joining { .. } if self.link != Link::Up => Some(self.join_ends()),
             Phase::Joining { .. } => self.asks_at(),
             _ => None,
         };
@@ -375,6 +385,32 @@ impl NativeClient {
         self.say_join(now);
     }
 
+    /// Returns the time at which a join without a connection fails.
+    ///
+    /// With a connection, the coordinator ends the join.
+    fn join_ends(&self) -> Mono {
+        self.wait.since.max(self.wait.spare_at) + self.join.settings.join_timeout
+    }
+
+    /// Ends a join whose time is over while the coordinator cannot be reached.
+    fn end_late_join(&mut self, now: Mono) {
+        if !matches!(self.phase, Phase::Joining { .. })
+            || self.link == Link::Up
+            || now < self.join_ends()
+        {
+            return;
+        }
+        let arrived = self.wait.arrived.take();
+        let mut joined = arrived
+            .as_ref()
+            .map_or_else(Vec::new, |it| it.named.clone());
+        let nodes = arrived.map_or(0, |it| it.nodes as usize).min(MOST_NAMED);
+        joined.resize(nodes.max(joined.len()), "another".to_owned());
+        let elapsed = now.since(self.wait.since);
+        self.leave();
+        self.refused(AgentRefusal::JoinTimeout { elapsed, joined });
+    }
+
     fn say_join(&mut self, now: Mono) {
         self.say(&Operation::Join(Box::new(self.join.clone())));
         self.dial(now);
@@ -503,9 +539,9 @@ impl NativeClient {
                 }
                 match self.phase {
                     Phase::Member { .. } if own => {}
-                    Phase::Member { .. } => self.outbox.push(Output::Changed(Change::Closed)),
+                    Phase::Member { .. } => self.outbox.push(Output::Changed(RoundChange::Closed)),
                     // No agent will send the address of the workers' store any more.
-                    Phase::Formed { .. } => self.refused(Refusal::Closed),
+                    Phase::Formed { .. } => self.refused(AgentRefusal::Closed),
                     _ => return,
                 }
                 self.phase = Phase::Idle;
@@ -528,7 +564,7 @@ impl NativeClient {
             } => {
                 if let Phase::Joining { .. } = self.phase {
                     self.waiting = 0;
-                    let joined = Joined {
+                    let joined = FormedRound {
                         round,
                         rank,
                         world_size,
@@ -563,8 +599,8 @@ impl NativeClient {
             Event::Fence { round, acts } => self.fence(now, round, acts),
             Event::Backed { number } => {
                 let lease = self.lease.as_mut();
-                if let Some((round, until)) = lease.and_then(|lease| lease.answered(number)) {
-                    let ends = Some(until);
+                if let Some((round, deadline)) = lease.and_then(|lease| lease.answered(number)) {
+                    let ends = Some(deadline);
                     self.outbox.push(Output::Lease { round, ends });
                     self.begin_if_ready(now);
                 }
@@ -581,18 +617,18 @@ impl NativeClient {
                         self.join_anew(now);
                     }
                     Phase::Member { joined } if joined.round == round => {
-                        let change = Change::Membership { round, reason };
+                        let change = RoundChange::Membership { round, reason };
                         self.outbox.push(Output::Changed(change));
                     }
                     _ => {}
                 }
             }
             Event::PeerFailed { node, reason } => {
-                let change = Change::PeerFailed { node, reason };
+                let change = RoundChange::PeerFailed { node, reason };
                 self.outbox.push(Output::Changed(change));
             }
             Event::Refused(refusal) => {
-                self.closed |= matches!(refusal, Refusal::Closed | Refusal::NotNeeded);
+                self.closed |= matches!(refusal, AgentRefusal::Closed | AgentRefusal::NotNeeded);
                 if matches!(self.phase, Phase::Joining { .. } | Phase::Formed { .. }) {
                     self.phase = Phase::Idle;
                     self.refused(refusal);
@@ -601,8 +637,8 @@ impl NativeClient {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal) {
-        let failure = Failure::Refused(refusal);
+    fn refused(&mut self, refusal: AgentRefusal) {
+        let failure = NativeFailure::Refused(refusal);
         self.outbox.push(Output::NotJoined(failure));
     }
 
@@ -680,6 +716,12 @@ impl NativeClient {
         let was_asked = std::mem::take(&mut self.wait.asked);
         if !matches!(self.phase, Phase::Joining { .. }) || !was_asked && arrived.is_none() {
             return;
+        }
+        if arrived.as_ref().is_some_and(|arrived| arrived.is_spare) {
+            self.wait.spare_at = now;
+        }
+        if arrived.is_some() {
+            self.wait.arrived.clone_from(&arrived);
         }
         let elapsed = now.since(self.wait.since);
         let waiting = Waiting::new(arrived, &self.join.settings, elapsed);
@@ -818,26 +860,29 @@ impl NativeClient {
             return;
         }
         let at_once = outage.since == now;
-        let until = if at_once { now } else { now + RETRY };
-        self.link = Link::Pausing { outage, until };
+        let deadline = if at_once { now } else { now + RETRY };
+        self.link = Link::Pausing { outage, deadline };
     }
 
     fn give_up(&mut self, what: String, elapsed: Duration) {
         if self.closing.take().is_some() {
             let what = what.clone();
             self.outbox
-                .push(Output::NotClosed(Failure::Unreachable { what, elapsed }));
+                .push(Output::NotClosed(NativeFailure::Unreachable {
+                    what,
+                    elapsed,
+                }));
         }
         self.end_lease();
         self.owes_leave = false;
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => {}
             Phase::Joining { .. } | Phase::Formed { .. } => {
-                let failure = Failure::Unreachable { what, elapsed };
+                let failure = NativeFailure::Unreachable { what, elapsed };
                 self.outbox.push(Output::NotJoined(failure));
             }
             Phase::Member { .. } | Phase::CutOff => {
-                let change = Change::Lost { what, elapsed };
+                let change = RoundChange::Lost { what, elapsed };
                 self.outbox.push(Output::Changed(change));
             }
         }
@@ -854,8 +899,9 @@ impl NativeClient {
     }
 
     fn tick(&mut self, now: Mono) {
-        if let Link::Pausing { outage, until } = &self.link
-            && *until <= now
+        self.end_late_join(now);
+        if let Link::Pausing { outage, deadline } = &self.link
+            && *deadline <= now
         {
             self.link = Link::Dialing(outage.clone());
             self.outbox.push(Output::Dial);
@@ -894,17 +940,19 @@ impl NativeClient {
             && since + MASTER_TIMEOUT <= now
         {
             self.leave();
-            self.outbox.push(Output::NotJoined(Failure::Unreachable {
-                what: "the node with rank 0 did not send the workers' address".to_owned(),
-                elapsed: now.since(since),
-            }));
+            self.outbox
+                .push(Output::NotJoined(NativeFailure::Unreachable {
+                    what: "the node with rank 0 did not send the workers' address".to_owned(),
+                    elapsed: now.since(since),
+                }));
         }
         if self.closing.is_some_and(|end| end <= now) {
             self.closing = None;
-            self.outbox.push(Output::NotClosed(Failure::Unreachable {
-                what: "the host did not answer".to_owned(),
-                elapsed: self.join.settings.close_timeout,
-            }));
+            self.outbox
+                .push(Output::NotClosed(NativeFailure::Unreachable {
+                    what: "the host did not answer".to_owned(),
+                    elapsed: self.join.settings.close_timeout,
+                }));
         }
     }
 
@@ -972,7 +1020,7 @@ impl NativeClient {
 
 /// Returns the change for a round that is over because the connection broke.
 fn connection_broke(round: u64, why: &str) -> Output {
-    Output::Changed(Change::Membership {
+    Output::Changed(RoundChange::Membership {
         round,
         reason: format!(
             "the connection to the rendezvous host was lost ({why}), so the other nodes treat this \

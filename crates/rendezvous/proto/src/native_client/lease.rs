@@ -32,7 +32,7 @@ pub(super) struct Lease {
     last: u64,
     /// Numbers and times of the questions without an answer.
     sent: VecDeque<(u64, Mono)>,
-    until: Option<Mono>,
+    end: Option<Mono>,
     /// Time of the next question; `None` without a round.
     pub(super) due: Option<Mono>,
 }
@@ -59,10 +59,10 @@ impl Lease {
         self.due.is_some()
     }
 
-    /// Ends the lease, because the agent is in no round any more.
+    /// Ends the lease, because the agent is no longer in a round.
     pub(super) fn end(&mut self) {
         self.sent.clear();
-        (self.until, self.due) = (None, None);
+        (self.end, self.due) = (None, None);
     }
 
     /// Makes the next question due immediately, over a new connection.
@@ -73,7 +73,7 @@ impl Lease {
 
     /// `true` if the start of workers has to wait for an answer.
     pub(super) fn is_awaited(&self, now: Mono) -> bool {
-        self.due.is_some() && self.until.is_none_or(|until| until <= now)
+        self.due.is_some() && self.end.is_none_or(|end| end <= now)
     }
 
     /// Returns the time of the next [`Lease::question`] or [`Lease::unanswered`].
@@ -96,7 +96,7 @@ impl Lease {
         self.due = Some(now + self.length / questions);
         self.last += 1;
         self.sent.push_back((self.last, now));
-        let standing = if self.until.is_some_and(|until| until > now) {
+        let standing = if self.end.is_some_and(|end| end > now) {
             Standing::Holds
         } else {
             Standing::Asks
@@ -118,8 +118,8 @@ impl Lease {
         let (_, sent) = *self.sent.iter().find(|(known, _)| *known == number)?;
         self.sent.retain(|(known, _)| *known > number);
         // The lease counts from the question, because the answer may have taken long.
-        self.until = self.until.max(Some(sent + self.length));
-        Some((self.round, self.until?))
+        self.end = self.end.max(Some(sent + self.length));
+        Some((self.round, self.end?))
     }
 }
 

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 pub use client::NativeClient;
 
-use crate::coordinator::wire::Refusal;
+use crate::coordinator::wire::AgentRefusal;
 use crate::waiting::Waiting;
 use rdzv_core::rank::Assignment;
 use rdzv_core::time::Mono;
@@ -70,7 +70,7 @@ pub enum Input<'a> {
     /// All workers of the agent have succeeded in this round.
     ///
     /// The answer is [`Output::AllSucceeded`], once all workers of the round have succeeded. Only
-    /// if [`Joined::is_recoverable`].
+    /// if [`FormedRound::is_recoverable`].
     Succeeded(u64),
     /// The value is `true` if the agent can be a voter, and is not one yet.
     Willing(bool),
@@ -120,9 +120,9 @@ pub enum Output {
         round: u64,
     },
     /// Answer to [`Input::Join`]: the round is complete.
-    Joined(Joined),
+    Joined(FormedRound),
     /// Answer to [`Input::Join`]: the join failed.
-    NotJoined(Failure),
+    NotJoined(NativeFailure),
     /// Progress of a join that waits for nodes.
     Waiting {
         /// The nodes that have joined, and the limits of the join.
@@ -155,11 +155,11 @@ pub enum Output {
     /// Log that the previous coordinator, at this address, may still be running.
     Undecided(String),
     /// The joined round is over, or the run is over.
-    Changed(Change),
+    Changed(RoundChange),
     /// Answer to [`Input::Close`]: the run is closed.
     Closed,
     /// Answer to [`Input::Close`]: the coordinator has not confirmed it.
-    NotClosed(Failure),
+    NotClosed(NativeFailure),
     /// Answer to [`Input::Ask`].
     Status {
         /// `true` if the run is over.
@@ -171,7 +171,7 @@ pub enum Output {
 
 /// A complete round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Joined {
+pub struct FormedRound {
     /// Number of the round.
     pub round: u64,
     /// The agent's rank.
@@ -205,9 +205,9 @@ pub struct Missing {
 
 /// Reason for which a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum NativeFailure {
     /// The coordinator has refused the agent.
-    Refused(Refusal),
+    Refused(AgentRefusal),
     /// The agent has sent [`Input::Interrupt`].
     Interrupted,
     /// The coordinator is unreachable, or does not answer as it should.
@@ -221,7 +221,7 @@ pub enum Failure {
 
 /// Change of a round that the agent has joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum RoundChange {
     /// The round is over.
     Membership {
         /// The round.

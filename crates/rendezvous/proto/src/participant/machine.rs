@@ -12,7 +12,7 @@ use rdzv_core::time::{Mono, Now, Wall};
 use self::schedule::{FRESH, Request, Task};
 use super::membership::{Gone, Heard, Membership};
 use super::pace::Pace;
-use super::{Change, Failure, Formed, Input, Output};
+use super::{Formed, Input, Output, ParticipantChange, ParticipantFailure};
 
 mod schedule;
 
@@ -86,7 +86,7 @@ impl Participant {
             task: Task {
                 request: Request::Idle,
                 since: Mono::ZERO,
-                until: Mono::ZERO,
+                deadline: Mono::ZERO,
             },
             membership: None,
             expected: Expected::default(),
@@ -128,7 +128,7 @@ impl Participant {
         self.task = Task {
             request,
             since: now.mono,
-            until: now.mono + time,
+            deadline: now.mono + time,
         };
         self.pause = None;
         self.placed = None;
@@ -158,9 +158,9 @@ impl Participant {
 
     /// Pauses, and makes a new read necessary before the next step.
     fn pause_for(&mut self, now: Now, pause: Duration) {
-        let until = now.mono + pause;
+        let deadline = now.mono + pause;
         let phase = self.task.next_phase(now.mono);
-        self.pause = Some(phase.map_or(until, |at| at.min(until)));
+        self.pause = Some(phase.map_or(deadline, |at| at.min(deadline)));
         self.outdated = true;
     }
 
@@ -221,7 +221,7 @@ impl Participant {
             return;
         };
         for change in membership.changes(&copy.state, &self.me, &self.settings) {
-            if change == Change::Dropped {
+            if change == ParticipantChange::Dropped {
                 self.membership = None;
             }
             self.outbox.push(Output::Changed(change));
@@ -300,7 +300,7 @@ impl Participant {
                 && let Request::Join { joined, .. } = &mut self.task.request
             {
                 *joined = None;
-                self.task.until = now.mono + self.settings.join_timeout;
+                self.task.deadline = now.mono + self.settings.join_timeout;
             }
             let state = draft.get_or_insert_with(|| copy.state.clone());
             apply(state, &self.me, &self.settings, action, now.wall);
@@ -310,11 +310,11 @@ impl Participant {
         self.copy = Some(copy);
         match (draft, step) {
             (Some(draft), Some(step)) => {
-                // An agent that leaves for good or stops waiting is usually the only one.
+                // An agent that leaves permanently or stops waiting is usually the only one.
                 let with_others = self.joins_in_time(now) && is_done_by_many(step.2);
                 if with_others && self.placed != Some(step) {
                     self.placed = Some(step);
-                    if let Some(pause) = self.pace.place_among(writers) {
+                    if let Some(pause) = self.pace.pause_before_write(writers) {
                         self.pause_for(now, pause);
                         return;
                     }
@@ -382,17 +382,19 @@ impl Participant {
             (Action::Finish, Request::Join { .. }) => self.joined(),
             (Action::Finish, Request::Leave) => self.answer(Output::Left),
             (Action::Finish, Request::Close) => self.answer(Output::Closed),
-            (Action::Fail(Ending::Closed), _) => self.answer(Output::Failed(Failure::Closed)),
+            (Action::Fail(Ending::Closed), _) => {
+                self.answer(Output::Failed(ParticipantFailure::Closed));
+            }
             (Action::Fail(Ending::NotNeeded), _) => {
-                self.answer(Output::Failed(Failure::NotNeeded));
+                self.answer(Output::Failed(ParticipantFailure::NotNeeded));
             }
             (Action::Fail(Ending::Timeout), Request::Join { joined, .. }) => {
                 let joined = joined.take().unwrap_or_default();
-                let failure = Failure::JoinTimeout { joined, elapsed };
+                let failure = ParticipantFailure::JoinTimeout { joined, elapsed };
                 self.answer(Output::Failed(failure));
             }
             (Action::Fail(Ending::Timeout), Request::Leave | Request::Close) => {
-                self.answer(Output::Failed(Failure::WriteTimeout { elapsed }));
+                self.answer(Output::Failed(ParticipantFailure::WriteTimeout { elapsed }));
             }
             _ => {}
         }

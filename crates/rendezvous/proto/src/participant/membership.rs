@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Change, Formed};
+use super::{Formed, ParticipantChange};
 use crate::expected::is_listed;
 use crate::{NodeDesc, RendezvousState, Settings};
 use rdzv_core::time::{Mono, Wall};
@@ -34,23 +34,23 @@ impl Membership {
 
     /// Returns the new changes in `state`, which must not contain lost nodes.
     ///
-    /// [`Change::Dropped`] is the only change in its list, and ends the membership.
+    /// [`ParticipantChange::Dropped`] is the only change in its list, and ends the membership.
     pub(super) fn changes(
         &mut self,
         state: &RendezvousState,
         me: &NodeDesc,
         settings: &Settings,
-    ) -> Vec<Change> {
+    ) -> Vec<ParticipantChange> {
         if self.reported_closed {
             return Vec::new();
         }
         if state.closed {
             self.reported_closed = true;
-            return vec![Change::Closed];
+            return vec![ParticipantChange::Closed];
         }
         let same_round = state.complete && state.round == self.formed.round;
         if !same_round || !state.participants.contains_key(me) {
-            return vec![Change::Dropped];
+            return vec![ParticipantChange::Dropped];
         }
         let mut changes = Vec::new();
         // A node that waits for the next round has left this one intentionally. It is reported as
@@ -60,7 +60,7 @@ impl Membership {
         let lost: BTreeSet<_> = lost.cloned().collect();
         let newly_lost: Vec<_> = lost.difference(&self.reported_lost).cloned().collect();
         if !newly_lost.is_empty() {
-            changes.push(Change::NodesLost(newly_lost));
+            changes.push(ParticipantChange::NodesLost(newly_lost));
         }
         self.reported_lost = lost;
         // Waiting nodes do not get into a full round; they will become spares.
@@ -71,7 +71,7 @@ impl Membership {
         }
         if state.wait_list.difference(&self.reported_waiting).count() > 0 {
             let waiting = state.wait_list.iter().cloned().collect();
-            changes.push(Change::NodesWaiting(waiting));
+            changes.push(ParticipantChange::NodesWaiting(waiting));
         }
         self.reported_waiting.clone_from(&state.wait_list);
         changes
@@ -85,7 +85,7 @@ pub(super) struct Gone {
     pub(super) unread: Vec<NodeDesc>,
     /// Last heartbeats of lost nodes.
     ///
-    /// A node with another heartbeat is not lost any more.
+    /// A node with another heartbeat is no longer lost.
     pub(super) since: BTreeMap<NodeDesc, Wall>,
 }
 

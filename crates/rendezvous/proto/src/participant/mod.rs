@@ -74,13 +74,13 @@ pub enum Output {
     /// Answer to [`Input::Join`]: the round is complete.
     Joined(Formed),
     /// The round that the node has joined has changed, or the run is over.
-    Changed(Change),
+    Changed(ParticipantChange),
     /// Answer to [`Input::Leave`]: the node has left.
     Left,
     /// Answer to [`Input::Close`]: the run is over.
     Closed,
     /// Answer to the current request: it failed.
-    Failed(Failure),
+    Failed(ParticipantFailure),
 }
 
 /// A complete round.
@@ -96,7 +96,7 @@ pub struct Formed {
 
 /// Change of a round after it was complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum ParticipantChange {
     /// These nodes wait for the next round, which has room for them.
     ///
     /// The participant reports them again when a further node waits.
@@ -113,7 +113,7 @@ pub enum Change {
 
 /// Reason for which a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum ParticipantFailure {
     /// The run was closed before.
     Closed,
     /// The run was closed while this node was a spare: the job did not need it.

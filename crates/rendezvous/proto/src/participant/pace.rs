@@ -115,7 +115,7 @@ impl Pace {
     /// Returns the pause before a write that this number of agents is about to try.
     ///
     /// `None` for few writers.
-    pub(super) fn place_among(&mut self, writers: usize) -> Option<Duration> {
+    pub(super) fn pause_before_write(&mut self, writers: usize) -> Option<Duration> {
         if writers <= FEW {
             return None;
         }
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn few_writers_do_not_wait_for_one_another() {
         let mut pace = Pace::new(1, Duration::ZERO);
-        assert_eq!(pace.place_among(4), None);
-        assert!(pace.place_among(100).unwrap() <= Duration::from_millis(100));
+        assert_eq!(pace.pause_before_write(4), None);
+        assert!(pace.pause_before_write(100).unwrap() <= Duration::from_millis(100));
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now, Wall};
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Authority, Event, HeldRound, Operation, Program, Reattach, Refusal, Standing,
+    AgentRefusal, Authority, Event, HeldRound, Operation, Program, Reattach, Standing,
 };
-use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, NativeClient, Output};
+use rdzv_rendezvous_proto::native_client::{
+    Input, NativeClient, NativeFailure, Output, RoundChange,
+};
 use rdzv_rendezvous_proto::waiting::Arrived;
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
@@ -22,7 +24,7 @@ fn hear(client: &mut NativeClient, event: &Event) -> Vec<Output> {
     tell(client, Input::Bytes(&bytes))
 }
 
-/// A client that has not joined yet.
+/// Creates a client that has not joined yet.
 fn new_client(settings: Settings) -> NativeClient {
     let me = NodeDesc {
         addr: "b".to_owned(),
@@ -32,7 +34,7 @@ fn new_client(settings: Settings) -> NativeClient {
     NativeClient::new(Now::default(), 1, "run", me, settings)
 }
 
-/// The event that a round of two is complete.
+/// Returns the event that a round of two is complete.
 fn formed(round: u64, rank: u32) -> Event {
     Event::Formed {
         round,
@@ -42,7 +44,7 @@ fn formed(round: u64, rank: u32) -> Event {
     }
 }
 
-/// The event that the workers of a round meet at `a:4000`.
+/// Returns the event that the workers of a round meet at `a:4000`.
 fn master(round: u64) -> Event {
     let (addr, port) = ("a".to_owned(), 4000);
     Event::Master { round, addr, port }
@@ -55,7 +57,9 @@ fn a_run_that_ends_before_the_workers_could_meet_ends_the_join() {
     assert_eq!(hear(&mut client, &formed(0, 1)), []);
     assert_eq!(
         hear(&mut client, &Event::Closed),
-        [Output::NotJoined(Failure::Refused(Refusal::Closed))]
+        [Output::NotJoined(NativeFailure::Refused(
+            AgentRefusal::Closed
+        ))]
     );
 }
 
@@ -73,7 +77,7 @@ const JOIN: Input<'_> = Input::Join {
     local_world_size: 1,
 };
 
-/// A client in round 0 that has closed the connection of a silent coordinator.
+/// Creates a client in round 0 that has hung up on a silent coordinator.
 ///
 /// The close was at 15 s.
 fn deaf() -> NativeClient {
@@ -90,12 +94,12 @@ fn deaf() -> NativeClient {
     client
 }
 
-/// Tries to connect in vain, from 15 s on, until there is an output.
+/// Tries to connect without success from 15 s on, until there is an output.
 ///
-/// It returns without outputs at the time `until`.
-fn dial_in_vain(client: &mut NativeClient, until: f64) -> (f64, Vec<Output>) {
+/// Returns without outputs at the time `until`.
+fn dial_in_vain(client: &mut NativeClient, deadline: f64) -> (f64, Vec<Output>) {
     let mut seconds = 15.0;
-    while seconds < until {
+    while seconds < deadline {
         if at(client, seconds, Input::Tick) == [Output::Dial] {
             let failed = Input::Disconnected("timed out".to_owned());
             let outputs = at(client, seconds, failed);
@@ -105,7 +109,7 @@ fn dial_in_vain(client: &mut NativeClient, until: f64) -> (f64, Vec<Output>) {
         }
         seconds += 0.25;
     }
-    (until, Vec::new())
+    (deadline, Vec::new())
 }
 
 #[test]
@@ -116,7 +120,7 @@ fn a_node_that_cannot_hear_its_coordinator_joins_again_when_it_can() {
     assert!(
         matches!(
             &outputs[..],
-            [Output::Changed(Change::Membership { round: 0, .. })]
+            [Output::Changed(RoundChange::Membership { round: 0, .. })]
         ),
         "{outputs:?}"
     );
@@ -136,7 +140,7 @@ fn a_coordinator_that_stays_silent_is_given_up() {
     assert!(
         matches!(
             &outputs[..],
-            [Output::NotJoined(Failure::Unreachable { .. })]
+            [Output::NotJoined(NativeFailure::Unreachable { .. })]
         ),
         "{outputs:?}"
     );
@@ -240,7 +244,7 @@ fn attached(epoch: u32) -> Event {
     Event::Attached(authority(epoch))
 }
 
-/// A client that joins at a restartable coordinator.
+/// Creates a client that joins at a restartable coordinator.
 fn joining_client(settings: Settings) -> NativeClient {
     let client = new_client(settings);
     let mut client = client.running(Some(Program::new("train.py", b"", true)));
@@ -248,7 +252,7 @@ fn joining_client(settings: Settings) -> NativeClient {
     client
 }
 
-/// Round 5 is complete, with this client as rank 0.
+/// Completes round 5, with this client as rank 0.
 fn form(client: &mut NativeClient) -> Vec<Output> {
     let recoverable = Event::Recoverable {
         round: 5,
@@ -258,7 +262,7 @@ fn form(client: &mut NativeClient) -> Vec<Output> {
     hear(client, &formed(5, 0))
 }
 
-/// A client with rank 0 that has joined at a restartable coordinator.
+/// Creates a client with rank 0 that has joined at a restartable coordinator.
 fn attached_client() -> NativeClient {
     let mut client = joining_client(Settings::new(1, 2));
     let watch = Output::Watch(Duration::from_millis(1500));
@@ -266,14 +270,14 @@ fn attached_client() -> NativeClient {
     client
 }
 
-/// The same client in round 5, which has no address of the workers' store yet.
+/// Creates such a client in round 5, without an address of the workers' store.
 fn formed_client() -> NativeClient {
     let mut client = attached_client();
     assert_eq!(form(&mut client), [Output::Lead { round: 5 }]);
     client
 }
 
-/// The same client as a member of the round.
+/// Creates such a client as a member of the round.
 fn member() -> NativeClient {
     let mut client = formed_client();
     let joined = hear(&mut client, &master(5));
@@ -284,7 +288,7 @@ fn member() -> NativeClient {
     client
 }
 
-/// The operations over a new connection after the old one has broken.
+/// Returns the operations over a new connection after the old one has broken.
 fn said_after_outage(client: &mut NativeClient) -> Vec<Operation> {
     let broken = tell(client, Input::Disconnected("reset".to_owned()));
     assert_eq!(broken, []);
@@ -323,7 +327,7 @@ fn a_join_goes_on_over_a_new_connection_as_the_same_one() {
 }
 
 #[test]
-fn a_word_that_it_leaves_is_said_again_until_it_is_answered() {
+fn a_leave_is_sent_again_when_it_has_no_answer() {
     let mut client = member();
     let left = tell(&mut client, Input::Leave);
     assert_eq!(said(&left[0]), Operation::Leave);
@@ -336,7 +340,7 @@ fn a_word_that_it_leaves_is_said_again_until_it_is_answered() {
     }
     assert_eq!(hear(&mut client, &Event::Left), []);
     assert!(!client.is_leaving());
-    // The client need not send anything any more.
+    // The client no longer needs to send anything.
     assert_eq!(
         tell(&mut client, Input::Disconnected("reset".to_owned())),
         []
@@ -453,7 +457,7 @@ fn a_round_that_cannot_be_recovered_is_over_with_its_connection() {
     assert!(
         matches!(
             outputs[..],
-            [Output::Changed(Change::Membership { round: 5, .. })]
+            [Output::Changed(RoundChange::Membership { round: 5, .. })]
         ),
         "{outputs:?}"
     );
@@ -471,7 +475,7 @@ fn a_coordinator_is_waited_for_as_long_as_it_said_with_a_message_every_10_s() {
             match &at(&mut client, seconds, refused)[..] {
                 [] => {}
                 [Output::Missing(missing)] => told.push(missing.elapsed.as_secs()),
-                [Output::Changed(Change::Lost { .. })] => break seconds,
+                [Output::Changed(RoundChange::Lost { .. })] => break seconds,
                 other => panic!("{other:?}"),
             }
         }
@@ -580,7 +584,7 @@ fn a_coordinator_in_the_same_process_is_sent_a_heartbeat_every_5_s_and_is_not_as
             Event::Alive(None).write(&mut alive);
             assert_eq!(at(&mut client, seconds, Input::Bytes(&alive)), []);
         }
-        // The coordinator answers nothing any more.
+        // The coordinator no longer answers.
         let asked = at(&mut client, quiet, Input::Tick);
         assert_eq!(asked.is_empty(), in_process, "{asked:?}");
     }
@@ -612,7 +616,7 @@ fn workers_with_a_fence_are_not_said_to_be_left_alone() {
     );
 }
 
-/// An agent with a fence, and its outputs after its round has formed.
+/// Returns an agent with a fence, and its outputs after its round has formed.
 fn member_with_a_fence(in_process: bool) -> (NativeClient, Vec<Output>) {
     let mut client = joining_client(Settings {
         fence: FencePolicy::Auto,
@@ -672,7 +676,7 @@ fn the_coordinator_turns_the_fence_of_a_round_on_and_off() {
     assert_eq!(hear(&mut client, &Event::Backed { number: 1 }), []);
 }
 
-/// Operations that an agent with a fence sends in a round of `length` seconds.
+/// Returns the operations that an agent with a fence sends in `length` seconds.
 fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
     let (mut client, mut outputs) = member_with_a_fence(in_process);
     let mut said = vec![];
@@ -694,4 +698,28 @@ fn said_with_a_fence(in_process: bool, length: f64) -> Vec<Operation> {
         outputs = at(&mut client, seconds, Input::Tick);
     }
     said
+}
+
+#[test]
+fn a_join_without_a_connection_ends_after_the_join_timeout() {
+    let mut settings = Settings::new(3, 3);
+    settings.join_timeout = Duration::from_secs(8);
+    let mut client = new_client(settings).running(Some(Program::new("train.py", b"", true)));
+    tell(&mut client, JOIN);
+    let arrived = Arrived {
+        nodes: 2,
+        named: vec!["a".to_owned(), "b".to_owned()],
+        is_spare: false,
+    };
+    hear(&mut client, &Event::Alive(Some(arrived)));
+    at(&mut client, 7.5, Input::Disconnected("reset".to_owned()));
+    let refused = at(&mut client, 8.0, Input::Tick);
+    let [
+        Output::NotJoined(Failure::Refused(Refusal::JoinTimeout { joined, .. })),
+        ..,
+    ] = &refused[..]
+    else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(joined, &["a", "b"]);
 }

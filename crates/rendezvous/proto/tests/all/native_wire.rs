@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::wire::{
-    Authority, Event, EventReader, HeldRound, Join, LastCoordinator, MAX_EVENT_BYTES, Operation,
-    PROBE, PROBE_ANSWER, Program, Reattach, Refusal, Standing, VERSION, WireError,
+    AgentRefusal, Authority, Event, EventReader, HeldRound, Join, LastCoordinator, MAX_EVENT_BYTES,
+    Operation, PROBE, PROBE_ANSWER, Program, Reattach, Standing, VERSION, WireError,
 };
 use rdzv_rendezvous_proto::waiting::Arrived;
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
@@ -56,7 +56,7 @@ fn join(instance: u64, run: &str, node: NodeDesc, settings: Settings, role: &str
     }))
 }
 
-/// The usual join, with a program.
+/// Returns the usual join, with a program.
 fn of_program() -> Operation {
     Operation::Join(Box::new(join_of_program(None)))
 }
@@ -269,12 +269,12 @@ fn events() -> Vec<(&'static str, Event)> {
         reason: reason.to_owned(),
     };
     let join_timeout = |milliseconds, joined: &[&str]| {
-        Event::Refused(Refusal::JoinTimeout {
+        Event::Refused(AgentRefusal::JoinTimeout {
             elapsed: Duration::from_millis(milliseconds),
             joined: joined.iter().map(|node| (*node).to_owned()).collect(),
         })
     };
-    let unusable = |why: &str| Event::Refused(Refusal::Unusable(why.to_owned()));
+    let unusable = |why: &str| Event::Refused(AgentRefusal::Unusable(why.to_owned()));
     let status = |closed, waiting| Event::Status { closed, waiting };
     const MAX: u32 = u32::MAX;
     vec![
@@ -304,16 +304,16 @@ fn events() -> Vec<(&'static str, Event)> {
             peer_failed("n", &"x".repeat(LONGEST_TEXT)),
         ),
         ("event.closed", Event::Closed),
-        ("event.refused.closed", Event::Refused(Refusal::Closed)),
+        ("event.refused.closed", Event::Refused(AgentRefusal::Closed)),
         (
             "event.refused.not_needed",
-            Event::Refused(Refusal::NotNeeded),
+            Event::Refused(AgentRefusal::NotNeeded),
         ),
         (
             "event.refused.join_timeout",
             join_timeout(600_000, &["node-1_1_0", "node-2_1_0", "17 more"]),
         ),
-        ("event.refused.join_timeout.nobody", join_timeout(0, &[])),
+        ("event.refused.join_timeout.no_node", join_timeout(0, &[])),
         (
             "event.refused.join_timeout.largest",
             join_timeout(u64::MAX, &[""]),

@@ -12,7 +12,7 @@ fn recorded() -> Value {
     serde_json::from_str(include_str!("../golden/rendezvous_state.json")).unwrap()
 }
 
-/// Every recorded value: its name, its bytes and the state that it describes.
+/// Returns every recorded value: its name, its bytes and the described state.
 fn all() -> Vec<(String, Value, Value)> {
     let recorded = recorded();
     let take =
@@ -52,7 +52,7 @@ fn times_differ(state: &RendezvousState) -> bool {
     times.collect::<BTreeSet<_>>().len() == count
 }
 
-/// The time in UTC, and `true` if the text has no zone.
+/// Returns the time in UTC, and `true` if the text has no zone.
 fn time(text: &Value) -> (Wall, bool) {
     let text = text.as_str().unwrap();
     let shown: DateTime = text.trim_end_matches('Z').parse().unwrap();
@@ -70,7 +70,7 @@ fn node(entry: &Value) -> NodeDesc {
     }
 }
 
-/// The state of a description.
+/// Returns the state of a description.
 fn described(state: &Value) -> RendezvousState {
     let entries = |name: &str| state[name].as_array().cloned().unwrap_or_default();
     let nodes = |name: &str| -> BTreeSet<NodeDesc> { entries(name).iter().map(node).collect() };

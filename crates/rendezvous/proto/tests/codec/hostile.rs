@@ -29,7 +29,7 @@ fn problem(bytes: &[u8]) -> (usize, Problem) {
     }
 }
 
-/// An empty state with a further attribute.
+/// Returns an empty state with a further attribute.
 ///
 /// `item` leaves the value of the attribute on the stack.
 fn with_attribute(item: &[u8]) -> Vec<u8> {

@@ -62,7 +62,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Attributes of a later release.
+/// Generates attributes of a later release.
 fn attributes() -> impl Strategy<Value = Vec<(Value, Value)>> {
     let name = "later_[a-z]{0,8}".prop_map(Value::Text);
     vec((name, value()), 0..3)

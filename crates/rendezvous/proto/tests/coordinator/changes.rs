@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rdzv_core::machine::Machine as _;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Program, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event, Operation, Program};
 use rdzv_rendezvous_proto::coordinator::{KEPT_FOR, MOST_LEFT_RUNS};
 
 use crate::world::{STATE, World, node};
 
-/// A complete round of `count` agents, which have received their events.
+/// Returns a complete round of `count` agents that have received their events.
 fn round(count: u32, min: u32, max: u32) -> World {
     let mut world = World::new(min, max);
     for number in 0..count {
@@ -162,10 +162,10 @@ fn a_surplus_node_of_another_program_does_not_end_well() {
     world.program = Some(Program::new("b.py", b"b", true));
     world.join(6);
     world.close(0);
-    assert_eq!(world.take(5), [Event::Refused(Refusal::NotNeeded)]);
+    assert_eq!(world.take(5), [Event::Refused(AgentRefusal::NotNeeded)]);
     let received = world.take(6);
     assert!(
-        matches!(&received[..], [Event::Refused(Refusal::Unusable(why))]
+        matches!(&received[..], [Event::Refused(AgentRefusal::Unusable(why))]
             if why.contains("'a.py'") && why.contains("'b.py'") && why.contains("--rdzv-id")),
         "{received:?}"
     );
@@ -180,15 +180,15 @@ fn closing_tells_each_what_it_means() {
     world.join(5);
     world.close(0);
     assert_eq!(world.take(1), [Event::Closed]);
-    assert_eq!(world.take(5), [Event::Refused(Refusal::NotNeeded)]);
+    assert_eq!(world.take(5), [Event::Refused(AgentRefusal::NotNeeded)]);
     world.join(6);
-    assert_eq!(world.take(6), [Event::Refused(Refusal::Closed)]);
+    assert_eq!(world.take(6), [Event::Refused(AgentRefusal::Closed)]);
     for number in [0, 1, 5, 6] {
         world.lose(number);
     }
     assert!(!world.coordinator.is_active());
     world.join(7);
-    assert_eq!(world.take(7), [Event::Refused(Refusal::Closed)]);
+    assert_eq!(world.take(7), [Event::Refused(AgentRefusal::Closed)]);
     assert!(world.read().0.closed);
 }
 

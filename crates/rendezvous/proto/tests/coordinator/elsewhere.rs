@@ -14,7 +14,7 @@ fn held(rank: u32) -> Option<HeldRound> {
     Some(held_round(4, rank, 3))
 }
 
-/// A coordinator at another address than its predecessor.
+/// Creates a coordinator at another address than its predecessor.
 fn elsewhere(recover: bool) -> World {
     let mut world = World::restartable(1, 3);
     world.settings.last_call_timeout = Duration::ZERO;
@@ -40,7 +40,7 @@ fn pass(world: &mut World, time: Duration, numbers: &[u32]) {
     }
 }
 
-/// The clusters and epochs that an agent must obey, and its other events.
+/// Returns the clusters and epochs that an agent must obey, and other events.
 fn heard(world: &mut World, number: u32) -> (Vec<(u64, u32)>, Vec<Event>) {
     let (attached, others): (Vec<_>, Vec<_>) = world
         .take(number)
@@ -106,7 +106,7 @@ fn one_that_is_gone_may_be_where_its_coordinator_is() {
         world.reattach(number, number, held(number - 1));
     }
     world.lose(2);
-    world.end(3, Some(crate::world::place(3)));
+    world.end(3, Some(crate::world::peer_address(3)));
     world.pass(REATTACH_WITHIN * 2);
     world.reattach(12, 2, held(1));
     assert_eq!(heard(&mut world, 1).1, []);

@@ -9,7 +9,7 @@ use rdzv_rendezvous_proto::coordinator::{
     Coordinator, Input, LOST_AFTER_END, Origin, REATTACH_WITHIN,
 };
 
-use crate::world::{World, forms, held_round, origin, place};
+use crate::world::{World, forms, held_round, origin, peer_address};
 
 const LONG: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -18,7 +18,7 @@ fn held(rank: u32, size: u32) -> Option<HeldRound> {
     Some(held_round(0, rank, size))
 }
 
-/// The first agents in round 0 of at most `max` nodes, and one more.
+/// Creates round 0 of at most `max` nodes with the first agents, and a spare.
 fn with_spare(max: u32) -> World {
     let mut world = World::restartable(1, max);
     world.says_from = true;
@@ -54,7 +54,7 @@ fn elect(world: &mut World) {
 
 /// Ends the process of an agent.
 fn end(world: &mut World, number: u32) {
-    world.end(number, Some(place(u64::from(number))));
+    world.end(number, Some(peer_address(u64::from(number))));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn one_that_comes_back_within_that_time_is_where_it_was() {
     world.reattach(12, 2, held(1, 2));
     world.pass(REATTACH_WITHIN * 2);
     assert!(world.take(1).is_empty());
-    // The earlier connection has no effect any more.
+    // The earlier connection no longer has an effect.
     end(&mut world, 2);
     world.pass(REATTACH_WITHIN * 2);
     assert!(world.take(1).is_empty());

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rdzv_core::ident::ConnId;
 use rdzv_core::rank::Assignment;
 use rdzv_rendezvous_proto::coordinator::Input;
-use rdzv_rendezvous_proto::coordinator::wire::{Event, Operation, Program, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Event, Operation, Program};
 use rdzv_rendezvous_proto::last_call::LastCall;
 
 use crate::world::{World, node};
@@ -79,7 +79,7 @@ fn a_timed_out_join_names_who_had_come_and_makes_room() {
     world.join(0);
     world.pass_beating(59, &[0]);
     world.pass(Duration::from_secs(1));
-    let refusal = Refusal::JoinTimeout {
+    let refusal = AgentRefusal::JoinTimeout {
         elapsed: Duration::from_secs(60),
         joined: vec![node(0).to_string()],
     };
@@ -139,7 +139,7 @@ fn another_agent_of_the_same_name_is_refused_and_the_same_one_is_not() {
     world.join_as(1, node(0), 8);
     let received = world.take(1);
     assert!(
-        matches!(&received[..], [Event::Refused(Refusal::Unusable(why))] if why.contains("n000_1_0")),
+        matches!(&received[..], [Event::Refused(AgentRefusal::Unusable(why))] if why.contains("n000_1_0")),
         "{received:?}"
     );
     world.join_as(2, node(0), 7);
@@ -158,7 +158,7 @@ fn other_settings_are_named_as_long_as_they_are_in_use() {
     world.join(1);
     let received = world.take(1);
     assert!(
-        matches!(&received[..], [Event::Refused(Refusal::Unusable(why))]
+        matches!(&received[..], [Event::Refused(AgentRefusal::Unusable(why))]
             if why.contains("2:3") && why.contains("2:2") && why.contains("n000_1_0")),
         "{received:?}"
     );
@@ -178,7 +178,7 @@ fn without_a_run_id_only_agents_that_run_the_same_meet() {
         world.join(1);
         let received = world.take(1);
         assert!(
-            matches!(&received[..], [Event::Refused(Refusal::Unusable(why))]
+            matches!(&received[..], [Event::Refused(AgentRefusal::Unusable(why))]
                 if why.contains(&format!("'{name}'")) && why.contains("'a.py'")
                     && why.contains("n000_1_0") && why.contains("--rdzv-id")),
             "{received:?}"
@@ -216,7 +216,7 @@ fn settings_that_make_no_sense_are_refused() {
         world.join(0);
         assert!(matches!(
             world.take(0)[..],
-            [Event::Refused(Refusal::Unusable(_))]
+            [Event::Refused(AgentRefusal::Unusable(_))]
         ));
         assert!(!world.coordinator.is_active());
     }

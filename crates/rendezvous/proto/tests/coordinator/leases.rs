@@ -12,7 +12,7 @@ use crate::world::{World, held_round};
 
 const ALL: [u32; 3] = [1, 2, 3];
 
-/// Three agents in round 0, whose coordinator has this number of voters.
+/// Creates round 0 of three agents, with this number of voters.
 fn formed(voters: u32, fence: FencePolicy) -> World {
     let mut world = World::restartable(1, 3);
     world.settings.fence = fence;
@@ -28,7 +28,7 @@ fn reports(world: &mut World, agent: u32, standing: Standing) {
     world.operate(agent, &Operation::Lease { number, standing });
 }
 
-/// Received events about the fence, in the order of the agents.
+/// Returns the received events about the fence, in the order of the agents.
 fn fences(world: &mut World) -> Vec<bool> {
     let events = ALL.iter().flat_map(|number| world.take(*number));
     let fences = events.filter_map(|event| match event {
@@ -42,7 +42,7 @@ fn recorded(world: &World) -> Duration {
     world.note.as_ref().unwrap().runs["run"].lease
 }
 
-/// A round whose coordinator gets three voters, so that each agent has a lease.
+/// Creates a round whose coordinator gets three voters and grants leases.
 fn turned_on() -> World {
     let mut world = formed(1, FencePolicy::Auto);
     fences(&mut world);

@@ -11,4 +11,5 @@ mod mixed;
 mod reattach;
 mod round;
 mod silent;
+mod success;
 mod world;

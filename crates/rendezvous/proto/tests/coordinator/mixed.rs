@@ -17,7 +17,7 @@ fn master(round: u64, port: u16) -> Event {
     }
 }
 
-/// Agent 0 of torchrun and native agent 1 in round 0.
+/// Creates round 0 of agent 0 of torchrun and native agent 1.
 fn torchrun_first() -> World {
     let mut world = World::new(2, 2);
     world.torchrun(&node(0), Action::AddToParticipants);

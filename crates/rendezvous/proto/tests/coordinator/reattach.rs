@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rdzv_core::ident::ConnId;
-use rdzv_rendezvous_proto::coordinator::wire::{Authority, Event, HeldRound, Operation, Refusal};
+use rdzv_rendezvous_proto::coordinator::wire::{
+    AgentRefusal, Authority, Event, HeldRound, Operation,
+};
 use rdzv_rendezvous_proto::coordinator::{Input, Origin, REATTACH_WITHIN, RECOVERY_WINDOW};
 
 use crate::world::{World, held_round, node, origin};
@@ -11,7 +13,7 @@ use crate::world::{World, held_round, node, origin};
 /// Longer than a coordinator without a record waits for an older round.
 const UNNOTED: Duration = Duration::from_secs(2);
 
-/// A round as the agent with this rank and instance `rank + 1` knows it.
+/// Returns a round as the agent with this rank (instance `rank + 1`) knows it.
 fn held(round: u64, rank: u32) -> Option<HeldRound> {
     Some(held_round(round, rank, 3))
 }
@@ -23,7 +25,7 @@ fn succeeded(round: u64, rank: u32) -> Option<HeldRound> {
     })
 }
 
-/// Agents 1 to `count` in round 0, which have received all events.
+/// Creates round 0 of agents 1 to `count`, which have received all events.
 fn round_of(count: u32, min: u32) -> World {
     let mut world = World::restartable(min, count);
     for number in 1..=count {
@@ -45,7 +47,7 @@ fn is_attached(event: Option<&Event>) -> bool {
     matches!(event, Some(Event::Attached(_)))
 }
 
-/// The events that an agent has received after `Attached`.
+/// Returns the events that an agent has received after `Attached`.
 fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
     let mut received = world.take(number);
     assert!(is_attached(received.first()), "{received:?}");
@@ -53,14 +55,14 @@ fn after_attached(world: &mut World, number: u32) -> Vec<Event> {
     received
 }
 
-/// The events after `Attached`, without the address of the workers' store.
+/// Returns the events after `Attached`, without the workers' store address.
 fn events_after_attached(world: &mut World, number: u32) -> Vec<Event> {
     let mut received = after_attached(world, number);
     received.retain(|event| !matches!(event, Event::Master { .. }));
     received
 }
 
-/// The reason for which the round of a reattached agent is over.
+/// Returns the reason for which the round of a reattached agent is over.
 fn membership_after_attached(world: &mut World, number: u32) -> String {
     let received = events_after_attached(world, number);
     match &received[..] {
@@ -419,7 +421,7 @@ fn a_number_that_a_member_knows_which_has_left_the_round_is_not_used_again() {
     assert_eq!(world.formed(1).0, 6);
 }
 
-/// The round that is over, as an unknown agent with another round learns.
+/// Returns the round that is over, as an unknown agent receives it.
 fn round_that_is_over_for(world: &mut World, number: u32) -> u64 {
     world.reattach(number, number, held(5, 1));
     match after_attached(world, number)[..] {
@@ -492,7 +494,7 @@ fn a_third_one_ends_the_wait_of_half_a_round() {
 }
 
 #[test]
-fn newcomers_wait_until_the_round_is_recovered() {
+fn newcomers_wait_for_the_recovery_of_the_round() {
     let mut world = round_of(2, 2);
     world.restart();
     world.reattach(1, 1, held(0, 0));
@@ -533,9 +535,9 @@ fn a_run_that_was_closed_stays_closed() {
     assert_eq!(world.take(2), [Event::Closed]);
     world.attempt = Some(2);
     world.reattach(12, 2, None);
-    assert_eq!(world.take(12), [Event::Refused(Refusal::Closed)]);
+    assert_eq!(world.take(12), [Event::Refused(AgentRefusal::Closed)]);
     world.join(3);
-    assert_eq!(world.take(3), [Event::Refused(Refusal::Closed)]);
+    assert_eq!(world.take(3), [Event::Refused(AgentRefusal::Closed)]);
 }
 
 #[test]
@@ -547,7 +549,7 @@ fn a_closed_run_that_everybody_has_left_stays_closed() {
     for _ in 0..2 {
         world.restart();
         world.join(3);
-        assert_eq!(world.take(3), [Event::Refused(Refusal::Closed)]);
+        assert_eq!(world.take(3), [Event::Refused(AgentRefusal::Closed)]);
     }
 }
 
@@ -641,7 +643,7 @@ fn agents_come_together_after_a_recovery_that_all_have_deserted() {
     assert_eq!(world.formed(1), (1, 0, 3));
 }
 
-/// Agents 1 to 3 in round 0, whose new coordinator has no record.
+/// Creates round 0 of agents 1 to 3, whose new coordinator has no record.
 fn without_note(origin: Origin) -> World {
     let mut world = round_of(3, 2);
     world.start_unnoted(origin);

@@ -145,7 +145,7 @@ fn events(world: &mut World) -> String {
     shown.collect::<Vec<_>>().join(" | ")
 }
 
-/// The variant of `Round` of the only run; empty if there is no run.
+/// Returns the variant of `Round` of the only run; empty if there is no run.
 fn state_of(world: &World) -> String {
     let shown = format!("{:?}", world.coordinator);
     let variants = shown.match_indices(" round: ").filter_map(|(at, field)| {

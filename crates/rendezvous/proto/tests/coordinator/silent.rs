@@ -14,7 +14,7 @@ fn held(rank: u32) -> Option<HeldRound> {
     Some(held_round(0, rank, 2))
 }
 
-/// Agents 1 and 2 in round 0 of at most two nodes, and agent 3 as a spare.
+/// Creates round 0 of agents 1 and 2, which is full, with agent 3 as a spare.
 fn with_spare(min: u32) -> World {
     let mut world = World::restartable(min, 2);
     for number in 1..=3 {
@@ -83,7 +83,7 @@ fn a_machine_that_is_silent_has_not_left() {
 }
 
 #[test]
-fn one_that_comes_back_is_waited_for_until_its_workers_have_ended() {
+fn a_round_waits_for_the_workers_of_one_that_comes_back() {
     let mut world = with_spare(1);
     lose(&mut world, &[1, 2]);
     pass(&mut world, LONG);
@@ -195,7 +195,7 @@ fn one_that_a_coordinator_before_has_lost_is_known_by_its_round() {
     pass(&mut world, LONG);
     assert_eq!(forms(&mut world, 3), None);
     assert_eq!(world.recoveries.last().unwrap().missing, [1]);
-    // Agent 1 is in no record any more.
+    // Agent 1 is no longer in a record.
     world.reattach(11, 1, held(0));
     assert!(hears_that_it_is_over(&mut world, 11));
     world.join_as(11, crate::world::node(1), 1);

@@ -48,7 +48,7 @@ pub(crate) struct World {
     pub(crate) recoveries: Vec<Recovering>,
 }
 
-/// The node of agent `number`, whose connection has the same number.
+/// Returns the node of agent `number`, whose connection has the same number.
 pub(crate) fn node(number: u32) -> NodeDesc {
     NodeDesc {
         addr: format!("n{number:03}"),
@@ -57,7 +57,7 @@ pub(crate) fn node(number: u32) -> NodeDesc {
     }
 }
 
-/// A round as the agent with this rank knows it.
+/// Returns a round as the agent with this rank knows it.
 pub(crate) fn held_round(round: u64, rank: u32, size: u32) -> HeldRound {
     HeldRound {
         round,
@@ -69,7 +69,7 @@ pub(crate) fn held_round(round: u64, rank: u32, size: u32) -> HeldRound {
     }
 }
 
-/// The round that an agent has received; `None` if it has received none.
+/// Returns the round that an agent has received, if any.
 pub(crate) fn forms(world: &mut World, number: u32) -> Option<u64> {
     let events = world.take(number);
     events.iter().find_map(|event| match event {
@@ -78,15 +78,15 @@ pub(crate) fn forms(world: &mut World, number: u32) -> Option<u64> {
     })
 }
 
-/// The peer address of an agent's connections.
-pub(crate) fn place(instance: u64) -> String {
+/// Returns the peer address of an agent's connections.
+pub(crate) fn peer_address(instance: u64) -> String {
     format!("10.0.1.{instance}:50000")
 }
 
 /// Address of the coordinator.
 pub(crate) const ADDRESS: &str = "10.0.0.1:29400";
 
-/// The origin of a coordinator at that address.
+/// Returns the origin of a coordinator at that address.
 pub(crate) fn origin() -> Origin {
     Origin {
         addresses: [ADDRESS.to_owned()].into(),
@@ -132,7 +132,7 @@ impl World {
         world
     }
 
-    /// Replaces the coordinator by one that starts with its record.
+    /// Replaces the coordinator with one that starts with its record.
     ///
     /// All connections and keys are lost.
     pub(crate) fn restart(&mut self) {
@@ -148,7 +148,7 @@ impl World {
         self.keys.clear();
     }
 
-    /// Replaces the coordinator by one without a record.
+    /// Replaces the coordinator with one without a record.
     pub(crate) fn start_unnoted(&mut self, origin: Origin) {
         let note = Note::new(8, Duration::from_secs(60));
         self.coordinator = Coordinator::restartable(self.now, note.clone(), origin);
@@ -232,7 +232,7 @@ impl World {
             program: self.program.clone(),
             attempt: self.attempt,
             replaces: self.replaces.clone(),
-            from: self.says_from.then(|| place(instance)),
+            from: self.says_from.then(|| peer_address(instance)),
             ..Join::new(instance, "run", node, self.settings)
         }
     }
@@ -279,7 +279,7 @@ impl World {
         self.operate(number, &Operation::Close { run });
     }
 
-    /// Ends the stream of a connection in order.
+    /// Ends the stream of a connection cleanly.
     ///
     /// `peer` is the peer address of the connection, if known.
     pub(crate) fn end(&mut self, connection: u32, peer: Option<String>) {
@@ -327,7 +327,7 @@ impl World {
         self.received.remove(&number).unwrap_or_default()
     }
 
-    /// The round, rank and world size that an agent has received.
+    /// Returns the round, rank and world size that an agent has received.
     pub(crate) fn formed(&mut self, number: u32) -> (u64, u32, u32) {
         let received = self.take(number);
         match &received[..] {

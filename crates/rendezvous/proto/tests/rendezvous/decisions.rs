@@ -15,7 +15,7 @@ fn every_decision_of_the_table_is_made() {
     let mut rows = 0;
     for (number, line) in TABLE.lines().enumerate() {
         let line = line.trim();
-        let place = format!("line {}: {line}", number + 1);
+        let location = format!("line {}: {line}", number + 1);
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
@@ -24,12 +24,12 @@ fn every_decision_of_the_table_is_made() {
             given = (settings(limits), state(text));
         } else if let Some(text) = line.strip_prefix("=> ") {
             let got = after.take().expect("a decision comes first");
-            assert_eq!(show(&got), show(&state(text)), "{place}");
+            assert_eq!(show(&got), show(&state(text)), "{location}");
             rows += 1;
         } else {
             let (event, expected) = line.split_once("->").expect("a decision has an arrow");
             let (got, made) = happen(event.trim(), &given.0, &given.1);
-            assert_eq!(got, expected.trim(), "{place}");
+            assert_eq!(got, expected.trim(), "{location}");
             after = Some(made);
             rows += 1;
         }
@@ -53,7 +53,7 @@ fn happen(
         wall,
         last_call_over: given
             .deadline
-            .is_some_and(|end| end + decide::last_call_grace(given) < wall),
+            .is_some_and(|end| end + decide::last_call_extra(given) < wall),
         phase: match rest.first().copied() {
             Some("rollback") => JoinPhase::RollBack,
             Some("over") => JoinPhase::Over,

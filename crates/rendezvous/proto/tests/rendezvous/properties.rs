@@ -21,7 +21,7 @@ fn a_time() -> impl Strategy<Value = Wall> {
     (0_i64..60_000_000).prop_map(Wall::from_unix_micros)
 }
 
-/// Any state, valid or not.
+/// Generates any state, valid or not.
 fn any_state() -> impl Strategy<Value = RendezvousState> {
     (
         0_u64..3,
@@ -50,7 +50,7 @@ fn any_state() -> impl Strategy<Value = RendezvousState> {
         )
 }
 
-/// A state that agents with these settings can reach.
+/// Generates a state that agents with these settings can reach.
 fn a_state(settings: Settings) -> impl Strategy<Value = RendezvousState> {
     any_state().prop_map(move |mut state| {
         while state.participants.len() > settings.max_nodes as usize {
@@ -230,8 +230,8 @@ proptest! {
                         prop_assert!(seen.complete && !seen.closed, "INV-R4");
                         let count = formed.participants.len() as u32;
                         prop_assert!(count >= settings.min_nodes, "INV-R3");
-                        let place = formed.participants.get(formed.rank as usize);
-                        prop_assert_eq!(place, Some(&me), "INV-R2");
+                        let participant = formed.participants.get(formed.rank as usize);
+                        prop_assert_eq!(participant, Some(&me), "INV-R2");
                     }
                     _ => {}
                 }

@@ -2,7 +2,7 @@
 
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
-use rdzv_rendezvous_proto::participant::{Change, Failure, Input, Output};
+use rdzv_rendezvous_proto::participant::{Input, Output, ParticipantChange, ParticipantFailure};
 use rdzv_rendezvous_proto::{NodeDesc, Participant, RendezvousState, Settings};
 
 use crate::text::{node, nodes, now, settings, show, state};
@@ -37,8 +37,10 @@ fn run(script: &str) {
     }
     let mut stored = RendezvousState::default();
     for line in lines {
-        let place = format!("{title}: {line}");
-        let (event, expected) = line.split_once("->").unwrap_or_else(|| panic!("{place}"));
+        let location = format!("{title}: {line}");
+        let (event, expected) = line
+            .split_once("->")
+            .unwrap_or_else(|| panic!("{location}"));
         let (time, event) = event.trim().split_once(' ').expect("TIME EVENT");
         let at = now(time);
         if event == "due" {
@@ -47,16 +49,16 @@ fn run(script: &str) {
             assert!(
                 due.since(wanted) < std::time::Duration::from_millis(1)
                     && wanted.since(due) < std::time::Duration::from_millis(1),
-                "{place}: it waits for {due:?}"
+                "{location}: it waits for {due:?}"
             );
             continue;
         }
         if event == "quiet" {
-            assert_eq!(machine.deadline(), None, "{place}");
+            assert_eq!(machine.deadline(), None, "{location}");
             continue;
         }
         let got = happen(&mut machine, at, event, &mut stored);
-        assert_eq!(got.join(" | "), expected.trim(), "{place}");
+        assert_eq!(got.join(" | "), expected.trim(), "{location}");
     }
 }
 
@@ -112,20 +114,22 @@ fn reported(output: &Output) -> String {
             formed.rank,
             names(&formed.participants)
         ),
-        Output::Changed(Change::NodesWaiting(nodes)) => format!("waiting {}", names(nodes)),
-        Output::Changed(Change::NodesLost(nodes)) => format!("lost {}", names(nodes)),
-        Output::Changed(Change::Dropped) => "dropped".into(),
-        Output::Changed(Change::Closed) => "run closed".into(),
+        Output::Changed(ParticipantChange::NodesWaiting(nodes)) => {
+            format!("waiting {}", names(nodes))
+        }
+        Output::Changed(ParticipantChange::NodesLost(nodes)) => format!("lost {}", names(nodes)),
+        Output::Changed(ParticipantChange::Dropped) => "dropped".into(),
+        Output::Changed(ParticipantChange::Closed) => "run closed".into(),
         Output::Left => "left".into(),
         Output::Closed => "closed".into(),
-        Output::Failed(Failure::Closed) => "failed: closed".into(),
-        Output::Failed(Failure::NotNeeded) => "failed: not needed".into(),
-        Output::Failed(Failure::JoinTimeout { joined, elapsed }) => format!(
+        Output::Failed(ParticipantFailure::Closed) => "failed: closed".into(),
+        Output::Failed(ParticipantFailure::NotNeeded) => "failed: not needed".into(),
+        Output::Failed(ParticipantFailure::JoinTimeout { joined, elapsed }) => format!(
             "failed: only {} within {} s",
             names(joined),
             elapsed.as_secs_f64()
         ),
-        Output::Failed(Failure::WriteTimeout { elapsed }) => {
+        Output::Failed(ParticipantFailure::WriteTimeout { elapsed }) => {
             format!("failed: no write within {} s", elapsed.as_secs_f64())
         }
     }

@@ -17,13 +17,13 @@ pub(crate) fn nodes(text: &str) -> Vec<NodeDesc> {
     text.split_whitespace().map(node).collect()
 }
 
-/// Seconds, with up to six decimals.
+/// Parses seconds, with up to six decimals.
 pub(crate) fn wall(text: &str) -> Wall {
     let seconds: f64 = text.parse().unwrap_or_else(|_| panic!("{text}: no time"));
     Wall::from_unix_micros((seconds * 1e6).round() as i64)
 }
 
-/// Both clocks at this number of seconds.
+/// Returns both clocks at this number of seconds.
 pub(crate) fn now(text: &str) -> Now {
     let wall = wall(text);
     Now {
@@ -34,7 +34,7 @@ pub(crate) fn now(text: &str) -> Now {
     }
 }
 
-/// Settings such as `2..3`: minimum and maximum number of nodes.
+/// Parses settings such as `2..3`: minimum and maximum number of nodes.
 pub(crate) fn settings(text: &str) -> Settings {
     let (min, max) = text.split_once("..").expect("min..max");
     Settings::new(min.trim().parse().unwrap(), max.trim().parse().unwrap())
@@ -81,7 +81,7 @@ pub(crate) fn state(text: &str) -> RendezvousState {
     state
 }
 
-/// Text of a state, which [`state`] reads.
+/// Formats a state as a text that [`state`] reads.
 pub(crate) fn show(state: &RendezvousState) -> String {
     let mut text = format!("round {}", state.round);
     if state.complete {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use rdzv_consensus::wire::Frame;
+use rdzv_consensus::wire::ControlFrame;
 use rdzv_consensus::{self as consensus, Configuration, Role};
 use rdzv_core::machine::Machine as _;
 use rdzv_core::time::{Mono, Now};
@@ -141,7 +141,7 @@ impl Voter {
             let leaving = self.peers.all_leaving();
             let left = leaving.filter(|(_, voter)| !configuration.has(*voter));
             for (index, _) in left.collect::<Vec<_>>() {
-                self.send(index, &Frame::Left);
+                self.send(index, &ControlFrame::Left);
             }
         }
     }
@@ -298,7 +298,7 @@ impl Voter {
             return self.give_up_hand_over();
         }
         self.ending = Some(now.mono + HAND_OVER_WITHIN);
-        self.send_all(&Frame::Leave);
+        self.send_all(&ControlFrame::Leave);
         self.change_members(now);
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdzv_consensus::membership::{self, Next as NextChange, View};
-use rdzv_consensus::wire::Frame;
+use rdzv_consensus::membership::{self, MembershipStep as NextChange, MembershipView};
+use rdzv_consensus::wire::ControlFrame;
 use rdzv_consensus::{self as consensus, Consensus, VoterId};
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
@@ -204,7 +204,7 @@ impl Voter {
                 }
                 (None, None) => continue,
             };
-            let invite = Frame::Invite {
+            let invite = ControlFrame::Invite {
                 cluster: group.id,
                 epoch: u64::from(self.epoch),
                 voter_index,
@@ -303,7 +303,7 @@ impl Voter {
         let candidates = (self.peers).candidates(group.id, own, &members, is_gone, whereabouts);
         let is_caught_up = |member: &VoterId| group.consensus.is_caught_up(*member);
         let caught_up = members.iter().copied().filter(is_caught_up);
-        let next = membership::next(&View {
+        let next = membership::next(&MembershipView {
             leader: self.id,
             leader_ends,
             configuration,

@@ -26,8 +26,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use rdzv_consensus::membership::target;
-use rdzv_consensus::wire::Frame;
+use rdzv_consensus::wire::ControlFrame;
 use rdzv_consensus::{self as consensus, Configuration, Consensus, VoterId};
+use rdzv_core::endpoint::bare_host;
 use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 
@@ -113,7 +114,7 @@ impl OpenGroup {
     /// Candidates on a machine or network that is already used are less preferred.
     pub(super) fn whereabouts(address: &str) -> Whereabouts {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        let network = match host.trim_matches(['[', ']']).parse() {
+        let network = match bare_host(host).parse() {
             Ok(std::net::IpAddr::V4(ip)) => host_hash(&ip.octets()[..3]),
             Ok(std::net::IpAddr::V6(ip)) => host_hash(&ip.octets()[..8]),
             Err(_) => host_hash(host.as_bytes()),
@@ -315,7 +316,7 @@ impl Voter {
         let was = std::mem::replace(&mut open.announced, announced.clone());
         let agents: Vec<ConnId> = open.agents.all().filter(|_| was != announced).collect();
         if std::mem::replace(&mut open.announced_members, members.clone()) != members {
-            self.send_all(&Frame::Members(members));
+            self.send_all(&ControlFrame::Members(members));
         }
         agents.into_iter().for_each(|agent| self.tell_agent(agent));
     }
@@ -339,7 +340,7 @@ impl Voter {
         let group = self.group.as_ref().filter(|_| self.coordinates());
         if let Some(group) = group.filter(|_| self.open.is_some()) {
             let members = self.members_of(group.consensus.appended());
-            self.send(index, &Frame::Members(members));
+            self.send(index, &ControlFrame::Members(members));
         }
     }
 

@@ -23,7 +23,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use rdzv_consensus::wire::Frame;
+use rdzv_consensus::wire::ControlFrame;
 use rdzv_consensus::{Configuration, VoterId};
 use rdzv_core::time::Now;
 
@@ -157,10 +157,10 @@ impl Voter {
     }
 
     /// Returns the part of the memory that this process sends with its greeting.
-    pub(super) fn remembered(&self) -> Option<Frame> {
+    pub(super) fn remembered(&self) -> Option<ControlFrame> {
         let memory = self.open.as_ref()?.memory.as_ref()?;
         let others = memory.others.iter().map(|address| (None, address.clone()));
-        (self.group.is_none()).then(|| Frame::Members(others.collect()))
+        (self.group.is_none()).then(|| ControlFrame::Members(others.collect()))
     }
 
     /// Continues the group alone if this process has the newest memory.

@@ -10,7 +10,7 @@ use rdzv_core::time::{Mono, Now};
 
 use super::open::OpenGroup;
 use super::{Group, Voter, cluster_of};
-use rdzv_rendezvous_proto::group::{GroupView, Role, VoterState, VoterView, Wait};
+use rdzv_rendezvous_proto::group::{VoterGroupView, VoterRole, VoterState, VoterView, Wait};
 
 /// Observations that only the view needs.
 #[derive(Debug, Default)]
@@ -47,9 +47,9 @@ impl Voter {
     }
 
     /// Returns the group as this voter sees it now.
-    pub fn view(&self, now: Now) -> GroupView {
+    pub fn view(&self, now: Now) -> VoterGroupView {
         let group = self.group.as_ref();
-        GroupView {
+        VoterGroupView {
             cluster: group.map(|group| cluster_of(group.id)),
             epoch: group.map(|group| group.consensus.role().term),
             term: group.map(|group| group.consensus.role().term),
@@ -73,11 +73,11 @@ impl Voter {
         indices.into_iter().map(|at| self.endpoint(at)).collect()
     }
 
-    fn own_role(&self, group: &Group) -> Role {
+    fn own_role(&self, group: &Group) -> VoterRole {
         match group.consensus.configuration().voters.contains(&self.id) {
-            _ if self.coordinates() => Role::Coordinator,
-            true => Role::Voter,
-            false => Role::Learner,
+            _ if self.coordinates() => VoterRole::Coordinator,
+            true => VoterRole::Voter,
+            false => VoterRole::Learner,
         }
     }
 

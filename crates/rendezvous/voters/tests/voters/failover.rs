@@ -49,7 +49,7 @@ fn attached(world: &mut World, agent: u32) -> Authority {
 }
 
 #[test]
-fn a_group_is_founded_when_every_place_is_there_and_not_before() {
+fn a_group_is_founded_only_when_every_voter_is_there() {
     for endpoints in [3, 5] {
         let mut world = World::new(endpoints, 1);
         for index in (0..endpoints).rev() {
@@ -207,7 +207,7 @@ fn a_minority_has_no_coordinator() {
 }
 
 #[test]
-fn a_place_is_taken_again_and_again() {
+fn a_voter_is_replaced_again_and_again() {
     let mut world = World::founded(3);
     let (_, last, round) = round_of_two(&mut world);
     // More deaths than there were voters in the beginning.

@@ -32,7 +32,7 @@ fn with_round(agents: u32, most: usize) -> World {
     world
 }
 
-/// Number of voters that a coordinator reported last.
+/// Returns the number of voters that a coordinator reported last.
 fn voters(world: &World) -> Option<usize> {
     let mut facts = world.facts.iter().rev();
     facts.find_map(|(_, fact)| match fact {

@@ -28,7 +28,7 @@ fn run(seed: u64, endpoints: usize) {
     let mut attempt = [0; 4];
     let mut ending: Vec<usize> = Vec::new();
     for _ in 0..40 {
-        // A process that ends in order lives a little longer.
+        // A process that ends cleanly lives a little longer.
         ending.retain(|index| {
             let ends = random.bool();
             if ends && !dead.contains(index) {

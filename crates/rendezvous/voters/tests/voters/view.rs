@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use rdzv_rendezvous_proto::group::{Case, GroupView, Role, VoterState};
+use rdzv_rendezvous_proto::group::{Case, VoterGroupView, VoterRole, VoterState};
 
 use crate::world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns the states of the members by endpoint.
-fn states(view: &GroupView) -> Vec<(Option<&str>, VoterState)> {
+fn states(view: &VoterGroupView) -> Vec<(Option<&str>, VoterState)> {
     let voters = view.voters.iter();
     let states = voters.map(|voter| (voter.address.as_deref(), voter.state));
     states.collect()
@@ -29,9 +29,9 @@ fn every_voter_names_the_same_coordinator_and_the_state_of_each() {
         assert_eq!((view.cluster, view.term), (theirs.cluster, theirs.term));
         assert_eq!(view.epoch, view.term);
         let role = if index == coordinator {
-            Role::Coordinator
+            VoterRole::Coordinator
         } else {
-            Role::Voter
+            VoterRole::Voter
         };
         assert_eq!(view.role, Some(role));
         let expected = endpoints.iter().enumerate().map(|(at, endpoint)| {
@@ -57,7 +57,7 @@ fn every_voter_names_the_same_coordinator_and_the_state_of_each() {
 }
 
 #[test]
-fn a_coordinator_that_is_killed_is_silent_until_another_process_has_its_place() {
+fn a_killed_coordinator_is_silent_before_another_process_replaces_it() {
     let mut world = World::founded(3);
     let dead = world.coordinator().unwrap();
     let term = world.view(dead).term;
@@ -108,7 +108,10 @@ fn who_waits_for_a_majority_says_who_is_missing() {
     world.pass(5 * SECOND);
     let view = world.view(0);
     assert!(view.cluster.is_some());
-    assert_eq!((view.coordinator, view.role), (None, Some(Role::Voter)));
+    assert_eq!(
+        (view.coordinator, view.role),
+        (None, Some(VoterRole::Voter))
+    );
     let wait = view.waiting.unwrap();
     assert_eq!(wait.missing, [World::endpoint(1), World::endpoint(2)]);
     assert_eq!(world.view(1).waiting, None);

@@ -11,7 +11,7 @@ use rdzv_rendezvous_proto::coordinator::wire::{
     Authority, Event, HeldRound, Join, LastCoordinator, Operation, Program, Reattach,
 };
 use rdzv_rendezvous_proto::coordinator::{Input, Note, Origin, Output as CoordinatorOutput};
-use rdzv_rendezvous_proto::group::GroupView;
+use rdzv_rendezvous_proto::group::VoterGroupView;
 use rdzv_rendezvous_proto::{NodeDesc, Rule, Settings as RunSettings};
 use rdzv_voters::{Fact, Open, Output, Settings, Start, Voter};
 
@@ -316,7 +316,7 @@ impl World {
     }
 
     /// Returns the group as the process at an endpoint sees it.
-    pub(crate) fn view(&self, index: usize) -> GroupView {
+    pub(crate) fn view(&self, index: usize) -> VoterGroupView {
         let process = self.endpoints[index].as_ref();
         process.unwrap().voter.view(self.now)
     }
@@ -349,7 +349,7 @@ impl World {
         self.doom = None;
     }
 
-    /// Takes the indexes of the processes that died as planned.
+    /// Removes and returns the indexes of the processes that died as planned.
     pub(crate) fn struck(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.struck)
     }
@@ -581,7 +581,7 @@ impl World {
         }
     }
 
-    /// Cluster and epoch that the coordinator at an endpoint announced last.
+    /// Returns the last cluster and epoch that the coordinator announced.
     pub(crate) fn authority(&self, index: usize) -> (u64, u32) {
         self.last_authority[&index]
     }
@@ -641,8 +641,8 @@ impl World {
 
     /// Lets time pass, in steps of a millisecond.
     pub(crate) fn pass(&mut self, time: Duration) {
-        let until = self.now.mono + time;
-        while self.now.mono < until {
+        let deadline = self.now.mono + time;
+        while self.now.mono < deadline {
             self.connect();
             let step = Duration::from_millis(1);
             self.now = Now {
@@ -680,7 +680,7 @@ impl World {
         }
     }
 
-    /// Indexes of the processes that run a coordinator.
+    /// Returns the indexes of the processes that run a coordinator.
     pub(crate) fn coordinators(&self) -> Vec<usize> {
         let endpoints = self.endpoints.iter().enumerate();
         let coordinates =
@@ -689,7 +689,7 @@ impl World {
         found.map(|(index, _)| index).collect()
     }
 
-    /// Index of the coordinator, if there is one.
+    /// Returns the index of the coordinator, if there is one.
     pub(crate) fn coordinator(&self) -> Option<usize> {
         match self.coordinators()[..] {
             [index] => Some(index),
@@ -697,7 +697,7 @@ impl World {
         }
     }
 
-    /// Endpoint of the coordinator, as a voter reports it.
+    /// Returns the endpoint of the coordinator, as a voter reports it.
     pub(crate) fn named_by(&self, index: usize) -> Option<String> {
         let process = self.endpoints[index].as_ref()?;
         process.voter.coordinator().map(str::to_owned)
@@ -769,7 +769,7 @@ impl World {
         self.ask(index, agent, &Operation::Reattach(Box::new(reattach)));
     }
 
-    /// Takes the events of an agent that the test has not checked yet.
+    /// Removes and returns the unchecked events of an agent.
     pub(crate) fn take(&mut self, agent: u32) -> Vec<Event> {
         let events = self.events.remove(&agent).unwrap_or_default();
         events.into_iter().map(|(_, event)| event).collect()

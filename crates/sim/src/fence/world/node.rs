@@ -7,15 +7,15 @@ use rdzv_core::machine::Machine as _;
 use rdzv_rendezvous_proto::coordinator::WORKERS_END_WITHIN;
 use rdzv_rendezvous_proto::coordinator::wire::Program;
 use rdzv_rendezvous_proto::fence::{self, Fence};
-use rdzv_rendezvous_proto::native_client::{self as agent, Change, NativeClient};
+use rdzv_rendezvous_proto::native_client::{self as agent, NativeClient, RoundChange};
 use rdzv_rendezvous_proto::{FencePolicy, NodeDesc, Settings};
 
 use super::{Event, MACHINES, MS, SIGNALS_TAKE, World};
 use crate::scheduler::nanos;
 use crate::{Violation, broken};
 
-/// Endpoint of the agent's end of a connection.
-pub(super) fn place(id: ConnId) -> String {
+/// Returns the endpoint of the agent's end of a connection.
+pub(super) fn peer_address(id: ConnId) -> String {
     format!("10.0.1.1:{}", id.0)
 }
 
@@ -45,16 +45,16 @@ impl World {
             .with_rules(self.plan.rules);
         let id = self.new_link(it, coordinator, true);
         let machine = &mut self.machines[it];
-        let client = client.from(Some(place(id)));
+        let client = client.from(Some(peer_address(id)));
         (machine.client, machine.connection) = (Some(client), Some(id));
         self.time.at(self.time.now, Event::Join(it, life));
     }
 
     pub(super) fn coordinator_for(&mut self, it: usize) -> Option<usize> {
-        let coordinates = |place: &usize| {
-            let machine = &self.machines[*place];
-            let answers = machine.stalled_until <= self.time.now;
-            answers && machine.voter.coordinates() && self.is_reachable(it, *place)
+        let coordinates = |index: &usize| {
+            let machine = &self.machines[*index];
+            let answers = machine.stall_end <= self.time.now;
+            answers && machine.voter.coordinates() && self.is_reachable(it, *index)
         };
         let found: Vec<usize> = (0..MACHINES).filter(coordinates).collect();
         (!found.is_empty()).then(|| found[self.time.random.usize(0..found.len())])
@@ -65,7 +65,7 @@ impl World {
             Some(coordinator) => {
                 let id = self.new_link(it, coordinator, true);
                 self.machines[it].connection = Some(id);
-                self.tell_agent(it, agent::Input::Connected(Some(&place(id))))
+                self.tell_agent(it, agent::Input::Connected(Some(&peer_address(id))))
             }
             None => {
                 let life = self.machines[it].life;
@@ -132,12 +132,12 @@ impl World {
             agent::Output::NotJoined(_) => self.time.at(now + 100 * MS, Event::Join(it, life)),
             agent::Output::Lease { round, ends } => {
                 let input = match ends {
-                    Some(until) => fence::Input::Lease { round, until },
+                    Some(end) => fence::Input::Lease { round, end },
                     None => fence::Input::Off,
                 };
                 return self.tell_fence(it, input);
             }
-            agent::Output::Changed(Change::Membership { round, .. })
+            agent::Output::Changed(RoundChange::Membership { round, .. })
                 if self.machines[it]
                     .workers
                     .is_some_and(|(of, ..)| of == round) =>
@@ -145,7 +145,7 @@ impl World {
                 self.stop_workers(it);
                 return self.tell_fence(it, fence::Input::Over);
             }
-            agent::Output::Changed(Change::Membership { .. }) => {}
+            agent::Output::Changed(RoundChange::Membership { .. }) => {}
             agent::Output::Changed(change) => {
                 return broken(format!("n{it} receives {change:?}"));
             }
@@ -157,12 +157,12 @@ impl World {
     /// Stops the workers within a random time; then the agent joins again.
     pub(super) fn stop_workers(&mut self, it: usize) {
         if let Some((_, start, _)) = self.machines[it].workers {
-            let grace = if self.time.chance(50) {
+            let after = if self.time.chance(50) {
                 0
             } else {
                 self.time.random.u64(0..6000) * MS
             };
-            self.time.after(grace, Event::Ended(it, start));
+            self.time.after(after, Event::Ended(it, start));
         }
     }
 

@@ -71,7 +71,7 @@ impl<'a> LockedFile<'a> {
             let file =
                 lock(file, shared, deadline).map_err(|source| failed(path, "lock", source))?;
             let locked = Self { path, file };
-            // The last store object may have removed the file while we waited for the lock.
+            // The last store object may have removed the file while this one waited for the lock.
             if locked.metadata()?.nlink() > 0 {
                 return Ok(Some(locked));
             }
@@ -132,8 +132,8 @@ impl<'a> LockedFile<'a> {
             .map_err(|error| StoreError::Argument(error.to_string()))?;
         let end = seen.journal.offset();
         // Bytes after the last whole record were left by a writer that died. A writer holds the
-        // lock for the whole record, and we hold the lock now. If we appended after those bytes,
-        // they would swallow our record.
+        // lock for the whole record, and this process holds the lock now. A record that is appended
+        // after those bytes would become part of the broken record.
         if self.metadata()?.len() > end {
             self.cut(end)?;
         }
@@ -178,21 +178,25 @@ fn failed(path: &Path, operation: &'static str, source: io::Error) -> StoreError
     }
 }
 
-/// Takes the lock, waiting for it until the deadline.
+/// Acquires the lock, and waits for it until the deadline.
 ///
 /// flock has no timeout, and repeated attempts would starve among processes that queue for the
 /// lock. So a thread queues for it. If the wait times out, that thread stays until the holder
 /// releases the lock. Then it gets the lock, finds that no call waits for it, and closes the file.
 fn lock(file: File, shared: bool, deadline: &Deadline) -> io::Result<File> {
-    let tried = if shared {
-        file.try_lock_shared()
-    } else {
-        file.try_lock()
-    };
-    match tried {
-        Ok(()) => return Ok(file),
-        Err(TryLockError::Error(error)) => return Err(error),
-        Err(TryLockError::WouldBlock) => {}
+    loop {
+        let tried = if shared {
+            file.try_lock_shared()
+        } else {
+            file.try_lock()
+        };
+        match tried {
+            Ok(()) => return Ok(file),
+            // A file system of another host may let a signal interrupt it.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) => break,
+        }
     }
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new()

@@ -19,6 +19,8 @@ mod locked;
 mod watch;
 
 use std::fmt;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,6 +41,22 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum time that closing a store may spend waiting for the lock.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Describes a file that no store can use; `None` for other files.
+///
+/// The system's own error names a directory.
+fn special(path: &Path) -> Option<&'static str> {
+    let kind = path.metadata().ok()?.file_type();
+    if kind.is_fifo() {
+        Some("a pipe")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else if kind.is_char_device() || kind.is_block_device() {
+        Some("a device")
+    } else {
+        None
+    }
+}
 
 /// Store in a file.
 /// The file is removed when the last of `world_size` objects is dropped.
@@ -81,6 +99,14 @@ impl FileStore {
             operation: "find",
             source,
         })?;
+        if let Some(kind) = special(&absolute) {
+            let reason = format!("it is not a regular file, but {kind}");
+            return Err(StoreError::File {
+                path: absolute.display().to_string(),
+                operation: "open",
+                source: io::Error::new(io::ErrorKind::InvalidInput, reason),
+            });
+        }
         let mut store = Self {
             path: absolute,
             world_size,

@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rdzv_core::endpoint::Endpoint;
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use rdzv_core::reminder::{self, Reminder};
 use rdzv_lock::{LimitedGuard, LimitedMutex};
-use rdzv_store_proto::client::{Expects, Operation, Then};
+use rdzv_store_proto::client::{Expects, StoreOperation, Then};
+use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::number;
 use rdzv_store_proto::wire::LARGE_BODY;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
@@ -32,6 +33,7 @@ use super::connected::{
 use super::options::TcpStoreOptions;
 use super::server::TcpStoreServer;
 use crate::deadline::{Deadline, SharedTimeout};
+use crate::error::shown;
 use crate::{Breaker, Store, StoreError, address_for_others, interrupt};
 
 /// Key that every client of a job increments when it joins.
@@ -93,7 +95,7 @@ impl TcpStore {
         };
         let endpoint = Endpoint {
             port: server.as_ref().map_or(options.port, |server| server.port()),
-            host: options.host,
+            host: bare_host(&options.host).to_owned(),
         };
         let origin = Origin {
             endpoint: endpoint.clone(),
@@ -190,7 +192,7 @@ impl TcpStore {
         world_size: i64,
         limit: Duration,
     ) -> Result<Option<(i64, Duration)>, StoreError> {
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(|out| request::barrier(out, wire_key, world_size)),
             expects: Expects::Release { limit, then: None },
         };
@@ -286,16 +288,16 @@ impl TcpStore {
         write: impl FnOnce(&mut Vec<u8>),
         value: &[u8],
     ) -> Result<(), StoreError> {
+        check_value(key, value)?;
         let (mut request, mut payload) = (written(write), value);
         if value.len() < LARGE_BODY {
             request.extend_from_slice(std::mem::take(&mut payload));
         }
-        let sent = Operation {
+        let sent = StoreOperation {
             request,
             expects: Expects::Nothing,
         };
         let mut connected = self.lock(operation, key)?;
-        connected.suspect(operation, key, value.len());
         let reply_timeout = self.reply_timeout();
         connected.perform(operation, key, sent, payload, reply_timeout)?;
         Ok(())
@@ -309,12 +311,12 @@ impl TcpStore {
         limit: Duration,
         then: Option<Then>,
     ) -> Result<Option<Reply>, StoreError> {
-        let wire_keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
+        let wire_keys = wire_keys(keys)?;
         let request = |out: &mut Vec<u8>| match (&then, &wire_keys[..]) {
             (Some(Then { at_once: true, .. }), [key]) => request::get_when_there(out, key),
             _ => request::wait(out, &wire_keys),
         };
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(request),
             expects: Expects::Release { limit, then },
         };
@@ -347,7 +349,7 @@ impl TcpStore {
 
 impl Store for TcpStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let key = wire_key(key);
+        let key = wire_key(key)?;
         let head = |out: &mut Vec<u8>| request::set_head(out, &key, value.len());
         self.send("set", &key, head, value)
     }
@@ -357,8 +359,9 @@ impl Store for TcpStore {
     }
 
     fn get_within(&self, key: &str, timeout: Option<Duration>) -> Result<Bytes, StoreError> {
+        let name = wire_key(key)?;
         let then = Some(Then {
-            request: written(|out| request::get(out, &wire_key(key))),
+            request: written(|out| request::get(out, &name)),
             shape: Shape::Bytes,
             at_once: self.is_native,
         });
@@ -373,14 +376,14 @@ impl Store for TcpStore {
     }
 
     fn add(&self, key: &str, delta: i64) -> Result<i64, StoreError> {
-        self.add_raw(&wire_key(key), delta)
+        self.add_raw(&wire_key(key)?, delta)
     }
 
     fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Bytes, StoreError> {
         const NAME: &str = "compare and set";
-        let key = wire_key(key);
-        let longest = expected.len().max(desired.len());
-        self.lock(NAME, &key)?.suspect(NAME, &key, longest);
+        let key = wire_key(key)?;
+        check_value(&key, expected)?;
+        check_value(&key, desired)?;
         let write = |out: &mut Vec<u8>| request::compare_set(out, &key, expected, desired);
         match self.ask(NAME, &key, write, Shape::Bytes)? {
             Reply::Bytes(value) => Ok(value),
@@ -392,7 +395,7 @@ impl Store for TcpStore {
     }
 
     fn check(&self, keys: &[&str]) -> Result<bool, StoreError> {
-        let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
+        let keys = wire_keys(keys)?;
         let shown = keys.first().map_or(&b""[..], |key| key);
         let check = |out: &mut Vec<u8>| request::check(out, &keys);
         match self.ask("check", shown, check, Shape::Byte)? {
@@ -413,7 +416,7 @@ impl Store for TcpStore {
     }
 
     fn delete_key(&self, key: &str) -> Result<bool, StoreError> {
-        let key = wire_key(key);
+        let key = wire_key(key)?;
         let deleted = self.count("delete", &key, |out| request::delete_key(out, &key));
         Ok(deleted? > 0)
     }
@@ -446,13 +449,13 @@ impl Store for TcpStore {
     }
 
     fn append(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let key = wire_key(key);
+        let key = wire_key(key)?;
         let head = |out: &mut Vec<u8>| request::append_head(out, &key, value.len());
         self.send("append to", &key, head, value)
     }
 
     fn multi_get(&self, keys: &[&str]) -> Result<Vec<Bytes>, StoreError> {
-        let wire_keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
+        let wire_keys = wire_keys(keys)?;
         let then = Some(Then {
             request: written(|out| request::multi_get(out, &wire_keys)),
             shape: Shape::Values(keys.len()),
@@ -468,12 +471,11 @@ impl Store for TcpStore {
     }
 
     fn multi_set(&self, pairs: &[(&str, &[u8])]) -> Result<(), StoreError> {
-        let pairs: Vec<(Vec<u8>, &[u8])> = pairs
-            .iter()
-            .map(|(key, value)| (wire_key(key), *value))
-            .collect();
+        let keys: Vec<&str> = pairs.iter().map(|(key, _)| *key).collect();
+        let values = pairs.iter().map(|(_, value)| *value);
+        let pairs: Vec<(Vec<u8>, &[u8])> = wire_keys(&keys)?.into_iter().zip(values).collect();
         for (key, value) in &pairs {
-            self.lock("set", key)?.suspect("set", key, value.len());
+            check_value(key, value)?;
         }
         let shown = pairs.first().map_or(&b""[..], |(key, _)| key);
         self.send("set", shown, |out| request::multi_set(out, &pairs), b"")
@@ -484,13 +486,13 @@ impl Store for TcpStore {
     }
 
     fn queue_push(&self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let key = wire_key(key);
+        let key = wire_key(key)?;
         let head = |out: &mut Vec<u8>| request::queue_push_head(out, &key, value.len());
         self.send(PUSH, &key, head, value)
     }
 
     fn queue_pop(&self, key: &str, block: bool) -> Result<Bytes, StoreError> {
-        let name = wire_key(key);
+        let name = wire_key(key)?;
         let pop = |out: &mut Vec<u8>| request::queue_pop(out, &name);
         let deadline = Deadline::after(self.timeout());
         loop {
@@ -526,7 +528,7 @@ impl Store for TcpStore {
     }
 
     fn queue_len(&self, key: &str) -> Result<u64, StoreError> {
-        let key = wire_key(key);
+        let key = wire_key(key)?;
         self.count(MEASURE, &key, |out| request::queue_len(out, &key))
     }
 
@@ -538,16 +540,35 @@ impl Store for TcpStore {
         timeout: Option<Duration>,
     ) -> Result<(), StoreError> {
         let limit = timeout.unwrap_or_else(|| self.timeout());
-        match self.enter_barrier(&wire_key(key), i64::from(world_size), limit)? {
-            None => Ok(()),
-            Some((arrived, elapsed)) => Err(StoreError::BarrierTimeout {
-                store: self.link.lock().peer().to_string(),
-                key: key.to_owned(),
-                arrived,
-                world_size: i64::from(world_size),
-                elapsed,
-            }),
+        let (name, world_size) = (wire_key(key)?, i64::from(world_size));
+        let ended = self.enter_barrier(&name, world_size, limit);
+        let (seen, elapsed) = match ended {
+            Ok(None) => return Ok(()),
+            Ok(Some(late)) => late,
+            Err(error) => {
+                // A connection that has ended cannot report that this client has stopped waiting.
+                if matches!(error, StoreError::Interrupted { .. }) {
+                    let _ = self.add_raw(&name, -1);
+                }
+                return Err(error);
+            }
+        };
+        // The last member may have come at the same time.
+        if seen >= world_size {
+            return Ok(());
         }
+        let arrived = self.add_raw(&name, -1)? + 1;
+        if arrived >= world_size {
+            self.add_raw(&name, 1)?;
+            return Ok(());
+        }
+        Err(StoreError::BarrierTimeout {
+            store: self.link.lock().peer().to_string(),
+            key: key.to_owned(),
+            arrived,
+            world_size,
+            elapsed,
+        })
     }
 
     fn timeout(&self) -> Duration {
@@ -577,6 +598,38 @@ impl Store for TcpStore {
 }
 
 /// Returns the name of an API key on the wire.
-pub(super) fn wire_key(key: &str) -> Vec<u8> {
-    [b"/", key.as_bytes()].concat()
+///
+/// A server closes the connection of a client that exceeds its limits. The client therefore checks
+/// PyTorch's limits before it sends a request.
+pub(super) fn wire_key(key: &str) -> Result<Vec<u8>, StoreError> {
+    let most = Limits::default().max_key_bytes - 1;
+    if key.len() > most {
+        let text = format!("a key has at most {most} bytes; this one is {}", shown(key));
+        return Err(StoreError::Argument(text));
+    }
+    Ok([b"/", key.as_bytes()].concat())
+}
+
+/// Returns the names of several API keys on the wire.
+pub(super) fn wire_keys(keys: &[&str]) -> Result<Vec<Vec<u8>>, StoreError> {
+    let most = Limits::default().max_keys_per_request;
+    if keys.len() > most {
+        let text = format!("a call has at most {most} keys, not {}", keys.len());
+        return Err(StoreError::Argument(text));
+    }
+    keys.iter().map(|key| wire_key(key)).collect()
+}
+
+/// Refuses a value that a server would refuse.
+fn check_value(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    let most = Limits::default().max_value_bytes;
+    if value.len() <= most {
+        return Ok(());
+    }
+    Err(StoreError::Argument(format!(
+        "the value for key {} has {} bytes, and a server accepts at most {most}; divide it among \
+         several keys",
+        shown(&text(key)),
+        value.len()
+    )))
 }

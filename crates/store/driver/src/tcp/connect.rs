@@ -4,7 +4,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
@@ -21,6 +20,7 @@ use super::link::Link;
 use super::server::KeepAlive;
 use crate::StoreError;
 use crate::deadline::Deadline;
+use crate::interrupt::{self, beside};
 use crate::resolve::resolve;
 
 /// First pause between two attempts.
@@ -76,6 +76,7 @@ pub(super) fn connect(
             Err(failed) => failed,
         };
         attempts += 1;
+        interrupt::check("connect", &[&failed.peer], deadline.elapsed())?;
         if matches!(failed.reason, Reason::OtherProtocol(_) | Reason::Refused(_)) {
             return Err(failed.into_error(attempts, deadline));
         }
@@ -91,11 +92,8 @@ pub(super) fn connect(
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         // The last attempt comes right at the deadline.
         let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
-        tracing::debug!(
-            peer = %failed.peer, reason = %failed.reason, ?pause,
-            "no store has answered yet"
-        );
-        thread::sleep(pause);
+        tracing::debug!(peer = %failed.peer, reason = %failed.reason, ?pause, "no store yet");
+        interrupt::sleep(pause, "connect", &[&failed.peer], deadline)?;
         before = Some(failed);
     }
 }
@@ -122,7 +120,7 @@ impl Silence<'_> {
     fn act(&mut self, connected: Instant, address: SocketAddr) -> Result<(), Reason> {
         if !self.asked && connected.elapsed() >= ASK_IN_HTTP {
             self.asked = true;
-            let answer = ask_in_http(address).unwrap_or_default();
+            let answer = beside(move || ask_in_http(address)).unwrap_or_default();
             if let Some(kind) = kind_of_server(&answer) {
                 return Err(Reason::OtherProtocol(format!(
                     "it is {kind}: it answered {}",
@@ -157,11 +155,11 @@ fn ask_in_http(address: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, HTTP_ANSWER)?;
     stream.set_write_timeout(Some(HTTP_ANSWER))?;
     stream.write_all(b"HEAD / HTTP/1.0\r\n\r\n")?;
-    let until = Instant::now() + HTTP_ANSWER;
+    let deadline = Instant::now() + HTTP_ANSWER;
     let mut answer = [0; SHOWN];
     let mut length = 0;
     while length < SHOWN {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
@@ -253,7 +251,7 @@ fn try_once(
         } else {
             format!("{name} ({address})")
         };
-        match TcpStream::connect_timeout(&address, share) {
+        match beside(move || TcpStream::connect_timeout(&address, share)) {
             // The connection was established. Otherwise, the error would be a refusal.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 failed.reason = broke(&error);
@@ -297,8 +295,10 @@ fn handshake(
     prepare(&stream).map_err(|error| broke(&error))?;
     let connected = Instant::now();
     let for_proof = within.unwrap_or(Duration::MAX);
-    let (mut channel, mut preamble) =
-        Channel::open(stream, credentials, for_proof).map_err(|error| match error {
+    let proof = credentials.clone();
+    let (mut channel, mut preamble) = beside(move || Ok(Channel::open(stream, &proof, for_proof)))
+        .map_err(Reason::Unreachable)?
+        .map_err(|error| match error {
             OpenError::Refused(why) => Reason::Refused(why),
             OpenError::Silent(found) => Reason::Silent(found),
         })?;
@@ -320,7 +320,8 @@ fn handshake(
         let left = end.map_or(Duration::MAX, |end| {
             end.saturating_duration_since(Instant::now())
         });
-        let wait = left.min(silence.next(connected)).max(LEAST);
+        let wait = left.min(silence.next(connected));
+        let wait = interrupt::slice(Some(wait)).unwrap_or(wait).max(LEAST);
         let read = channel
             .stream()
             .set_read_timeout((wait < Duration::MAX).then_some(wait))
@@ -331,6 +332,9 @@ fn handshake(
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    if interrupt::is_wanted() {
+                        return Err(Reason::Unreachable(io::ErrorKind::Interrupted.into()));
+                    }
                     if end.is_some_and(|end| end <= Instant::now()) {
                         return Err(Reason::Silent(match length {
                             0 => SAID_NOTHING.to_owned(),
@@ -339,7 +343,7 @@ fn handshake(
                     }
                     silence.act(connected, address)?;
                 }
-                // The peer checks our certificate after its own part of the handshake.
+                // The peer checks this side's certificate after its own part of the handshake.
                 io::ErrorKind::InvalidData => {
                     return Err(Reason::Refused(format!("TLS failed: {error}")));
                 }

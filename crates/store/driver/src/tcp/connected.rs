@@ -5,9 +5,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rdzv_store_proto::client::{Expects, Failure, Operation};
-use rdzv_store_proto::limits::Limits;
-use rdzv_store_proto::wire::WireError;
+use rdzv_store_proto::client::{Expects, OperationFailure, StoreOperation};
+use rdzv_store_proto::wire::StoreWireError;
 use rdzv_store_proto::wire::reply::{CheckReply, Reply, Shape};
 use rdzv_store_proto::wire::request;
 
@@ -38,9 +37,6 @@ pub(super) enum Ended {
 #[derive(Debug)]
 pub(super) struct Connected {
     link: Link,
-    /// An earlier request that the server may have refused.
-    /// A server refuses a request by closing the connection.
-    suspicion: Option<String>,
     /// The error that ended the use of the connection.
     death: Option<String>,
 }
@@ -48,11 +44,7 @@ pub(super) struct Connected {
 impl Connected {
     /// Takes over a connection that has not been used yet.
     pub(super) fn new(link: Link) -> Self {
-        Self {
-            link,
-            suspicion: None,
-            death: None,
-        }
+        Self { link, death: None }
     }
 
     /// Returns the numeric address of the server.
@@ -65,7 +57,7 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        sent: Operation,
+        sent: StoreOperation,
         payload: &[u8],
         reply_timeout: Duration,
     ) -> Result<Ended, StoreError> {
@@ -80,7 +72,7 @@ impl Connected {
         &mut self,
         operation: &'static str,
         key: &[u8],
-        sent: Operation,
+        sent: StoreOperation,
         reply_timeout: Duration,
     ) -> Result<(), StoreError> {
         // Only a failure ends a wait before its answer.
@@ -117,8 +109,8 @@ impl Connected {
         };
         let (peer, key, elapsed) = (self.link.peer().to_string(), text(key), started.elapsed());
         let error = match failure {
-            Failure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
-            Failure::GivenUp => {
+            OperationFailure::TimedOut => return Ok(Ended::TimedOut(elapsed)),
+            OperationFailure::GivenUp => {
                 let error = StoreError::Interrupted {
                     operation,
                     key,
@@ -129,13 +121,13 @@ impl Connected {
                 }
                 return Err(error);
             }
-            Failure::NoAnswer => StoreError::NoAnswer {
+            OperationFailure::NoAnswer => StoreError::NoAnswer {
                 peer,
                 operation,
                 key,
                 elapsed,
             },
-            Failure::NoStore(WireError::ReplyTooLong { declared, limit }) => {
+            OperationFailure::NoStore(StoreWireError::ReplyTooLong { declared, limit }) => {
                 StoreError::ReplyTooLong {
                     peer,
                     operation,
@@ -144,8 +136,10 @@ impl Connected {
                     limit,
                 }
             }
-            Failure::NoStore(error) => self.corrupt(format!("{operation} key {key}: {error}")),
-            Failure::Closed => StoreError::Disconnected {
+            OperationFailure::NoStore(error) => {
+                self.corrupt(format!("{operation} key {key}: {error}"))
+            }
+            OperationFailure::Closed => StoreError::Disconnected {
                 peer,
                 operation,
                 key,
@@ -167,8 +161,7 @@ impl Connected {
         shape: Shape,
         reply_timeout: Duration,
     ) -> Result<Reply, StoreError> {
-        self.suspect(operation, key, 0);
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(write),
             expects: Expects::Reply(shape),
         };
@@ -229,25 +222,8 @@ impl Connected {
         missing
     }
 
-    /// Remembers a request that exceeds the limits of PyTorch's server.
-    /// That server closes the connection instead of answering it.
-    pub(super) fn suspect(&mut self, operation: &'static str, key: &[u8], value_length: usize) {
-        let limits = Limits::default();
-        if key.len() > limits.max_key_bytes || value_length > limits.max_value_bytes {
-            self.suspicion.get_or_insert_with(|| {
-                format!(
-                    "the store probably refused the request to {operation} a key of {} bytes with \
-                     a value of {value_length} bytes (the usual limits are {} and {} bytes)",
-                    key.len(),
-                    limits.max_key_bytes,
-                    limits.max_value_bytes
-                )
-            });
-        }
-    }
-
     fn probable_cause(&self, operation: &'static str) -> String {
-        if let Some(first) = self.death.as_ref().or(self.suspicion.as_ref()) {
+        if let Some(first) = &self.death {
             return first.clone();
         }
         let cause = match operation {
@@ -271,9 +247,9 @@ impl Connected {
     }
 }
 
-/// Returns a key as errors show it.
+/// Returns a key of the wire as its user wrote it.
 pub(super) fn text(key: &[u8]) -> String {
-    String::from_utf8_lossy(key).into_owned()
+    String::from_utf8_lossy(key.strip_prefix(b"/").unwrap_or(key)).into_owned()
 }
 
 /// Returns the request that `write` writes.

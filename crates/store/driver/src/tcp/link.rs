@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rdzv_core::machine::Machine;
 use rdzv_core::time::{Mono, Now, Wall};
-use rdzv_store_proto::client::{ClientMachine, Failure, Input, Operation, Output};
+use rdzv_store_proto::client::{ClientMachine, Input, OperationFailure, Output, StoreOperation};
 use rdzv_store_proto::wire::reply::Reply;
 use rdzv_trust::{Channel, Session};
 use rustix::buffer::spare_capacity;
@@ -45,7 +45,7 @@ pub(super) struct Link {
 /// Reason why an operation failed, and the error of the socket.
 #[derive(Debug)]
 pub(super) struct Broken {
-    pub(super) failure: Failure,
+    pub(super) failure: OperationFailure,
     pub(super) source: io::Error,
 }
 
@@ -93,7 +93,7 @@ impl Link {
     /// `reply_timeout`.
     pub(super) fn perform(
         &mut self,
-        operation: Operation,
+        operation: StoreOperation,
         payload: &[u8],
         reply_timeout: Duration,
     ) -> Result<Option<Reply>, Broken> {
@@ -108,7 +108,7 @@ impl Link {
     /// already.
     pub(super) fn begin(
         &mut self,
-        operation: Operation,
+        operation: StoreOperation,
         payload: &[u8],
         reply_timeout: Duration,
     ) -> Option<Result<Option<Reply>, Broken>> {
@@ -153,7 +153,7 @@ impl Link {
         if let Some(error) = failed {
             self.break_off(error);
             while self.machine.poll_output().is_some() {}
-            return Some(Err(self.broken(Failure::Closed)));
+            return Some(Err(self.broken(OperationFailure::Closed)));
         }
         done.map(|done| done.map_err(|failure| self.broken(failure)))
     }
@@ -276,21 +276,23 @@ impl Link {
         self.machine.handle(self.now(), Input::Closed);
     }
 
-    fn broken(&mut self, failure: Failure) -> Broken {
-        if matches!(failure, Failure::NoStore(_)) {
-            // The connection cannot be used any more, and the peer may continue to send without a
+    fn broken(&mut self, failure: OperationFailure) -> Broken {
+        if matches!(failure, OperationFailure::NoStore(_)) {
+            // The connection can no longer be used, and the peer may continue to send without a
             // limit.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
         let source = self.broken.take().unwrap_or_else(|| match &failure {
-            Failure::TimedOut | Failure::NoAnswer | Failure::GivenUp => {
+            OperationFailure::TimedOut | OperationFailure::NoAnswer | OperationFailure::GivenUp => {
                 io::ErrorKind::TimedOut.into()
             }
-            Failure::Closed => io::Error::new(
+            OperationFailure::Closed => io::Error::new(
                 io::ErrorKind::NotConnected,
                 "the connection failed in an earlier operation",
             ),
-            Failure::NoStore(error) => io::Error::new(io::ErrorKind::InvalidData, error.clone()),
+            OperationFailure::NoStore(error) => {
+                io::Error::new(io::ErrorKind::InvalidData, error.clone())
+            }
         });
         Broken { failure, source }
     }
@@ -327,8 +329,8 @@ mod tests {
         )
     }
 
-    fn ask(shape: Shape) -> Operation {
-        Operation {
+    fn ask(shape: Shape) -> StoreOperation {
+        StoreOperation {
             request: b"question".to_vec(),
             expects: Expects::Reply(shape),
         }
@@ -340,7 +342,7 @@ mod tests {
         server.write_all(&[1, 2, 3]).unwrap();
         let started = Instant::now();
         let broken = link.perform(ask(Shape::Number), &[], SHORT).unwrap_err();
-        assert_eq!(broken.failure, Failure::NoAnswer);
+        assert_eq!(broken.failure, OperationFailure::NoAnswer);
         assert!((SHORT..LONG).contains(&started.elapsed()));
         assert!(!link.is_alive());
     }
@@ -349,12 +351,12 @@ mod tests {
     fn a_server_that_does_not_read_is_given_up() {
         let (mut link, _server) = pair();
         let payload = vec![0; 64 << 20];
-        let tell = Operation {
+        let tell = StoreOperation {
             request: b"head".to_vec(),
             expects: Expects::Nothing,
         };
         let broken = link.perform(tell, &payload, SHORT).unwrap_err();
-        assert_eq!(broken.failure, Failure::Closed);
+        assert_eq!(broken.failure, OperationFailure::Closed);
         assert_eq!(broken.source.kind(), io::ErrorKind::TimedOut);
         let broken = link.perform(ask(Shape::Byte), &[], LONG).unwrap_err();
         assert_eq!(broken.source.kind(), io::ErrorKind::NotConnected);
@@ -387,7 +389,7 @@ mod tests {
                     server.write_all(piece).unwrap();
                 }
             });
-            let asked = Operation {
+            let asked = StoreOperation {
                 request: b"head".to_vec(),
                 expects: Expects::Reply(Shape::Bytes),
             };

@@ -23,5 +23,5 @@ pub use options::TcpStoreOptions;
 pub use pending::PendingWait;
 pub use policy::StorePolicy;
 pub use server::{
-    Admission, KeepAlive, Pinger, ServerOptions, TcpStoreServer, TorchClients, Traffic,
+    Admission, KeepAlive, Pinger, ServerOptions, ServerTraffic, TcpStoreServer, TorchClients,
 };

@@ -5,10 +5,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rdzv_store_proto::client::{Expects, Operation};
+use rdzv_store_proto::client::{Expects, StoreOperation};
 use rdzv_store_proto::wire::request;
 
-use super::client::{TcpStore, wire_key};
+use super::client::{TcpStore, wire_keys};
 use super::connected::{Ended, written};
 use crate::{Store, StoreError};
 
@@ -21,7 +21,7 @@ pub struct PendingWait {
     store: TcpStore,
     keys: Vec<Vec<u8>>,
     started: Instant,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 impl TcpStore {
@@ -46,9 +46,9 @@ impl PendingWait {
         keys: &[&str],
         timeout: Option<Duration>,
     ) -> Result<Self, StoreError> {
-        let keys: Vec<Vec<u8>> = keys.iter().map(|key| wire_key(key)).collect();
+        let keys = wire_keys(keys)?;
         let limit = timeout.unwrap_or_else(|| store.timeout());
-        let sent = Operation {
+        let sent = StoreOperation {
             request: written(|out| request::wait(out, &keys)),
             expects: Expects::Release { limit, then: None },
         };
@@ -60,7 +60,7 @@ impl PendingWait {
             .lock()
             .begin(OPERATION, shown, sent, reply_timeout)?;
         Ok(Self {
-            until: started.checked_add(limit),
+            deadline: started.checked_add(limit),
             store,
             keys,
             started,
@@ -69,8 +69,8 @@ impl PendingWait {
 
     /// Returns the time at which the wait times out.
     /// Returns `None` if the clock cannot represent that time.
-    pub fn until(&self) -> Option<Instant> {
-        self.until
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
     /// Finishes the wait and returns the connection.

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(30);
 
-fn place() -> (TempDir, PathBuf) {
+fn new_path() -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("store");
     (directory, path)
@@ -24,7 +24,7 @@ fn place() -> (TempDir, PathBuf) {
 
 /// Returns a store in a new file, with its path.
 fn opened() -> (TempDir, PathBuf, FileStore) {
-    let (directory, path) = place();
+    let (directory, path) = new_path();
     let store = FileStore::open(&path, None).unwrap();
     (directory, path, store)
 }
@@ -66,7 +66,7 @@ fn a_record_that_arrives_in_pieces_is_read_when_it_is_whole() {
 
 #[test]
 fn a_file_of_something_else_is_left_alone() {
-    let (_directory, path) = place();
+    let (_directory, path) = new_path();
     for content in [&b"#!/bin/sh\nexit 0\n"[..], b"vm\n", b"\x7fELF\x02\x01"] {
         fs::write(&path, content).unwrap();
         let error = FileStore::open(&path, Some(1)).unwrap_err();
@@ -81,7 +81,7 @@ fn a_file_of_something_else_is_left_alone() {
 
 #[test]
 fn an_empty_file_becomes_a_store() {
-    let (_directory, path) = place();
+    let (_directory, path) = new_path();
     fs::write(&path, b"").unwrap();
     FileStore::open(&path, None)
         .unwrap()
@@ -92,7 +92,7 @@ fn an_empty_file_becomes_a_store() {
 
 #[test]
 fn a_missing_directory_is_an_error_at_once() {
-    let (directory, _) = place();
+    let (directory, _) = new_path();
     let path = directory.path().join("missing/store");
     let started = Instant::now();
     let error = FileStore::open(&path, None).unwrap_err();
@@ -137,7 +137,7 @@ fn waiting_for_the_lock_ends_when_it_is_free() {
 
 #[test]
 fn the_file_goes_with_the_last_of_its_world() {
-    let (_directory, path) = place();
+    let (_directory, path) = new_path();
     let first = FileStore::open(&path, Some(2)).unwrap();
     let clone = first.try_clone().unwrap();
     let second = FileStore::open(&path, Some(2)).unwrap();
@@ -150,14 +150,14 @@ fn the_file_goes_with_the_last_of_its_world() {
 
 #[test]
 fn without_a_world_size_the_file_stays() {
-    let (_directory, path) = place();
+    let (_directory, path) = new_path();
     drop(FileStore::open(&path, None).unwrap());
     assert!(path.exists());
 }
 
 #[test]
 fn a_file_that_is_gone_is_not_made_again_by_closing() {
-    let (_directory, path) = place();
+    let (_directory, path) = new_path();
     let store = FileStore::open(&path, Some(1)).unwrap();
     fs::remove_file(&path).unwrap();
     drop(store);
@@ -191,7 +191,7 @@ fn a_waiter_notices_that_the_file_was_replaced() {
 /// No member may lose its own data because another member removes the file.
 #[test]
 fn members_that_come_and_go_do_not_remove_each_others_file() {
-    let (_directory, path) = place();
+    let (_directory, path) = new_path();
     thread::scope(|scope| {
         for member in 0..4 {
             let path = &path;
@@ -252,4 +252,23 @@ fn a_change_of_a_value_is_noticed() {
     store.delete_key("k").unwrap();
     let gone = store.wait_for_change("k", Some(b"new"), LONG).unwrap();
     assert_eq!(gone, None);
+}
+
+#[test]
+fn a_path_that_is_no_regular_file_is_named_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for (path, kind) in [
+        (
+            std::path::Path::new("/dev/null"),
+            "not a regular file, but a device",
+        ),
+        (&socket, "not a regular file, but a socket"),
+        (directory.path(), "Is a directory"),
+    ] {
+        let error = FileStore::open(path, None).unwrap_err().to_string();
+        assert!(error.contains(kind), "{error}");
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+    }
 }

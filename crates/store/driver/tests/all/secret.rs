@@ -17,7 +17,7 @@ use rdzv_store::{
     TcpStoreServer, Token, TorchClients,
 };
 use rdzv_store_proto::wire::request;
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 use rdzv_trust::handshake::{self, ANSWER_LENGTH, HELLO_LENGTH};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -29,11 +29,11 @@ fn token(byte: u8) -> Credentials {
     }
 }
 
-fn certified(authority: &Authority, name: &str) -> Credentials {
+fn certified(authority: &TestAuthority, name: &str) -> Credentials {
     of_files(authority, authority.files(name))
 }
 
-fn of_files(authority: &Authority, (certificate, key): (PathBuf, PathBuf)) -> Credentials {
+fn of_files(authority: &TestAuthority, (certificate, key): (PathBuf, PathBuf)) -> Credentials {
     let identity = Identity::from_files(&certificate, &key, &authority.file()).unwrap();
     Credentials {
         token: None,
@@ -92,7 +92,7 @@ fn answer(port: u16, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Returns the first bytes of a client of PyTorch, or of ours without a token.
+/// Returns the first bytes of PyTorch's client, or of rdzv's without a token.
 fn preamble() -> Vec<u8> {
     let mut bytes = Vec::new();
     request::preamble(&mut bytes, 7);
@@ -120,7 +120,7 @@ fn each_wrong_pair_is_refused_with_the_flag_that_is_missing() {
 }
 
 #[test]
-fn a_client_of_before_is_shown_what_is_missing_in_place_of_the_answer() {
+fn an_earlier_client_is_shown_what_is_missing_instead_of_the_answer() {
     let server = strict(&token(1));
     let shown = String::from_utf8(answer(server.port(), &preamble())).unwrap();
     assert!(
@@ -217,13 +217,13 @@ fn keys_of_agents_are_not_for_workers() {
 
 #[test]
 fn certificates_admit_and_a_wrong_or_no_one_is_refused_with_the_reason() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let server = strict(&certified(&authority, "a"));
     let store = client("127.0.0.1", server.port(), &certified(&authority, "b")).unwrap();
     let large = vec![3; 2 << 20];
     store.set("large", &large).unwrap();
     assert_eq!(store.get("large").unwrap(), large);
-    let other = Authority::new();
+    let other = TestAuthority::new();
     assert_refused(server.port(), &certified(&other, "c"), "authority");
     assert_refused(server.port(), &Credentials::default(), "--tls-cert");
     assert_refused(server.port(), &token(1), "--tls-cert");
@@ -233,7 +233,7 @@ fn certificates_admit_and_a_wrong_or_no_one_is_refused_with_the_reason() {
 
 #[test]
 fn an_expired_certificate_is_refused_with_the_reason() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let server = strict(&certified(&authority, "a"));
     let expired = of_files(&authority, authority.expired_files("b"));
     let with_token = Credentials {
@@ -253,7 +253,7 @@ fn an_expired_certificate_is_refused_with_the_reason() {
 
 #[test]
 fn nothing_of_a_key_a_value_or_the_token_is_seen_on_an_encrypted_connection() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let secret = b"the-token-of-this-job";
     let both = |name| Credentials {
         token: Some(Token::new(secret).unwrap()),

@@ -169,7 +169,7 @@ fn a_store_that_is_slow_to_answer_is_asked_in_http_and_then_waited_for() {
 }
 
 #[test]
-fn a_proxy_that_hangs_up_until_the_store_is_there_is_asked_again() {
+fn a_proxy_that_hangs_up_before_the_store_is_there_is_asked_again() {
     let hang_up = |stream| drop::<TcpStream>(stream);
     let work = |mut stream: TcpStream| {
         handshake(&mut stream);
@@ -242,7 +242,7 @@ fn a_server_that_ends_is_named_and_the_client_stays_dead() {
         let error = waiting.join().unwrap();
         assert!(matches!(error, StoreError::Disconnected { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.starts_with("cannot get key /never"), "{text}");
+        assert!(text.starts_with("get key never"), "{text}");
         assert!(text.contains(&address), "{text}");
         let again = store.num_keys().unwrap_err().to_string();
         assert!(again.contains(&text), "{again}");
@@ -261,14 +261,84 @@ fn adding_to_text_says_what_closing_the_connection_may_mean() {
 }
 
 #[test]
-fn a_refused_size_is_remembered_until_it_shows() {
+fn what_a_server_would_refuse_fails_itself_and_is_not_sent() {
     let (_server, store) = served();
-    let sent = store.set(&"k".repeat(9000), b"v");
-    let error = sent
-        .and_then(|()| store.num_keys())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("a key of 9001 bytes"), "{error}");
+    // The server counts the leading slash.
+    let (longest, long) = ("k".repeat(8191), "k".repeat(8192));
+    let big = vec![0; (8 << 20) + 1];
+    store.set(&longest, b"v").unwrap();
+    store.barrier(&longest[1..], 1, Some(LONG)).unwrap();
+    let many: Vec<String> = (0..131_073).map(|number| number.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let pairs: Vec<(&str, &[u8])> = many.iter().map(|key| (*key, &b""[..])).collect();
+    let refused = [
+        store.set(&long, b"v"),
+        store.set("key", &big),
+        store.append(&long, b"v"),
+        store.append("key", &big),
+        store.get(&long).map(drop),
+        store.add(&long, 1).map(drop),
+        store.compare_set(&long, b"", b"").map(drop),
+        store.compare_set("key", b"", &big).map(drop),
+        store.compare_set("key", &big, b"").map(drop),
+        store.check(&["key", &long]).map(drop),
+        store.check(&many).map(drop),
+        store.wait(&[&long], Some(LONG)),
+        store.wait(&many, Some(LONG)),
+        store.multi_get(&[&long]).map(drop),
+        store.multi_get(&many).map(drop),
+        store.multi_set(&[("key", b"v"), (&long, b"v")]),
+        store.multi_set(&[("key", &big)]),
+        store.multi_set(&pairs),
+        store.delete_key(&long).map(drop),
+        store.queue_push(&long, b"v"),
+        store.queue_push("key", &big),
+        store.queue_pop(&long, false).map(drop),
+        store.queue_len(&long).map(drop),
+        store.barrier(&long, 1, Some(LONG)),
+        store.begin_wait(&[&long], Some(LONG)).map(drop),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        let error = refused.expect_err(&format!("call {number}"));
+        assert!(
+            matches!(error, StoreError::Argument(_)),
+            "call {number}: {error}"
+        );
+        let text = error.to_string();
+        assert!(
+            ["8191", "8388608", "131072"]
+                .iter()
+                .any(|limit| text.contains(limit)),
+            "call {number}: {text}"
+        );
+        assert!(text.len() < 300, "call {number}: {} bytes", text.len());
+    }
+    // Nothing was sent, and the connection is in use.
+    assert!(!store.check(&["key"]).unwrap());
+    store.set("key", b"v").unwrap();
+    assert_eq!(store.get("key").unwrap(), "v");
+}
+
+#[test]
+fn long_keys_are_cut_in_errors() {
+    let (_server, store) = served();
+    let key = "k".repeat(8191);
+    let many: Vec<String> = (0..1000)
+        .map(|number| format!("{number}{}", "k".repeat(500)))
+        .collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    for error in [
+        store.wait(&[&key], Some(Duration::ZERO)).unwrap_err(),
+        store.wait(&many, Some(Duration::ZERO)).unwrap_err(),
+        store.barrier(&key, 2, Some(Duration::ZERO)).unwrap_err(),
+        rdzv_store::HashStore::new()
+            .wait(&[&key], Some(Duration::ZERO))
+            .unwrap_err(),
+    ] {
+        let text = error.to_string();
+        assert!(text.len() < 12_000, "{} bytes: {text:.400}", text.len());
+        assert!(text.contains("kkkk"), "{text}");
+    }
 }
 
 #[test]
@@ -313,7 +383,7 @@ fn a_reply_over_the_limit_names_key_size_and_remedy_and_ends_the_connection() {
         assert!(matches!(error, StoreError::ReplyTooLong { .. }), "{error}");
         let text = error.to_string();
         for part in [
-            "get key /k",
+            "get key k",
             &format!("127.0.0.1:{port}"),
             "1099511627",
             "1048576",
@@ -389,7 +459,7 @@ fn a_world_of_nobody_is_refused() {
 }
 
 #[test]
-fn the_master_waits_until_all_have_joined_and_the_others_do_not() {
+fn only_the_master_waits_for_all_to_join() {
     let options = master();
     let (listener, port) = listening();
     let master = TcpStoreOptions {
@@ -465,6 +535,8 @@ fn a_taken_port_is_an_error_unless_an_agent_hosts() {
             .contains("address already in use"),
         "{error}"
     );
+    let holder = format!("(pid {}) listens on it", std::process::id());
+    assert!(error.to_string().contains(&holder), "{error}");
     let options = TcpStoreOptions {
         agent_hosts: true,
         world_size: Some(2),
@@ -518,4 +590,29 @@ fn a_wait_can_be_ended_from_outside_without_harm_to_other_handles() {
         assert!(matches!(error, StoreError::Disconnected { .. }), "{error}");
     });
     store.set("k", b"v").unwrap();
+}
+
+#[test]
+fn an_address_may_have_brackets() {
+    let options = |port| TcpStoreOptions {
+        bind: Some("[::1]".to_owned()),
+        ..TcpStoreOptions::new("[::1]", port)
+    };
+    let first = TcpStore::connect(TcpStoreOptions {
+        is_master: true,
+        ..options(0)
+    });
+    let first = first.unwrap();
+    assert_eq!(first.host(), "::1");
+    let second = TcpStore::connect(options(first.port())).unwrap();
+    assert_eq!(second.host(), "::1");
+    let error = TcpStore::connect(TcpStoreOptions {
+        is_master: true,
+        ..options(first.port())
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("[::1]:{}", first.port())),
+        "{error}"
+    );
 }

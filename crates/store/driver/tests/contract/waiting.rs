@@ -21,6 +21,7 @@ crate::behaviours!(waiting:
     a_deleted_key_is_waited_for,
     a_barrier_lets_all_go_together,
     a_barrier_alone_names_who_came,
+    a_member_that_stopped_waiting_at_a_barrier_is_not_counted,
     another_thread_can_write_while_one_waits,
     get_has_a_timeout_of_its_own,
     a_thread_can_end_its_own_wait,
@@ -222,6 +223,23 @@ fn a_barrier_alone_names_who_came<S: Shared>(shared: &S) {
     };
     assert_eq!((*arrived, *world_size), (1, 2));
     assert!(key.contains("barrier"), "{key}");
+}
+
+fn a_member_that_stopped_waiting_at_a_barrier_is_not_counted<S: Shared>(shared: &S) {
+    let store = shared.member();
+    for _ in 0..2 {
+        let error = store.barrier("barrier", 2, Some(SHORT)).unwrap_err();
+        assert!(
+            matches!(error, StoreError::BarrierTimeout { arrived: 1, .. }),
+            "{error}"
+        );
+    }
+    thread::scope(|scope| {
+        let other = shared.member();
+        let waiting = scope.spawn(move || other.barrier("barrier", 2, Some(LONG)));
+        store.barrier("barrier", 2, Some(LONG)).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
 }
 
 fn another_thread_can_write_while_one_waits<S: Shared>(shared: &S) {

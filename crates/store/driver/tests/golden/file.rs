@@ -1,4 +1,4 @@
-//! Tests of our file store with the recorded steps.
+//! Tests of rdzv's file store with the recorded steps.
 //!
 //! Results and bytes in the file are the same.
 
@@ -95,7 +95,7 @@ fn replay(id: &str) {
 fn assert_outcome(operation: &str, outcome: &Outcome, recorded: &Value) {
     let recorded = recorded.get("returns").unwrap_or(recorded);
     // The recorded `list_keys` also cuts the first byte off the store's own keys. So it names a key
-    // that no client can get. Ours lists the users' keys.
+    // that no client can get. rdzv lists the users' keys.
     let mangled = Value::from("efcount/");
     let without_mangled = recorded.as_array().map(|keys| {
         let keys = keys.iter().filter(|key| **key != mangled);

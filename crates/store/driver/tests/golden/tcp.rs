@@ -1,4 +1,4 @@
-//! Tests of our client against the recorded servers.
+//! Tests of rdzv's client against the recorded servers.
 //!
 //! Calls, bytes and results are the same.
 
@@ -52,8 +52,8 @@ fn replay(group: &str) -> usize {
     for exchange in exchanges(group) {
         let name = exchange["name"].as_str().unwrap();
         // PyTorch's client itself refuses queues when it knows that the server is the older one.
-        // Ours does not know that. It sends the request and reports what a closed connection may
-        // mean.
+        // rdzv's client does not know that. It sends the request and reports what a closed
+        // connection may mean.
         if name == "queue_push_unsupported" {
             continue;
         }
@@ -113,7 +113,7 @@ fn call(name: &str, clients: &[Arc<TcpStore>], recorded: &Value) {
     }
 }
 
-/// Returns the requests by which our client finds missing keys after a timeout.
+/// Returns the requests with which rdzv finds missing keys after a timeout.
 /// The recorded server does not know them.
 fn examination(exchange: &str) -> Vec<Value> {
     let check = |key: &str, answer: &str| {
@@ -127,8 +127,14 @@ fn examination(exchange: &str) -> Vec<Value> {
         "barrier_timeout" => {
             let mut request = Vec::new();
             request::get(&mut request, b"/b2");
-            let answer = "010000000000000031";
-            vec![frame("c2s", &hex(&request)), frame("s2c", answer)]
+            let mut withdrawn = Vec::new();
+            request::add(&mut withdrawn, b"/b2", -1);
+            vec![
+                frame("c2s", &hex(&request)),
+                frame("s2c", "010000000000000031"),
+                frame("c2s", &hex(&withdrawn)),
+                frame("s2c", "0000000000000000"),
+            ]
         }
         _ => vec![],
     }

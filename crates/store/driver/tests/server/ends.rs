@@ -162,7 +162,7 @@ fn a_client_that_says_much_and_leaves_at_once_is_noticed() {
 }
 
 #[test]
-fn a_server_says_that_it_is_alive_until_it_has_ended() {
+fn a_server_reports_that_it_is_alive_to_its_end() {
     let server = server(Limits::default());
     let pinger = server.pinger();
     let ask = || {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::wire::WireError;
+use crate::wire::StoreWireError;
 
 /// Reason for which a connection is closed.
 ///
@@ -34,7 +34,7 @@ pub enum CloseReason {
     Silent(Duration),
     /// The bytes are not a request.
     #[error("it sent a bad request: {0}")]
-    Wire(#[from] WireError),
+    Wire(#[from] StoreWireError),
     /// `ADD` or `BARRIER` applied to a value that is not a number.
     #[error("it requested {operation} on key {key:?}, whose value {value:?} is not a number")]
     NotANumber {

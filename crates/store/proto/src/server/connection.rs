@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use super::lists::Unfinished;
 use super::shares::Account;
-use crate::keyspace::Value;
+use crate::keyspace::StoredValue;
 use crate::meter::Shared;
 use crate::wire::assemble::Assembler;
 use crate::wire::fields::Body;
@@ -160,10 +160,10 @@ impl Outgoing {
     }
 
     /// Adds a value that has no other holder, with its length in front.
-    pub(super) fn push_popped(&mut self, value: Value) {
+    pub(super) fn push_popped(&mut self, value: StoredValue) {
         match value {
-            Value::Plain(value) => self.push_value(Body::Inline(&value)),
-            Value::Shared(value) => self.push_value(Body::Whole(value)),
+            StoredValue::Plain(value) => self.push_value(Body::Inline(&value)),
+            StoredValue::Shared(value) => self.push_value(Body::Whole(value)),
         }
     }
 
@@ -181,8 +181,8 @@ impl Outgoing {
     ///
     /// Large values are held anyway.
     pub(super) fn copied(&self) -> usize {
-        let places = self.large.len() * size_of::<(usize, Shared)>();
-        self.small.len() - self.small_sent + places
+        let indexes = self.large.len() * size_of::<(usize, Shared)>();
+        self.small.len() - self.small_sent + indexes
     }
 
     /// Returns the number of bytes not sent yet.

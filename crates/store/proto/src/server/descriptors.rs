@@ -17,7 +17,7 @@ use super::shares::Standing;
 use super::{CloseReason, ServerMachine};
 
 /// Minimum time that a new connection has for its first request.
-const GRACE: Duration = Duration::from_millis(200);
+const FIRST_REQUEST: Duration = Duration::from_millis(200);
 
 /// Number of new entries after which the queue drops outdated entries.
 const QUEUE_STEP: usize = 1024;
@@ -105,7 +105,7 @@ impl ServerMachine {
     /// Returns the connection that is closed first.
     fn longest_unused(&mut self) -> Option<ConnId> {
         self.forget_validated();
-        let most = self.limits.validation_timeout.saturating_sub(GRACE);
+        let most = self.limits.validation_timeout.saturating_sub(FIRST_REQUEST);
         if let Some((deadline, id, _)) = self.unvalidated.front()
             && deadline.since(self.now.mono) <= most
         {
@@ -113,7 +113,7 @@ impl ServerMachine {
         }
         while let Some((since, id, serial)) = self.descriptors.unused.front().copied() {
             if self.is_unused(id, serial) {
-                return (self.now.mono.since(since) >= GRACE).then_some(id);
+                return (self.now.mono.since(since) >= FIRST_REQUEST).then_some(id);
             }
             self.descriptors.unused.pop_front();
         }

@@ -57,19 +57,19 @@ pub(super) struct Account {
     /// `true` if the peer is an agent of the job.
     is_agent: bool,
     address: Meter,
-    place: Place,
+    key: ShareKey,
     /// `true` if an agent has joined from the peer's address.
     has_agent: Arc<AtomicBool>,
 }
 
 /// An address as the table distinguishes it; `None` if it is unknown.
-type Place = Option<IpAddr>;
+type ShareKey = Option<IpAddr>;
 
 /// All addresses, and the meter of everything that is held.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     meter: Meter,
-    addresses: BTreeMap<Place, Address>,
+    addresses: BTreeMap<ShareKey, Address>,
     /// Number of addresses at which unused ones are removed.
     look_at: usize,
 }
@@ -97,8 +97,8 @@ impl Shares {
         limits: &Limits,
     ) -> (Account, Result<(), CloseReason>) {
         self.forget_unused();
-        let place = address.map(place);
-        let entry = self.addresses.entry(place).or_insert_with(|| Address {
+        let key = address.map(key_of);
+        let entry = self.addresses.entry(key).or_insert_with(|| Address {
             meter: self.meter.part(),
             connections: 0,
             has_agent: Arc::default(),
@@ -108,7 +108,7 @@ impl Shares {
             meter: entry.meter.part(),
             is_agent: false,
             address: entry.meter.clone(),
-            place,
+            key,
             has_agent: Arc::clone(&entry.has_agent),
         };
         let limit = part(limits.max_connections, OF_ADDRESS, LEAST_CONNECTIONS);
@@ -123,7 +123,7 @@ impl Shares {
 
     /// Closes the account of a connection. Its values continue to count.
     pub(super) fn close(&mut self, account: &Account) {
-        if let Some(entry) = self.addresses.get_mut(&account.place) {
+        if let Some(entry) = self.addresses.get_mut(&account.key) {
             entry.connections -= 1;
         }
     }
@@ -133,7 +133,7 @@ impl Shares {
         let counted = self.addresses.iter();
         let mut counted: Vec<_> = counted
             .filter(|(_, entry)| entry.connections > 0)
-            .map(|(place, entry)| (*place, entry.connections))
+            .map(|(key, entry)| (*key, entry.connections))
             .collect();
         counted.sort_by_key(|(_, connections)| std::cmp::Reverse(*connections));
         counted.truncate(most);
@@ -271,7 +271,7 @@ fn part(limit: usize, of: usize, least: usize) -> usize {
     (limit / of).max(least)
 }
 
-fn place(address: IpAddr) -> IpAddr {
+fn key_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => {
             let network = u128::from(six) & (u128::MAX << 64);
@@ -306,14 +306,14 @@ mod tests {
     #[test]
     fn addresses_without_connections_and_keys_are_forgotten() {
         let mut shares = Shares::default();
-        let keeper = account(&mut shares, "10.1.0.1");
-        keeper.meter.add_key(10);
+        let holder = account(&mut shares, "10.1.0.1");
+        holder.meter.add_key(10);
         for number in 0..20_000_u32 {
             let address = Ipv6Addr::from(u128::from(number) << 64);
             let (account, _) = shares.open(Some(address.into()), &Limits::default());
             shares.close(&account);
         }
-        shares.close(&keeper);
+        shares.close(&holder);
         assert!(shares.addresses.len() < 4 * ADDRESSES_STEP);
         assert_eq!(account(&mut shares, "10.1.0.1").address.bytes(), 10);
     }

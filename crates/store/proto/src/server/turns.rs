@@ -69,7 +69,7 @@ impl ServerMachine {
 
     /// Keeps input for the next turn.
     /// A connection with too many unsent replies waits until they are sent.
-    fn hold(&mut self, id: ConnId, input: &[u8], until_sent: bool) {
+    fn hold(&mut self, id: ConnId, input: &[u8], waits_for_replies: bool) {
         let Some(connection) = self.connection(id) else {
             return;
         };
@@ -78,7 +78,7 @@ impl ServerMachine {
             connection.paused = true;
             self.outbox.push(Output::PauseReading(id));
         }
-        if !until_sent {
+        if !waits_for_replies {
             self.queue(id);
         }
     }

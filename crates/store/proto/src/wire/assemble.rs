@@ -6,7 +6,7 @@
 
 use super::fields::{Field, within};
 use super::request::{Opcode, Request, decode_parts, is_extension};
-use super::{Arriving, LARGE_BODY, WireError};
+use super::{Arriving, LARGE_BODY, StoreWireError};
 use crate::limits::Limits;
 use crate::meter::{Meter, Shared};
 
@@ -91,7 +91,7 @@ impl Assembler {
         input: &mut &[u8],
         limits: &Limits,
         meter: &Meter,
-    ) -> Result<Option<AssembledRequest>, WireError> {
+    ) -> Result<Option<AssembledRequest>, StoreWireError> {
         loop {
             if let Some(body) = &mut self.body {
                 let Some(whole) = body.feed(input) else {
@@ -135,7 +135,7 @@ impl Assembler {
     }
 
     /// Parses the bytes of the step; `true` if they complete the field.
-    fn finish_step(&mut self, limits: &Limits) -> Result<bool, WireError> {
+    fn finish_step(&mut self, limits: &Limits) -> Result<bool, StoreWireError> {
         let piece = &self.bytes[self.scanned..self.scanned + self.need];
         self.scanned += self.need;
         match self.step {
@@ -144,7 +144,7 @@ impl Assembler {
                 self.fields = match Opcode::from_byte(piece[0]) {
                     Some(opcode) => Request::fields(opcode),
                     None if is_extension(piece[0], limits) => &[Field::Payload],
-                    None => return Err(WireError::UnknownOpcode(piece[0])),
+                    None => return Err(StoreWireError::UnknownOpcode(piece[0])),
                 };
                 Ok(true)
             }

@@ -4,7 +4,7 @@
 
 use crate::meter::Shared;
 
-use super::{LARGE_BODY, WireError};
+use super::{LARGE_BODY, StoreWireError};
 use crate::limits::Limits;
 
 /// One part of a request's body.
@@ -165,13 +165,13 @@ impl<'a> Part<'a> for Keys<'a> {
 
 /// The pairs of a `MULTI_SET`, read during the iteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pairs<'a> {
+pub struct PairFields<'a> {
     count: usize,
     bytes: &'a [u8],
     bodies: Option<&'a [Shared]>,
 }
 
-impl<'a> Iterator for Pairs<'a> {
+impl<'a> Iterator for PairFields<'a> {
     type Item = (&'a [u8], Body<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -186,9 +186,9 @@ impl<'a> Iterator for Pairs<'a> {
     }
 }
 
-impl ExactSizeIterator for Pairs<'_> {}
+impl ExactSizeIterator for PairFields<'_> {}
 
-impl Pairs<'_> {
+impl PairFields<'_> {
     /// Returns a copy of the pairs that have not been iterated over.
     pub fn to_list(&self) -> PairList {
         PairList {
@@ -233,7 +233,7 @@ impl PairList {
     }
 }
 
-impl<'a> Part<'a> for Pairs<'a> {
+impl<'a> Part<'a> for PairFields<'a> {
     const FIELD: Field = Field::Pairs;
 
     fn read(reader: &mut Reader<'a, '_>) -> Result<Self, Stop> {
@@ -242,7 +242,7 @@ impl<'a> Part<'a> for Pairs<'a> {
             reader.key()?;
             reader.value().map(drop)
         })?;
-        Ok(Pairs {
+        Ok(PairFields {
             count,
             bytes,
             bodies,
@@ -253,7 +253,7 @@ impl<'a> Part<'a> for Pairs<'a> {
 /// The reason why reading ended before the request did.
 pub(super) enum Stop {
     Incomplete,
-    Wrong(WireError),
+    Wrong(StoreWireError),
 }
 
 pub(super) struct Reader<'a, 'l> {
@@ -322,7 +322,11 @@ impl<'a> Reader<'a, '_> {
 /// The count of a `MULTI_SET` is signed on the wire. A negative count reads as a huge one here, and
 /// is refused for that reason.
 #[inline]
-pub(super) fn within(field: Field, declared: u64, limits: &Limits) -> Result<usize, WireError> {
+pub(super) fn within(
+    field: Field,
+    declared: u64,
+    limits: &Limits,
+) -> Result<usize, StoreWireError> {
     let limit = match field {
         Field::Key => limits.max_key_bytes,
         Field::Value => limits.max_value_bytes,
@@ -333,9 +337,9 @@ pub(super) fn within(field: Field, declared: u64, limits: &Limits) -> Result<usi
     match usize::try_from(declared) {
         Ok(length) if length <= limit => Ok(length),
         _ => Err(match field {
-            Field::Key => WireError::KeyTooLong { declared, limit },
-            Field::Value | Field::Payload => WireError::ValueTooLong { declared, limit },
-            _ => WireError::TooManyKeys { declared, limit },
+            Field::Key => StoreWireError::KeyTooLong { declared, limit },
+            Field::Value | Field::Payload => StoreWireError::ValueTooLong { declared, limit },
+            _ => StoreWireError::TooManyKeys { declared, limit },
         }),
     }
 }

@@ -51,7 +51,7 @@ pub(crate) const GROWTH_STEP: usize = 64 << 10;
 /// Reason why bytes are not a request or a reply.
 /// The connection cannot be used any further.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum WireError {
+pub enum StoreWireError {
     /// No operation has this number.
     #[error("unknown opcode 0x{0:02x}")]
     UnknownOpcode(u8),

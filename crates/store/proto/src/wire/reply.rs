@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use super::{Arriving, WireError};
+use super::{Arriving, StoreWireError};
 
 /// The answer to `WAIT` and `BARRIER`.
 pub const STOP_WAITING: u8 = 0;
@@ -25,11 +25,11 @@ pub enum CheckReply {
 
 impl CheckReply {
     /// Converts the byte of the wire.
-    pub fn from_byte(byte: u8) -> Result<Self, WireError> {
+    pub fn from_byte(byte: u8) -> Result<Self, StoreWireError> {
         match byte {
             0 => Ok(Self::Ready),
             1 => Ok(Self::NotReady),
-            found => Err(WireError::UnexpectedReply {
+            found => Err(StoreWireError::UnexpectedReply {
                 found,
                 expected: "READY (0) or NOT_READY (1)",
             }),
@@ -138,7 +138,7 @@ impl ReplyReader {
     /// It stops when the reply is complete or the input is used up. Call it with empty input after
     /// reading into [`ReplyReader::space`], and once at the start, because a reply of no values is
     /// complete without a byte. Do not call it again after it has returned the reply.
-    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, WireError> {
+    pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, StoreWireError> {
         loop {
             if self.left == Some(0) {
                 return Ok(Some(self.finish()));
@@ -190,7 +190,7 @@ impl ReplyReader {
         self.held + arriving.map_or(0, |body| body.buffer.capacity() + ENTRY_BYTES)
     }
 
-    fn finish_head(&mut self) -> Result<Option<Reply>, WireError> {
+    fn finish_head(&mut self) -> Result<Option<Reply>, StoreWireError> {
         let number = i64::from_le_bytes(self.head);
         match (self.shape, self.left) {
             (Shape::Byte, _) => return Ok(Some(Reply::Byte(self.head[0]))),
@@ -216,10 +216,10 @@ impl ReplyReader {
 
     /// Refuses a part that exceeds the limit.
     /// The values collected until now count as well.
-    fn admit(&self, more: usize) -> Result<(), WireError> {
+    fn admit(&self, more: usize) -> Result<(), StoreWireError> {
         let declared = self.held.saturating_add(more);
         if declared > self.limit {
-            return Err(WireError::ReplyTooLong {
+            return Err(StoreWireError::ReplyTooLong {
                 declared: declared as u64,
                 limit: self.limit,
             });
@@ -238,8 +238,8 @@ impl ReplyReader {
     }
 }
 
-fn possible(length: i64) -> Result<usize, WireError> {
-    usize::try_from(length).map_err(|_| WireError::ImpossibleLength(length))
+fn possible(length: i64) -> Result<usize, StoreWireError> {
+    usize::try_from(length).map_err(|_| StoreWireError::ImpossibleLength(length))
 }
 
 #[cfg(test)]
@@ -328,12 +328,12 @@ mod tests {
         let mut reader = ReplyReader::new(Shape::Bytes, 1 << 20);
         assert_eq!(
             reader.feed(&mut &(-1_i64).to_le_bytes()[..]),
-            Err(WireError::ImpossibleLength(-1))
+            Err(StoreWireError::ImpossibleLength(-1))
         );
     }
 
     #[test]
-    fn a_long_reply_reserves_little_until_it_arrives() {
+    fn a_long_reply_reserves_little_before_it_arrives() {
         let mut reader = ReplyReader::new(Shape::Bytes, 1 << 30);
         reader.feed(&mut &(1_i64 << 29).to_le_bytes()[..]).unwrap();
         assert!(reader.space().unwrap().capacity() <= super::super::GROWTH_STEP);
@@ -348,7 +348,7 @@ mod tests {
             let mut input = &bytes[..];
             let refused = reader.feed(&mut input).unwrap_err();
             assert!(
-                matches!(refused, WireError::ReplyTooLong { declared, limit: LIMIT } if declared > LIMIT as u64),
+                matches!(refused, StoreWireError::ReplyTooLong { declared, limit: LIMIT } if declared > LIMIT as u64),
                 "{refused:?}"
             );
             assert!(reader.held() <= ENTRY_BYTES, "{}", reader.held());
@@ -376,7 +376,7 @@ mod tests {
             }
         };
         assert!(
-            matches!(refused, Err(WireError::ReplyTooLong { .. })),
+            matches!(refused, Err(StoreWireError::ReplyTooLong { .. })),
             "{refused:?}"
         );
         assert!((LIMIT / 2..=LIMIT).contains(&most), "{most}");

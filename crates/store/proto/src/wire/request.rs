@@ -10,8 +10,8 @@ use std::ops::RangeInclusive;
 
 use crate::meter::Shared;
 
-use super::WireError;
-use super::fields::{Body, Field, Keys, Pairs, Part, Reader, Stop};
+use super::StoreWireError;
+use super::fields::{Body, Field, Keys, PairFields, Part, Reader, Stop};
 use crate::limits::Limits;
 
 /// The number that a client sends in `VALIDATE`, before anything else.
@@ -22,7 +22,7 @@ pub const OPCODE_RANGES: [(&str, RangeInclusive<u8>); 7] = [
     ("the store of PyTorch", 0x00..=0x12),
     ("rendezvous", 0x20..=0x2b),
     ("token", 0x30..=0x37),
-    ("consensus", 0x40..=0x47),
+    ("consensus", 0x40..=0x48),
     ("relay", 0x50..=0x57),
     ("status", 0x60..=0x67),
     ("the store of rdzv", 0x70..=0x77),
@@ -185,7 +185,7 @@ requests! {
     /// Replies with the values in order, without a separator.
     MultiGet = 0x0a, Reads { keys: Keys<'a> };
     /// Stores several values. No reply.
-    MultiSet = 0x0b, Writes { pairs: Pairs<'a> };
+    MultiSet = 0x0b, Writes { pairs: PairFields<'a> };
     /// Cancels all waits.
     /// Replies with [`WAIT_CANCELED`](super::reply::WAIT_CANCELED).
     CancelWait = 0x0c, Nothing {};
@@ -218,7 +218,7 @@ requests! {
 pub fn decode<'a>(
     bytes: &'a [u8],
     limits: &Limits,
-) -> Result<Option<(Request<'a>, usize)>, WireError> {
+) -> Result<Option<(Request<'a>, usize)>, StoreWireError> {
     decode_parts(bytes, None, limits)
 }
 
@@ -230,7 +230,7 @@ pub(super) fn decode_parts<'a>(
     bytes: &'a [u8],
     bodies: Option<&'a [Shared]>,
     limits: &Limits,
-) -> Result<Option<(Request<'a>, usize)>, WireError> {
+) -> Result<Option<(Request<'a>, usize)>, StoreWireError> {
     let Some((&byte, rest)) = bytes.split_first() else {
         return Ok(None);
     };
@@ -245,7 +245,7 @@ pub(super) fn decode_parts<'a>(
             opcode: byte,
             payload,
         }),
-        None => return Err(WireError::UnknownOpcode(byte)),
+        None => return Err(StoreWireError::UnknownOpcode(byte)),
     };
     match request {
         Ok(request) => Ok(Some((request, bytes.len() - reader.rest.len()))),

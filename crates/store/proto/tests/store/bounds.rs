@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdzv_core::time::Mono;
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{CloseReason, Input};
-use rdzv_store_proto::wire::WireError;
+use rdzv_store_proto::wire::StoreWireError;
 use rdzv_store_proto::wire::request;
 
 use crate::harness::Harness;
@@ -27,7 +27,7 @@ fn a_declared_giant_is_refused_before_its_body() {
     server.send(client, &head);
     assert!(matches!(
         server.closed[&client],
-        CloseReason::Wire(WireError::ValueTooLong { .. })
+        CloseReason::Wire(StoreWireError::ValueTooLong { .. })
     ));
     assert_eq!(server.machine.stats().connections, 0);
 }
@@ -179,8 +179,8 @@ fn whoever_does_not_identify_itself_is_closed_in_time_and_others_are_not() {
 #[test]
 fn a_purge_carries_out_what_was_held_back_first() {
     let mut server = limited(|limits| limits.max_unsent_bytes = 100);
-    let (client, keeper) = (server.client(), server.client());
-    server.ask(keeper, |out| request::set(out, b"/keep/a", b"1"));
+    let (client, holder) = (server.client(), server.client());
+    server.ask(holder, |out| request::set(out, b"/keep/a", b"1"));
     server.ask(client, |out| request::set(out, b"/k", &[7; 600]));
     server.stalled.push(client);
     let mut requests = Vec::new();

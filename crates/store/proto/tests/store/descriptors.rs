@@ -11,7 +11,7 @@ use rdzv_store_proto::wire::request;
 
 use crate::harness::Harness;
 
-/// Makes a connection that of an agent when it sends a request with a payload.
+/// Marks a connection as an agent's when it sends a request with a payload.
 #[derive(Debug)]
 struct Agents;
 
@@ -139,7 +139,7 @@ fn the_last_descriptors_are_for_agents() {
 }
 
 #[test]
-fn one_that_asks_for_something_takes_the_place_of_one_that_does_not() {
+fn one_that_requests_something_replaces_one_that_does_not() {
     let mut server = server();
     let idle = server.client();
     server.handle(Input::DescriptorsShort(1));

@@ -6,7 +6,7 @@ use rdzv_core::ident::ConnId;
 use rdzv_core::time::{Mono, Now};
 use rdzv_store_proto::limits::Limits;
 use rdzv_store_proto::server::{CloseReason, Extension, Reach};
-use rdzv_store_proto::wire::WireError;
+use rdzv_store_proto::wire::StoreWireError;
 use rdzv_store_proto::wire::request;
 
 use crate::harness::Harness;
@@ -152,7 +152,7 @@ fn without_an_extension_its_opcodes_are_unknown() {
     plain.send(client, &[0x20]);
     assert_eq!(
         plain.closed[&client],
-        CloseReason::Wire(WireError::UnknownOpcode(0x20))
+        CloseReason::Wire(StoreWireError::UnknownOpcode(0x20))
     );
 }
 
@@ -165,6 +165,6 @@ fn a_request_that_is_too_long_is_refused_by_its_head() {
     world.send(client, &head);
     assert!(matches!(
         world.closed[&client],
-        CloseReason::Wire(WireError::ValueTooLong { .. })
+        CloseReason::Wire(StoreWireError::ValueTooLong { .. })
     ));
 }

@@ -48,9 +48,9 @@ pub(crate) trait Server {
     fn assert_quiet(&mut self);
 }
 
-/// Exchanges in which our server is better than the recorded one.
+/// Exchanges in which rdzv's server is better than the recorded one.
 ///
-/// Each has the reason, and our frames in place of the recorded ones. `>` marks bytes of the
+/// Each has the reason, and rdzv's frames in place of the recorded ones. `>` marks bytes of the
 /// client, `<` those of the server; `<close` is the server's close.
 const BETTER: [(&str, &str, &[&str]); 5] = [
     (

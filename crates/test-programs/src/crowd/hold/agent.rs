@@ -19,7 +19,7 @@ pub(super) struct Agent {
 impl Agent {
     pub(super) fn new(
         number: u32,
-        places: &[String],
+        endpoints: &[String],
         run_id: &str,
         settings: Settings,
         now: Now,
@@ -33,7 +33,7 @@ impl Agent {
         let client = NativeClient::new(now, instance, run_id, node, settings);
         Self {
             number,
-            connected: Connected::new(u64::from(number), places, client),
+            connected: Connected::new(u64::from(number), endpoints, client),
             lease: None,
             is_expired: false,
             round: None,
@@ -78,7 +78,7 @@ impl Agent {
 
     pub(super) fn tick(&mut self, crowd: &mut Crowd) {
         let now = crowd.now().mono;
-        self.is_expired = self.lease.is_some_and(|until| until <= now);
+        self.is_expired = self.lease.is_some_and(|deadline| deadline <= now);
         self.connected.tick(crowd);
         self.look(crowd);
     }

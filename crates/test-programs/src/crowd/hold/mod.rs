@@ -32,10 +32,10 @@ use crate::crowd::deadlines::Deadlines;
 
 /// Runs the agents.
 ///
-/// `places` is an endpoint, `nodes` the number of nodes of the whole job, and `fence` the fence
+/// `endpoints` is an endpoint, `nodes` the number of nodes of the whole job, and `fence` the fence
 /// time in milliseconds (0 for none).
 pub(crate) fn run(
-    places: &str,
+    endpoints: &str,
     run_id: &str,
     agents: u32,
     nodes: u32,
@@ -46,7 +46,7 @@ pub(crate) fn run(
         settings.fence = FencePolicy::Auto;
         settings.node_timeout = Duration::from_millis(fence);
     }
-    let places: Vec<String> = places.split(',').map(str::to_owned).collect();
+    let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(
         &epoll,
@@ -56,7 +56,7 @@ pub(crate) fn run(
     )?;
     let mut crowd = Crowd::new(epoll, Instant::now());
     let mut all: Vec<Agent> = (0..agents)
-        .map(|number| Agent::new(number, &places, run_id, settings, crowd.now()))
+        .map(|number| Agent::new(number, &endpoints, run_id, settings, crowd.now()))
         .collect();
     for agent in &mut all {
         agent.begin(&mut crowd);

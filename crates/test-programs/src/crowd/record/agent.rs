@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use rdzv_core::time::Mono;
-use rdzv_rendezvous_proto::coordinator::wire::{Program, Refusal};
-use rdzv_rendezvous_proto::native_client::{Change, Failure, Input, NativeClient, Output};
+use rdzv_rendezvous_proto::coordinator::wire::{AgentRefusal, Program};
+use rdzv_rendezvous_proto::native_client::{
+    Input, NativeClient, NativeFailure, Output, RoundChange,
+};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 
 use super::LATE;
@@ -50,7 +52,7 @@ impl Agent {
     /// Creates an agent and starts its join.
     pub(super) fn begin(
         token: u64,
-        places: &[String],
+        endpoints: &[String],
         run: String,
         settings: Settings,
         crowd: &mut Crowd,
@@ -68,7 +70,7 @@ impl Agent {
             .running(Some(program))
             .among_voters();
         let mut agent = Self {
-            connected: Connected::new(token, places, client),
+            connected: Connected::new(token, endpoints, client),
             run,
             number,
             doing: Doing::Joining,
@@ -189,7 +191,9 @@ impl Agent {
                 self.doing = Doing::Holding(round, joined.is_recoverable);
                 self.write(crowd, recorder, &format!("joined {round} {rank} {size}"));
             }
-            Output::NotJoined(Failure::Refused(Refusal::Closed | Refusal::NotNeeded)) => {
+            Output::NotJoined(NativeFailure::Refused(
+                AgentRefusal::Closed | AgentRefusal::NotNeeded,
+            )) => {
                 self.write(crowd, recorder, "refused closed");
                 // An agent that is closing the run gets this refusal too.
                 if self.doing != Doing::Closing {
@@ -202,17 +206,17 @@ impl Agent {
                     self.doing = Doing::Refused;
                 }
             }
-            Output::Changed(Change::Membership { round, .. }) => {
+            Output::Changed(RoundChange::Membership { round, .. }) => {
                 self.write(crowd, recorder, &format!("over {round}"));
                 if !matches!(self.doing, Doing::Closing | Doing::Leaving) {
                     self.doing = Doing::Over;
                 }
             }
-            Output::Changed(Change::Closed) | Output::Closed => {
+            Output::Changed(RoundChange::Closed) | Output::Closed => {
                 self.write(crowd, recorder, "closed");
                 self.doing = Doing::Closed;
             }
-            Output::Changed(Change::Lost { .. }) | Output::NotClosed(_) => {
+            Output::Changed(RoundChange::Lost { .. }) | Output::NotClosed(_) => {
                 self.doing = Doing::Gone;
             }
             Output::AllSucceeded(round) => {
@@ -239,7 +243,7 @@ impl Agent {
             | Output::AwaitingMaster { .. }
             | Output::Lease { .. }
             | Output::Missing(_)
-            | Output::Changed(Change::PeerFailed { .. }) => {}
+            | Output::Changed(RoundChange::PeerFailed { .. }) => {}
         }
     }
 }

@@ -25,7 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(20);
 pub(super) struct Client {
     token: u64,
     group: usize,
-    places: Vec<String>,
+    endpoints: Vec<String>,
     /// Current run of the group.
     run: u64,
     agent: Option<Agent>,
@@ -37,11 +37,11 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(token: u64, group: usize, places: &[String], now: Mono) -> Self {
+    pub(super) fn new(token: u64, group: usize, endpoints: &[String], now: Mono) -> Self {
         Self {
             token,
             group,
-            places: places.to_vec(),
+            endpoints: endpoints.to_vec(),
             run: 0,
             agent: None,
             visits: false,
@@ -173,8 +173,8 @@ impl Client {
 
     fn begin(&mut self, run: u64, settings: Settings, crowd: &mut Crowd, recorder: &mut Recorder) {
         let run = format!("run-{}-{run}", self.group);
-        let places = &self.places;
-        let agent = Agent::begin(self.token, places, run, settings, crowd, recorder);
+        let endpoints = &self.endpoints;
+        let agent = Agent::begin(self.token, endpoints, run, settings, crowd, recorder);
         self.agent = Some(agent);
     }
 }

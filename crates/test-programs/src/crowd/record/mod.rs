@@ -29,19 +29,19 @@ const GROUP: usize = 5;
 const LATE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(
-    places: &str,
+    endpoints: &str,
     file: &str,
     agents: usize,
     seed: u64,
 ) -> Result<(), Box<dyn Error>> {
-    let places: Vec<String> = places.split(',').map(str::to_owned).collect();
+    let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let stdin = EventData::new_u64(STDIN);
     epoll::add(&epoll, io::stdin(), stdin, EventFlags::IN)?;
     let mut crowd = Crowd::new(epoll, Instant::now());
     let mut recorder = Recorder::new(file, seed)?;
     let mut clients: Vec<Client> = (0..agents)
-        .map(|index| Client::new(index as u64, index / GROUP, &places, crowd.now().mono))
+        .map(|index| Client::new(index as u64, index / GROUP, &endpoints, crowd.now().mono))
         .collect();
     let mut deadlines = Deadlines::default();
     for (index, client) in clients.iter().enumerate() {

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::{Driver, LEFT, matching};
 use crate::broken::Break;
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::error::CollectiveError;
 use crate::messages::transfer::Transfer;
 use crate::polling::Polling;
 use crate::running::Running;
-use crate::wire::{Cause, Frame, Refusal};
+use crate::wire::{AbortCause, Frame, GroupRefusal};
 
 /// Maximum time that a leaving rank waits for peers to take what it has sent.
 const LINGER: Duration = Duration::from_secs(2);
@@ -72,16 +72,16 @@ impl Driver {
             .collect()
     }
 
-    /// Ends the operations that wait for a lost rank.
+    /// Fails the operations that wait for a lost rank, which breaks the group.
     ///
-    /// If the rank `died`, this also ends those that wait for any rank.
+    /// If the rank `died` or all ranks have left, this includes receives from any rank.
     pub(super) fn lose(&mut self, rank: u32, reason: &str, died: bool) {
         let all_gone = self.gone().len() + 1 == self.endpoints.len();
         self.peer(rank).has_died |= died;
         let peer = self.peer(rank);
         let (takes, sends) = (peer.takes_nothing.is_none(), peer.sends_nothing.is_none());
         let waits = |one: &Transfer| match (one.running.call.operation, one.peer) {
-            (Operation::Send { .. }, Some(to)) => to == rank && !takes,
+            (GroupOperation::Send { .. }, Some(to)) => to == rank && !takes,
             (_, Some(from)) => from == rank && !sends,
             (_, None) => died || all_gone,
         };
@@ -93,7 +93,7 @@ impl Driver {
     }
 
     /// Ends the group because a peer has failed.
-    pub(super) fn end_aborted(&mut self, rank: u32, suspect: u32, cause: Cause) {
+    pub(super) fn end_aborted(&mut self, rank: u32, suspect: u32, cause: AbortCause) {
         let named @ (_, address) = self.named(rank);
         let error = |one: &Running| one.aborted(named, suspect, cause);
         self.end_all(error, || Break {
@@ -104,13 +104,13 @@ impl Driver {
     }
 
     /// Ends the group because a peer refuses this rank.
-    pub(super) fn end_refused(&mut self, rank: u32, refusal: Refusal) {
+    pub(super) fn end_refused(&mut self, rank: u32, refusal: GroupRefusal) {
         let named @ (_, address) = self.named(rank);
         let error = |one: &Running| one.refused(named, refusal);
         self.end_all(error, || Break {
             first: format!("rank {rank} at {address} refused this rank: {refusal}"),
             suspect: rank,
-            cause: Cause::Refused,
+            cause: AbortCause::Refused,
         });
     }
 
@@ -124,7 +124,7 @@ impl Driver {
                 "the process at {address} does not speak the protocol of rank {rank} ({found})"
             ),
             suspect: rank,
-            cause: Cause::Other,
+            cause: AbortCause::Other,
         });
     }
 
@@ -150,7 +150,7 @@ impl Driver {
         let rank = self.member.rank;
         let failed = self.failing(|_| true, |one| one.interrupted(rank));
         if failed.is_empty() {
-            let cause = Cause::Interrupted;
+            let cause = AbortCause::Interrupted;
             self.tell_peers(&Frame::Abort {
                 suspect: rank,
                 cause,
@@ -184,11 +184,13 @@ impl Driver {
         let leaving = self.peers.get(&rank).and_then(|peer| peer.leaving.as_ref());
         let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
         let state = match (running.call.operation, transfer.is_matched) {
-            (_, false) if !is_there => "it has not answered yet and has sent and received nothing",
-            (Operation::Send { .. }, false) => {
+            (_, false) if !is_there => {
+                "it has not answered yet; it has sent and received nothing until now"
+            }
+            (GroupOperation::Send { .. }, false) => {
                 "connected; it has posted no receive for the message"
             }
-            (Operation::Send { .. }, true) => "it does not accept the values",
+            (GroupOperation::Send { .. }, true) => "it does not take the values",
             (_, false) => "connected; it has sent no message with this tag",
             (_, true) => "connected; part of the values has arrived",
         };
@@ -219,15 +221,15 @@ impl Driver {
                 _ => peer.leaving = None,
             }
         }
-        let until = Instant::now() + LINGER;
-        while self.linger(until) {}
+        let deadline = Instant::now() + LINGER;
+        while self.linger(deadline) {}
     }
 
     /// Sends the rest to the peers, and waits for their pending answers.
     ///
     /// Closing a connection with an unread answer would discard the sent data. `false` if there is
     /// nothing left to do.
-    fn linger(&mut self, until: Instant) -> bool {
+    fn linger(&mut self, deadline: Instant) -> bool {
         // One entry per awaited peer: `true` if this rank may sleep.
         let mut waiting = Vec::new();
         for (&rank, peer) in &mut self.peers {
@@ -261,7 +263,7 @@ impl Driver {
             }
             waiting.push(outbound.prepare_to_sleep());
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if waiting.is_empty() || left.is_zero() {
             return false;
         }

@@ -27,7 +27,7 @@ use super::transfer::Transfer;
 use super::{Command, Inner, LEFT};
 use crate::acceptor::{Acceptor, Member};
 use crate::broken::Break;
-use crate::call::Operation;
+use crate::call::GroupOperation;
 use crate::error::CollectiveError;
 use crate::interrupt::Interrupt;
 use crate::matching::{self, Action, Input, Matching, Output};
@@ -174,7 +174,7 @@ impl Driver {
         if self.has_ended {
             return;
         }
-        if let Operation::Send { to, .. } = call.operation {
+        if let GroupOperation::Send { to, .. } = call.operation {
             if let Some(reason) = self.peer(to).takes_nothing.clone() {
                 return self.lose(to, &reason, false);
             }
@@ -186,7 +186,9 @@ impl Driver {
         }
     }
 
-    /// Ends the group if no rank is left that could send to a receive.
+    /// Fails a receive whose sender has died or left.
+    ///
+    /// A receive from any rank fails if one rank has died, or if all ranks have left.
     fn check_senders(&mut self, operation: matching::Operation) {
         let Some(transfer) = self.transfers.get(&operation) else {
             return;

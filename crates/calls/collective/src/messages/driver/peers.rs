@@ -24,8 +24,8 @@ impl Driver {
         if peer.leaving.is_some() || peer.takes_nothing.is_some() {
             return Ok(());
         }
-        let (place, buffer) = (&self.endpoints[rank as usize], self.buffer.as_ref());
-        let outbound = Outbound::dial(&self.member, rank, place, buffer, call)?;
+        let (endpoint, buffer) = (&self.endpoints[rank as usize], self.buffer.as_ref());
+        let outbound = Outbound::dial(&self.member, rank, endpoint, buffer, call)?;
         peer.leaving = Some(Leaving::new(outbound));
         // The hello of a socket is only queued.
         self.send_to(rank);

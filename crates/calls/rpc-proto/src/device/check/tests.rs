@@ -11,7 +11,7 @@ fn device(text: &str) -> Device {
     text.parse().unwrap()
 }
 
-/// Makes a worker with this number of devices, its list, and its maps.
+/// Creates a worker with this number of devices, its list, and its maps.
 ///
 /// A map is a target and its pairs `source>target …`.
 fn worker(device_count: u32, devices: &str, maps: &[(&str, &str)]) -> DeviceData {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::member::tests::member;
-use super::super::view::Change;
+use super::super::view::ViewChange;
 use super::*;
 use crate::device::{Device, DeviceMap};
 
@@ -122,9 +122,9 @@ fn views_tell_who_came_who_left_and_who_was_lost() {
         .changes_since(&view(&before))
         .iter()
         .map(|change| match change {
-            Change::Joined(member) => format!("+{} {}", member.info.name, member.incarnation),
-            Change::Left(member) => format!("-{} {}", member.info.name, member.incarnation),
-            Change::Lost(member) => format!("!{} {}", member.info.name, member.incarnation),
+            ViewChange::Joined(member) => format!("+{} {}", member.info.name, member.incarnation),
+            ViewChange::Left(member) => format!("-{} {}", member.info.name, member.incarnation),
+            ViewChange::Lost(member) => format!("!{} {}", member.info.name, member.incarnation),
         })
         .collect();
     assert_eq!(reported, ["-b 1001", "!c 1002", "+c 7"]);

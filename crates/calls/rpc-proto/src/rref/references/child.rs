@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::user::State;
 use super::{Phase, References, Timer};
 use crate::rref::ident::{ForkData, ForkId, Handle, Member, RRefId};
-use crate::rref::io::Failure;
+use crate::rref::io::ReferenceFailure;
 use crate::rref::message::Control;
 use rdzv_core::time::{Mono, Now};
 
@@ -45,10 +45,15 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the reference is no longer usable, or its owner is lost.
-    pub fn fork(&mut self, now: Now, handle: Handle, to: Member) -> Result<ForkData, Failure> {
+    /// [`ReferenceFailure`] if the reference is no longer usable, or its owner is lost.
+    pub fn fork(
+        &mut self,
+        now: Now,
+        handle: Handle,
+        to: Member,
+    ) -> Result<ForkData, ReferenceFailure> {
         self.outbox.assert_drained();
-        let deleted = || Failure::Deleted {
+        let deleted = || ReferenceFailure::Deleted {
             handle,
             operation: "fork",
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::References;
 use crate::rref::ident::{FetchId, ForkId, Member, RRefId};
-use crate::rref::io::{Failure, Fetch, Output};
+use crate::rref::io::{Fetch, Output, ReferenceFailure};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
@@ -18,7 +18,7 @@ enum Value {
     /// The value exists, or the error of its function does.
     Made,
     /// The value will never exist.
-    Never(Failure),
+    Never(ReferenceFailure),
 }
 
 /// Value with its users.
@@ -71,8 +71,8 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure::Stopping`] after the end.
-    pub fn create(&mut self) -> Result<RRefId, Failure> {
+    /// [`ReferenceFailure::Stopping`] after the end.
+    pub fn create(&mut self) -> Result<RRefId, ReferenceFailure> {
         self.outbox.assert_drained();
         self.must_work()?;
         let rref = RRefId(self.id());
@@ -102,20 +102,23 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the creator has given the request up or is lost, or after the end.
+    /// [`ReferenceFailure`] if the creator has given the request up or is lost, or after the end.
     pub fn creation_arrived(
         &mut self,
         from: Member,
         rref: RRefId,
         fork: ForkId,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ReferenceFailure> {
         self.outbox.assert_drained();
         self.must_work()?;
         if rref.0.created_on != from.id || from.id == self.me.id {
-            return Err(Failure::Refused(rref, "its id is from another worker"));
+            return Err(ReferenceFailure::Refused(
+                rref,
+                "its id is from another worker",
+            ));
         }
         if self.lost.contains(&from) || self.refused.contains(&fork) {
-            return Err(Failure::GivenUp(rref));
+            return Err(ReferenceFailure::GivenUp(rref));
         }
         let awaited = Value::Awaited { creator: from };
         let owned = self
@@ -123,7 +126,7 @@ impl References {
             .entry(rref)
             .or_insert_with(|| Owned::new(awaited.clone()));
         if owned.value != awaited {
-            return Err(Failure::Refused(rref, "it already exists"));
+            return Err(ReferenceFailure::Refused(rref, "it exists already"));
         }
         owned.value = Value::Running;
         owned.forks.insert(fork, from);
@@ -188,20 +191,24 @@ impl References {
         now: Now,
         rref: RRefId,
         creator: Option<Member>,
-    ) -> Result<&mut Owned, Failure> {
+    ) -> Result<&mut Owned, ReferenceFailure> {
         if !self.owned.contains_key(&rref) {
             let may_come = |creator: &Member| {
                 *creator != self.me
                     && creator.id == rref.0.created_on
                     && !self.lost.contains(creator)
             };
-            let creator = creator.filter(may_come).ok_or(Failure::Gone(rref))?;
+            let creator = creator
+                .filter(may_come)
+                .ok_or(ReferenceFailure::Gone(rref))?;
             self.must_work()?;
             self.owned
                 .insert(rref, Owned::new(Value::Awaited { creator }));
             self.send(now, creator, Control::CreationAsk { rref });
         }
-        self.owned.get_mut(&rref).ok_or(Failure::Gone(rref))
+        self.owned
+            .get_mut(&rref)
+            .ok_or(ReferenceFailure::Gone(rref))
     }
 
     pub(super) fn fork_requested(
@@ -232,16 +239,16 @@ impl References {
     pub(super) fn abandoned(&mut self, now: Now, from: Member, rref: RRefId, fork: ForkId) {
         if !self.remove_fork(rref, fork, from) {
             self.refuse(now, fork);
-            self.never(rref, from, Failure::CreationFailed);
+            self.never(rref, from, ReferenceFailure::CreationFailed);
         }
     }
 
     pub(super) fn creation_over(&mut self, from: Member, rref: RRefId) {
-        self.never(rref, from, Failure::Gone(rref));
+        self.never(rref, from, ReferenceFailure::Gone(rref));
     }
 
     /// Records that a value that was awaited from this creator will never exist.
-    pub(super) fn never(&mut self, rref: RRefId, creator: Member, failure: Failure) {
+    pub(super) fn never(&mut self, rref: RRefId, creator: Member, failure: ReferenceFailure) {
         let Some(owned) = self.owned.get_mut(&rref) else {
             return;
         };
@@ -263,7 +270,7 @@ impl References {
             creator,
         } = question;
         let answer = if owner != self.me {
-            Some(Err(Failure::OwnerLost { rref, owner }))
+            Some(Err(ReferenceFailure::OwnerLost { rref, owner }))
         } else {
             match self.known_or_awaited(now, rref, creator) {
                 Err(failure) => Some(Err(failure)),

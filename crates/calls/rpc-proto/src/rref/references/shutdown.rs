@@ -7,7 +7,7 @@ use super::child::Child;
 use super::owner::Owned;
 use super::{Phase, References};
 use crate::rref::ident::{ForkId, Member, RRefId};
-use crate::rref::io::{Failure, Leak, Output};
+use crate::rref::io::{Leak, Output, ReferenceFailure};
 use crate::rref::message::{Batch, Control};
 use crate::rref::reliable::Link;
 use rdzv_core::time::Now;
@@ -16,9 +16,9 @@ use rdzv_core::time::Now;
 const ASK_IN_SHUTDOWN_AFTER: Duration = Duration::from_millis(500);
 
 impl References {
-    pub(super) fn must_work(&self) -> Result<(), Failure> {
+    pub(super) fn must_work(&self) -> Result<(), ReferenceFailure> {
         match self.phase {
-            Phase::Ended => Err(Failure::Stopping),
+            Phase::Ended => Err(ReferenceFailure::Stopping),
             _ => Ok(()),
         }
     }
@@ -109,7 +109,7 @@ impl References {
                 owned.forks.retain(|_, holder| *holder != member);
                 released += before - owned.forks.len();
             }
-            self.never(rref, member, Failure::CreationFailed);
+            self.never(rref, member, ReferenceFailure::CreationFailed);
             self.release(rref);
         }
         let in_flight_forks = self.children.iter();
@@ -124,7 +124,7 @@ impl References {
             .collect();
         for (fork, rref) in of_its_values {
             let owner = member;
-            self.break_fork(now, fork, Failure::OwnerLost { rref, owner });
+            self.break_fork(now, fork, ReferenceFailure::OwnerLost { rref, owner });
         }
         self.outbox.push(Output::Lost { member, released });
     }

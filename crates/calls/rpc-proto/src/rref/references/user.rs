@@ -2,7 +2,7 @@
 
 use super::References;
 use crate::rref::ident::{ForkData, ForkId, Handle, Member, RRefId};
-use crate::rref::io::{Adopted, Failure, Fetch, Output, UserInfo};
+use crate::rref::io::{Adopted, Fetch, Output, ReferenceFailure, UserInfo};
 use crate::rref::message::Control;
 use rdzv_core::time::Now;
 
@@ -16,7 +16,7 @@ pub(super) enum State {
     /// The owner knows the fork.
     Confirmed,
     /// The fork cannot be used any more.
-    Broken(Failure),
+    Broken(ReferenceFailure),
 }
 
 /// Fork that this member holds.
@@ -62,8 +62,9 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure::Stopping`] after the end, [`Failure::OwnerLost`] if that member is lost.
-    pub fn create_on(&mut self, owner: Member) -> Result<(RRefId, ForkId), Failure> {
+    /// [`ReferenceFailure::Stopping`] after the end, [`ReferenceFailure::OwnerLost`] if that member
+    /// is lost.
+    pub fn create_on(&mut self, owner: Member) -> Result<(RRefId, ForkId), ReferenceFailure> {
         self.outbox.assert_drained();
         self.must_work()?;
         if owner == self.me {
@@ -71,7 +72,7 @@ impl References {
         }
         let rref = RRefId(self.id());
         if self.lost.contains(&owner) {
-            return Err(Failure::OwnerLost { rref, owner });
+            return Err(ReferenceFailure::OwnerLost { rref, owner });
         }
         let fork = ForkId(self.id());
         let user = User::new(rref, owner, State::Creating, Some(self.me));
@@ -87,8 +88,8 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the reference is no longer usable. Its sender is notified.
-    pub fn adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, Failure> {
+    /// [`ReferenceFailure`] if the reference is no longer usable. Its sender is notified.
+    pub fn adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
         self.outbox.assert_drained();
         let adopted = self.try_adopt(now, data);
         if adopted.is_err() {
@@ -98,7 +99,7 @@ impl References {
         adopted
     }
 
-    fn try_adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, Failure> {
+    fn try_adopt(&mut self, now: Now, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
         let ForkData {
             owner,
             rref,
@@ -108,13 +109,13 @@ impl References {
         } = *data;
         self.must_work()?;
         if self.refused.contains(&fork) || self.users.contains_key(&fork) {
-            return Err(Failure::GivenUp(rref));
+            return Err(ReferenceFailure::GivenUp(rref));
         }
         if owner == self.me {
             return self.adopt_at_owner(now, data);
         }
         if owner.id == self.me.id || self.lost.contains(&owner) {
-            return Err(Failure::OwnerLost { rref, owner });
+            return Err(ReferenceFailure::OwnerLost { rref, owner });
         }
         let confirmed = parent == owner;
         let state = if confirmed {
@@ -139,7 +140,7 @@ impl References {
         })
     }
 
-    fn adopt_at_owner(&mut self, now: Now, data: &ForkData) -> Result<Adopted, Failure> {
+    fn adopt_at_owner(&mut self, now: Now, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
         let ForkData {
             rref, fork, parent, ..
         } = *data;
@@ -153,7 +154,7 @@ impl References {
             owned.forks.remove(&fork);
             self.remove_child(fork);
         } else {
-            return Err(Failure::GivenUp(rref));
+            return Err(ReferenceFailure::GivenUp(rref));
         }
         Ok(Adopted::Owner(rref))
     }
@@ -162,9 +163,13 @@ impl References {
     ///
     /// # Errors
     ///
-    /// [`Failure`] if the fork is no longer usable. The error names `operation`.
-    pub fn question(&self, handle: Handle, operation: &'static str) -> Result<Fetch, Failure> {
-        let deleted = Failure::Deleted { handle, operation };
+    /// [`ReferenceFailure`] if the fork is no longer usable. The error names `operation`.
+    pub fn question(
+        &self,
+        handle: Handle,
+        operation: &'static str,
+    ) -> Result<Fetch, ReferenceFailure> {
+        let deleted = ReferenceFailure::Deleted { handle, operation };
         if self.must_work().is_err() {
             return Err(deleted);
         }
@@ -259,7 +264,7 @@ impl References {
     }
 
     /// Marks a fork as no longer usable.
-    pub(super) fn break_fork(&mut self, now: Now, fork: ForkId, failure: Failure) {
+    pub(super) fn break_fork(&mut self, now: Now, fork: ForkId, failure: ReferenceFailure) {
         let Some(user) = self.users.get_mut(&fork) else {
             return;
         };
@@ -311,7 +316,7 @@ impl References {
         }
         let (owner, rref) = (user.owner, user.rref);
         self.send(now, owner, Control::Abandon { rref, fork });
-        self.break_fork(now, fork, Failure::CreationFailed);
+        self.break_fork(now, fork, ReferenceFailure::CreationFailed);
     }
 
     pub(super) fn creation_asked(&mut self, now: Now, from: Member, rref: RRefId) {
@@ -329,7 +334,7 @@ impl References {
     pub(super) fn fork_refused(&mut self, now: Now, from: Member, fork: ForkId) {
         if self.is(fork, from, |state| matches!(state, State::Requested { .. })) {
             let rref = self.users[&fork].rref;
-            self.break_fork(now, fork, Failure::Gone(rref));
+            self.break_fork(now, fork, ReferenceFailure::Gone(rref));
         }
     }
 }

@@ -58,7 +58,7 @@ fn f3_an_owner_gives_a_fork_and_says_nothing() {
 }
 
 #[test]
-fn f4_a_user_gives_a_fork_and_holds_on_until_the_owner_knows() {
+fn f4_a_user_gives_a_fork_and_keeps_its_own_before_the_owner_knows() {
     let mut town = Town::of(3);
     let (rref, first) = town.value_used_by_1();
     let data = town.fork(1, first, 2);

@@ -17,7 +17,7 @@ fn a_failed_creation_is_abandoned_and_its_late_call_refused() {
     assert_eq!(error.to_string(), why);
     town.soon();
     let refused = town.members[0].creation_arrived(caller, rref, fork);
-    assert_eq!(refused, Err(Failure::GivenUp(rref)));
+    assert_eq!(refused, Err(ReferenceFailure::GivenUp(rref)));
     town.send(1, Input::Dropped(user));
     town.is_empty_soon();
 }
@@ -68,7 +68,7 @@ fn a_fork_in_a_lost_message_is_asked_about_and_refused_later() {
         town.pass(patience);
         assert_eq!(town.said(), ["0→1 ForkAsk", "1→0 ForkUnknown"]);
         assert!(town.has(0, &Output::Free(rref)));
-        assert_eq!(town.adopt(1, &data), Err(Failure::GivenUp(rref)));
+        assert_eq!(town.adopt(1, &data), Err(ReferenceFailure::GivenUp(rref)));
         town.is_empty_soon();
     }
 }
@@ -99,7 +99,7 @@ fn a_message_that_is_thrown_away_unread_gives_its_forks_back() {
 }
 
 #[test]
-fn the_forks_of_a_dead_user_are_released_after_the_grace_period() {
+fn the_forks_of_a_dead_user_are_released_after_the_time_limit() {
     let mut town = Town::of(2);
     let (rref, _) = town.value_used_by_1();
     let dead = town.me(1);
@@ -184,7 +184,7 @@ fn references_to_the_values_of_a_lost_owner_fail() {
     for who in [1, 2] {
         town.send(who, Input::Left(owner));
     }
-    let lost = Failure::OwnerLost { rref, owner };
+    let lost = ReferenceFailure::OwnerLost { rref, owner };
     for (who, handle) in [(1, user), (2, second)] {
         assert!(town.has(who, &Output::Broken(fork_of(handle), lost.clone())));
         let error = town.members[who].question(handle, "to_here()").unwrap_err();
@@ -192,7 +192,7 @@ fn references_to_the_values_of_a_lost_owner_fail() {
         town.send(who, Input::Dropped(handle));
     }
     let refused = town.members[1].create_on(owner).unwrap_err();
-    assert!(matches!(refused, Failure::OwnerLost { .. }));
+    assert!(matches!(refused, ReferenceFailure::OwnerLost { .. }));
     town.pass(Duration::from_secs(1));
     assert!(town.members[1].is_empty());
     assert!(town.members[2].is_empty());
@@ -218,7 +218,7 @@ fn a_worker_that_starts_again_has_nothing_of_its_former_life() {
     assert!(town.members[0].is_empty());
     // Then a worker requests values of that life.
     town.fetch(1, former, rref, None);
-    let lost = Failure::OwnerLost {
+    let lost = ReferenceFailure::OwnerLost {
         rref,
         owner: former,
     };
@@ -234,7 +234,7 @@ fn a_member_that_was_wrongly_taken_for_lost_learns_it() {
     assert!(town.has(0, &Output::Free(rref)));
     town.send(0, Input::Reachable(away));
     town.soon();
-    let lost = Failure::OwnerLost { rref, owner };
+    let lost = ReferenceFailure::OwnerLost { rref, owner };
     assert!(town.has(1, &Output::Broken(fork_of(user), lost)));
 }
 
@@ -247,7 +247,7 @@ fn a_child_whose_parent_and_value_are_gone_is_refused() {
     town.send(0, Input::Left(parent));
     town.adopt(2, &data).unwrap();
     town.soon();
-    assert!(town.has(2, &Output::Broken(data.fork, Failure::Gone(rref))));
+    assert!(town.has(2, &Output::Broken(data.fork, ReferenceFailure::Gone(rref))));
     town.send(2, Input::Dropped(Handle::User(rref, data.fork)));
     town.send(2, Input::Left(parent));
     town.pass(Duration::from_secs(1));
@@ -264,7 +264,7 @@ fn a_value_that_is_awaited_from_a_lost_creator_never_comes() {
     let creator = town.me(1);
     town.fetch(0, owner, rref, Some(creator));
     town.send(0, Input::Left(creator));
-    let never = Output::Fetched(FetchId(1), Err(Failure::CreationFailed));
+    let never = Output::Fetched(FetchId(1), Err(ReferenceFailure::CreationFailed));
     assert!(town.has(0, &never));
     town.send(2, Input::Dropped(second));
     town.send(2, Input::Left(creator));
@@ -282,7 +282,7 @@ fn a_value_that_nobody_will_ask_for_again_is_not_awaited_for_ever() {
     let (owner, creator) = (town.me(0), Some(town.me(1)));
     town.fetch(0, owner, rref, creator);
     town.soon();
-    let gone = Output::Fetched(FetchId(1), Err(Failure::Gone(rref)));
+    let gone = Output::Fetched(FetchId(1), Err(ReferenceFailure::Gone(rref)));
     assert!(town.has(0, &gone));
     town.is_empty_soon();
 }
@@ -315,7 +315,7 @@ fn a_shutdown_releases_everything_and_says_when_it_is_done() {
 }
 
 #[test]
-fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
+fn who_rests_keeps_what_it_holds_for_others_to_the_end() {
     let mut town = Town::of(3);
     let (rref, user) = town.value_used_by_1();
     let (made, _) = town.create_on(2, 1);
@@ -326,7 +326,7 @@ fn who_rests_keeps_what_it_holds_for_others_until_the_end() {
     for who in [0, 2] {
         assert!(town.has(who, &Output::Drained), "worker {who}");
     }
-    // Draining waits for a function that makes a value.
+    // Draining waits for a function that creates a value.
     assert!(!town.has(1, &Output::Drained));
     // A called function passes on a value of 1, although 1 only waits for the end.
     let (passed, _) = town.pass_on(1, user, 2);

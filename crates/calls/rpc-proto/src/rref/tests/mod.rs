@@ -37,7 +37,7 @@ fn fork_of(handle: Handle) -> ForkId {
     }
 }
 
-/// Makes the first batch from one member to another.
+/// Creates the first batch from one member to another.
 fn batch(from: Member, to: Member, messages: Vec<Control>) -> Batch {
     Batch {
         from,
@@ -94,7 +94,7 @@ impl Town {
         self.collect(who);
     }
 
-    /// Reports the success of the function that makes a value.
+    /// Reports the success of the function that creates a value.
     fn made(&mut self, owner: usize, rref: RRefId) {
         let failed = false;
         self.send(owner, Input::Made { rref, failed });
@@ -117,7 +117,7 @@ impl Town {
         data
     }
 
-    fn adopt(&mut self, at: usize, data: &ForkData) -> Result<Adopted, Failure> {
+    fn adopt(&mut self, at: usize, data: &ForkData) -> Result<Adopted, ReferenceFailure> {
         let adopted = self.members[at].adopt(self.now, data);
         self.collect(at);
         adopted
@@ -147,7 +147,7 @@ impl Town {
         (rref, fork)
     }
 
-    /// Makes a value on worker 0, with a single fork on worker 1.
+    /// Creates a value on worker 0, with a single fork on worker 1.
     fn value_used_by_1(&mut self) -> (RRefId, Handle) {
         let rref = self.members[0].create().unwrap();
         let (user, _) = self.pass_on(0, Handle::Owner(rref), 1);

@@ -138,17 +138,20 @@ fn without_gaps(members: &[&Member<'_>], runs: Vec<Range<usize>>) -> Option<Pack
         before.push(total);
         total += run.len();
     }
-    let place = |byte: usize| {
+    let position = |byte: usize| {
         let run = runs.partition_point(|run| run.end <= byte);
         before[run] + (byte - runs[run].start)
     };
     let mut metas = Vec::with_capacity(members.len());
     for member in members {
         let Coverage { start, repeats, .. } = &member.coverage;
-        let first = place(*start);
+        let first = position(*start);
         let mut steps = BTreeMap::new();
         for repeat in repeats {
-            steps.insert(repeat.step, place(start + repeat.step).checked_sub(first)?);
+            steps.insert(
+                repeat.step,
+                position(start + repeat.step).checked_sub(first)?,
+            );
         }
         let mut blocks = member.coverage.blocks();
         loop {
@@ -157,7 +160,7 @@ fn without_gaps(members: &[&Member<'_>], runs: Vec<Range<usize>>) -> Option<Pack
                 .map(|(&index, repeat)| index * steps[&repeat.step])
                 .sum();
             let Some(block) = blocks.next() else { break };
-            if place(block) != first + expected {
+            if position(block) != first + expected {
                 return None;
             }
         }

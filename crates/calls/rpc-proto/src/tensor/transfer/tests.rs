@@ -205,8 +205,8 @@ fn holds(metas: &[TensorMeta]) -> Result<(), TestCaseError> {
         placement.meta.fits(parts[part].len()).unwrap();
         for (from, to) in bytes_of(meta).into_iter().zip(bytes_of(&placement.meta)) {
             prop_assert_eq!(storage[from], parts[part][to]);
-            let (first, place) = *first_seen.entry(from).or_insert((number, (part, to)));
-            prop_assert!(first == number || place == (part, to), "aliasing is lost");
+            let (first, target) = *first_seen.entry(from).or_insert((number, (part, to)));
+            prop_assert!(first == number || target == (part, to), "aliasing is lost");
         }
     }
     Ok(())

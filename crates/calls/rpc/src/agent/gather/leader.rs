@@ -40,7 +40,7 @@ async fn reported(context: CallContext, payload: Payload) -> Answer {
     let verdict = poll_fn(|task| waiting.poll(task));
     let verdict = match Instant::now().checked_add(within) {
         None => verdict.await,
-        Some(until) => match tokio::time::timeout_at(until.into(), verdict).await {
+        Some(deadline) => match tokio::time::timeout_at(deadline.into(), verdict).await {
             Ok(verdict) => verdict,
             Err(_) => {
                 core.gathers.expire(&report.key, within);

@@ -17,7 +17,7 @@ use crate::runtime::core::RpcAgent;
 use crate::runtime::future::{InFlight, RpcFuture};
 use crate::runtime::gathers::{Values, participant};
 use crate::runtime::member::Member;
-use crate::service::place::{Place, place};
+use crate::service::code_kind::{CodeKind, code_kind};
 use crate::wire::clock::micros;
 
 impl RpcAgent {
@@ -53,7 +53,7 @@ impl RpcAgent {
                 "the timeout of a gather must be positive",
             ));
         }
-        if place() == Place::Async {
+        if code_kind() == CodeKind::Async {
             return Err(RpcError::invalid(
                 "an async function must not block: call the gather in a function in `blocking`",
             ));
@@ -142,7 +142,7 @@ impl RpcAgent {
         }
         let within_micros = micros(within);
         let report = Report::write(key, within_micros, value)?;
-        let timeout = Timeout::After(within.saturating_add(grace(within)));
+        let timeout = Timeout::After(within.saturating_add(extra_time(within)));
         let options = CallOptions::new().timeout(timeout);
         let begun = core.begin(leader, GATHER.name(), GATHER.number(), report, options)?;
         let answer = RpcFuture::of_call(InFlight {
@@ -179,6 +179,6 @@ impl RpcAgent {
 }
 
 /// Extra time of a member, in which the leader can name the missing members.
-fn grace(within: Duration) -> Duration {
+fn extra_time(within: Duration) -> Duration {
     (within / 10).clamp(Duration::from_millis(500), Duration::from_secs(1))
 }

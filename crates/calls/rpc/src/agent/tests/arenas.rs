@@ -58,8 +58,8 @@ fn tensor_in(arena: &Arena, length: usize, byte: u8) -> Tensor {
     Tensor::from_bytes(DataType::U8, [length], block).unwrap()
 }
 
-/// Makes calls until all lent memory has been given back.
-fn until_free(agent: &RpcAgent, arena: &Arena) {
+/// Makes calls until all lent memory has been returned.
+fn call_while_in_use(agent: &RpcAgent, arena: &Arena) {
     let begun = Instant::now();
     while arena.free() < arena.capacity() {
         let used = arena.capacity() - arena.free();
@@ -69,7 +69,7 @@ fn until_free(agent: &RpcAgent, arena: &Arena) {
 }
 
 #[test]
-fn a_tensor_in_an_arena_is_shared_until_the_callee_lets_go_of_it() {
+fn a_tensor_in_an_arena_is_shared_while_the_callee_holds_it() {
     let agents = group(2, methods);
     let arena = Arena::new(4 * LARGE).unwrap();
     let tensor = tensor_in(&arena, LARGE, 1);
@@ -81,7 +81,7 @@ fn a_tensor_in_an_arena_is_shared_until_the_callee_lets_go_of_it() {
     agents[0].call(1, SUM, &Vec::new()).wait().unwrap();
     assert_eq!(arena.capacity() - arena.free(), LARGE);
     assert_eq!(agents[0].call(1, DROP, &()).wait(), Ok(3));
-    until_free(&agents[0], &arena);
+    call_while_in_use(&agents[0], &arena);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_result_in_an_arena_is_shared_to_the_caller() {
             assert!(error.message.contains("no room"), "{error}");
             assert!(begun.elapsed() < LIMIT, "they were not given back");
         }
-        // The tensor of that size was given back as well.
+        // The tensor of that size was returned as well.
         let begun = Instant::now();
         while agents[0].call(1, MAKE, &1).wait().is_err() {
             assert!(begun.elapsed() < LIMIT, "it was not given back");
@@ -110,7 +110,7 @@ fn a_result_in_an_arena_is_shared_to_the_caller() {
 }
 
 #[test]
-fn views_and_tensors_of_all_places_travel_together_over_every_transport() {
+fn views_and_tensors_of_all_memories_travel_together_over_every_transport() {
     for (transports, _) in transports() {
         let made = Made::over(transports);
         let agents = super::made(2, &made, methods);
@@ -135,8 +135,8 @@ fn views_and_tensors_of_all_places_travel_together_over_every_transport() {
             assert_eq!(back.as_slice::<u8>().unwrap(), vec![1; 100_000]);
         }
         drop((tensors, large));
-        until_free(&agents[0], &arena);
-        until_free(&agents[0], &other);
+        call_while_in_use(&agents[0], &arena);
+        call_while_in_use(&agents[0], &other);
     }
 }
 
@@ -152,7 +152,7 @@ fn what_is_shared_for_a_call_that_fails_comes_back() {
     cancelled.cancel();
     drop((tensor, cancelled));
     agents[0].call(1, DROP, &()).wait().unwrap();
-    until_free(&agents[0], &arena);
+    call_while_in_use(&agents[0], &arena);
 }
 
 #[test]

@@ -49,7 +49,7 @@ enum Piece {
         body: Vec<u8>,
         parts: Vec<PartHead>,
     },
-    /// A ping with a readable address, so that the victim reads our memory.
+    /// A ping with a readable address, so that the victim reads that memory.
     Ping,
     Bytes(Vec<u8>),
 }
@@ -165,12 +165,12 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 /// Writes until all bytes are written or the victim has closed the connection.
 fn push(ends: &mut Ends, mut bytes: &[u8]) {
-    let until = Instant::now() + LIMIT;
+    let deadline = Instant::now() + LIMIT;
     while !bytes.is_empty() {
         match ends.writer.half().write(&[IoSlice::new(bytes)]) {
             Ok(written) => bytes = &bytes[written..],
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                sleep(ends, PollFlags::OUT, until).expect("the victim reads in time");
+                sleep(ends, PollFlags::OUT, deadline).expect("the victim reads in time");
             }
             Err(_) => return,
         }
@@ -187,10 +187,10 @@ proptest! {
         let core = agents[2].core();
         let members = core.members();
         let victim = &members[&WorkerId(1)];
-        let until = Instant::now() + LIMIT;
-        let carrier = transport::connect(&victim.peer_address, &core.transports, until).unwrap();
+        let deadline = Instant::now() + LIMIT;
+        let carrier = transport::connect(&victim.peer_address, &core.transports, deadline).unwrap();
         let mut ends = ends(core, carrier, core.limits);
-        greet(core, victim, &mut ends, until).unwrap();
+        greet(core, victim, &mut ends, deadline).unwrap();
         push(&mut ends, &bytes);
         let within = CallOptions::new().timeout(Timeout::After(LIMIT));
         for number in 0..3 {
@@ -224,20 +224,20 @@ proptest! {
             };
             let credentials = carrier.credentials();
             let mut ends = ends(&impostor, carrier, impostor.limits);
-            let until = Instant::now() + LIMIT;
-            let mut greeting = Greeting::acceptor(impostor.hello(), None, credentials, until);
+            let deadline = Instant::now() + LIMIT;
+            let mut greeting = Greeting::acceptor(impostor.hello(), None, credentials, deadline);
             loop {
                 match ends.reader.next().unwrap() {
                     Some(frame) => {
                         let said = greeting.take(&frame).unwrap();
                         for (kind, body) in said.answers {
-                            say(&mut ends, kind, &body, until).unwrap();
+                            say(&mut ends, kind, &body, deadline).unwrap();
                         }
                         if said.peer.is_some() {
                             break;
                         }
                     }
-                    None => sleep(&mut ends, PollFlags::IN, until).unwrap(),
+                    None => sleep(&mut ends, PollFlags::IN, deadline).unwrap(),
                 }
             }
             push(&mut ends, &bytes);

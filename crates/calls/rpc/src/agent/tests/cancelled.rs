@@ -59,7 +59,7 @@ impl Watch {
         self.0.1.notify_all();
     }
 
-    fn until(&self, what: &str, so: impl Fn(&Seen) -> bool) {
+    fn deadline(&self, what: &str, so: impl Fn(&Seen) -> bool) {
         let seen = self.0.0.lock().unwrap();
         let waiting = self.0.1.wait_timeout_while(seen, LONGEST, |seen| !so(seen));
         let (_seen, ended) = waiting.unwrap();
@@ -98,7 +98,7 @@ impl Watch {
                     watch.look("at first", byte, &tensor);
                     watch.note(|seen| seen.begins(byte));
                     if is_slow {
-                        watch.until("the gate is opened", |seen| seen.is_open);
+                        watch.deadline("the gate is opened", |seen| seen.is_open);
                     }
                     context.cancellation().cancelled().await;
                     watch.look("at last", byte, &tensor);
@@ -132,7 +132,7 @@ impl Watch {
                 let watch = watch.clone();
                 async move {
                     watch.note(|seen| seen.is_blocked = true);
-                    watch.until("the gate is opened", |seen| seen.is_open);
+                    watch.deadline("the gate is opened", |seen| seen.is_open);
                     Ok::<_, RpcError>(())
                 }
             })
@@ -253,7 +253,7 @@ fn what_is_shared_comes_back_whenever_its_call_is_cancelled() {
                 // Cancelled while the function runs.
                 _ => world
                     .watch
-                    .until("it begins", |seen| seen.begun.contains(&byte)),
+                    .deadline("it begins", |seen| seen.begun.contains(&byte)),
             }
             cancel(call);
         }
@@ -266,7 +266,9 @@ fn what_is_shared_and_not_read_yet_is_kept_although_its_call_is_cancelled() {
     for transports in both_ways() {
         let mut world = World::new(transports);
         let blocking = world.agents[0].call(1, BLOCK, &());
-        world.watch.until("it is blocked", |seen| seen.is_blocked);
+        world
+            .watch
+            .deadline("it is blocked", |seen| seen.is_blocked);
         let calls: Vec<_> = (0..ROOM).map(|_| world.call(HOLD).1).collect();
         calls.into_iter().for_each(cancel);
         assert_eq!(
@@ -323,10 +325,10 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
     let mut world = World::new(unix);
     for round in 0..2000_u64 {
         let (byte, call) = world.call(STAY);
-        // The memory comes back just before the function begins, which is about the time of the
+        // The memory is returned just before the function begins, which is about the time of the
         // cancellation. The exact time does not matter.
-        let until = Instant::now() + Duration::from_micros(2 * (round % 200));
-        while !world.watch.has(|seen| seen.begun.contains(&byte)) && Instant::now() < until {
+        let deadline = Instant::now() + Duration::from_micros(2 * (round % 200));
+        while !world.watch.has(|seen| seen.begun.contains(&byte)) && Instant::now() < deadline {
             std::hint::spin_loop();
         }
         cancel(call);
@@ -344,7 +346,7 @@ fn what_was_read_comes_back_although_the_function_of_its_cancelled_call_goes_on(
     let (byte, call) = world.call(STAY);
     world
         .watch
-        .until("it begins", |seen| seen.begun.contains(&byte));
+        .deadline("it begins", |seen| seen.begun.contains(&byte));
     cancel(call);
     let begun = Instant::now();
     while world.arena.free() < world.arena.capacity() {
@@ -368,7 +370,7 @@ fn a_function_is_notified_that_it_is_cancelled_also_while_it_takes_its_first_ste
     let mut world = World::new(unix);
     let (byte, call) = world.call(SLOW);
     let watch = world.watch.clone();
-    watch.until("it begins", |seen| seen.begun.contains(&byte));
+    watch.deadline("it begins", |seen| seen.begun.contains(&byte));
     cancel(call);
     // The callee answers a later call, so it has received the cancellation.
     world.agents[0].call(1, NOTHING, &()).wait().unwrap();

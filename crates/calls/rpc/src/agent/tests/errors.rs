@@ -67,9 +67,9 @@ fn methods() -> Methods {
 fn a_message_over_the_limit_fails_its_call_in_both_directions_and_nothing_else() {
     const LIMIT: usize = 1 << 20;
     let made = Made {
-        limits: Limits {
+        limits: FrameLimits {
             total: LIMIT as u64,
-            ..Limits::default()
+            ..FrameLimits::default()
         },
         ..Made::default()
     };
@@ -295,8 +295,8 @@ fn stopping_ends_what_is_on_its_way_on_both_sides() {
     );
     assert_eq!(later.unwrap_err().kind, RpcErrorKind::Stopping);
     // The agents have cancelled the functions, so none of them continues.
-    let until = Instant::now() + Duration::from_secs(5);
-    while agents[1].traffic().running > 0 && Instant::now() < until {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while agents[1].traffic().running > 0 && Instant::now() < deadline {
         std::thread::yield_now();
     }
     assert_eq!(agents[1].traffic().running, 0);

@@ -113,6 +113,63 @@ fn members_of_a_dynamic_group_come_and_go() {
     drop((first, third));
 }
 
+#[test]
+fn a_thousand_newcomers_are_known_to_all_when_their_join_returns() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let elders = [
+        init(&store, 0, None).unwrap(),
+        init(&store, 1, None).unwrap(),
+    ];
+    for round in 0..1000 {
+        let newcomer = init(&store, 7, None).unwrap();
+        for elder in &elders {
+            let found = elder.worker(7);
+            assert!(
+                found.is_ok(),
+                "round {round}: {} does not know it",
+                elder.me()
+            );
+        }
+        newcomer.shutdown(Duration::from_secs(10)).unwrap();
+    }
+    let keys = store.list_keys().unwrap();
+    assert!(!keys.iter().any(|key| key.contains("/known/")), "{keys:?}");
+}
+
+#[test]
+fn a_member_that_does_not_confirm_a_newcomer_is_named() {
+    let store: Arc<dyn Store> = Arc::new(HashStore::new());
+    let elder = init(&store, 0, None).unwrap();
+    let (release, released) = mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let group = elder.guard.as_ref().unwrap().group.lock();
+    group.as_ref().unwrap().on_change(move |change| {
+        if matches!(change, crate::group::GroupChange::View(view) if view.members().len() == 2) {
+            // This listener blocks the thread of the group.
+            let _ = released.lock().unwrap().recv();
+        }
+    });
+    drop(group);
+    let error = RpcAgent::builder("late")
+        .rank(1)
+        .store(Arc::clone(&store))
+        .options(RpcOptions {
+            init_deadline: Duration::from_millis(300),
+            ..RpcOptions::default()
+        })
+        .connect()
+        .unwrap_err();
+    drop(release);
+    assert_eq!(error.kind, RpcErrorKind::Deadline);
+    let text = &error.message;
+    assert!(
+        text.contains("w0 (rank 0)") && text.contains("init_deadline"),
+        "{text}"
+    );
+    let workers = elder.wait_for_group(|all| all.len() == 1, Duration::from_secs(10));
+    assert_eq!(workers.unwrap().len(), 1);
+}
+
 /// Gathers among all members of the group, which must be these agents.
 fn gather_of(agents: &[&RpcAgent]) {
     let mut names: Vec<_> = agents.iter().map(|agent| agent.me().name.clone()).collect();

@@ -15,7 +15,7 @@ use std::panic::resume_unwind;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rdzv_rpc_proto::frame::Limits;
+use rdzv_rpc_proto::frame::FrameLimits;
 use rdzv_rpc_proto::worker::{WorkerId, WorkerInfo, WorkerName};
 
 use crate::Methods;
@@ -34,7 +34,7 @@ pub(crate) struct Made {
     pub(crate) references: ReferenceSettings,
     /// Number of the agents' group.
     pub(crate) group: u64,
-    pub(crate) limits: Limits,
+    pub(crate) limits: FrameLimits,
 }
 
 impl Made {
@@ -55,7 +55,7 @@ impl Default for Made {
             tokens: Vec::new(),
             references: ReferenceSettings::default(),
             group: 1,
-            limits: Limits::default(),
+            limits: FrameLimits::default(),
         }
     }
 }

@@ -48,9 +48,12 @@ fn what_is_on_its_way_stays_within_the_limits_and_others_are_not_held_up() {
             }
         })
     };
-    let until = Instant::now() + LONGEST;
+    let deadline = Instant::now() + LONGEST;
     while begun.load(Ordering::Acquire) < 8 {
-        assert!(Instant::now() < until, "calls are held up below the limit");
+        assert!(
+            Instant::now() < deadline,
+            "calls are held up below the limit"
+        );
         std::thread::yield_now();
     }
     let refuse = CallOptions::new().refuse_excess();
@@ -119,10 +122,10 @@ fn calls_of_functions_beyond_all_bounds_are_refused_and_leave_nothing_behind() {
     let refused = agents[0].call("w0", FLOOD, &()).wait().unwrap();
     assert_eq!(refused, 10, "the others are open");
     agents[0].call("w1", NOTHING, &()).wait().unwrap();
-    let until = Instant::now() + LONGEST;
+    let deadline = Instant::now() + LONGEST;
     while arena.free() < arena.capacity() || agents[1].traffic().running > 0 {
         assert!(
-            Instant::now() < until,
+            Instant::now() < deadline,
             "{} bytes are lent",
             arena.capacity() - arena.free()
         );

@@ -105,7 +105,7 @@ fn a_call_can_be_waited_for_some_time_and_again_and_says_the_same_each_time() {
         assert_eq!(failed.wait_for(LONGEST), Err(error.clone()));
         assert_eq!(failed.wait(), Err(error));
     }
-    // The timeout of the call itself is over first.
+    // The timeout of the call itself expires first.
     let mut late = agents[0].call_with(after(short), 1, TWICE, &4);
     let error = late.wait_for(LONGEST).unwrap_err();
     assert!(
@@ -145,7 +145,7 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
         assert_eq!(error.worker.unwrap().name.as_str(), "w1");
     }
     // Async code is notified too, although no thread waits.
-    let until = Instant::now() + LONGEST;
+    let deadline = Instant::now() + LONGEST;
     let mut time = Duration::from_millis(20);
     let cancelled = loop {
         seen.cancelled.lock().unwrap().take();
@@ -159,17 +159,17 @@ fn a_call_ends_at_its_deadline_and_the_function_is_notified() {
         let begun = seen.cancelled.lock().unwrap().take();
         match begun {
             Some(cancelled) => break cancelled,
-            // On a busy machine the timeout may be over before the function has begun.
+            // On a busy machine the timeout may expire before the function has begun.
             None => time *= 2,
         }
-        assert!(Instant::now() < until, "the function never begins");
+        assert!(Instant::now() < deadline, "the function never begins");
     };
-    while !cancelled.is_cancelled() && Instant::now() < until {
+    while !cancelled.is_cancelled() && Instant::now() < deadline {
         std::thread::yield_now();
     }
     assert!(cancelled.is_cancelled());
     while agents[0].traffic().in_flight > 0 {
-        assert!(Instant::now() < until, "{:?}", agents[0].traffic());
+        assert!(Instant::now() < deadline, "{:?}", agents[0].traffic());
         std::thread::yield_now();
     }
 }
@@ -206,8 +206,8 @@ fn a_request_whose_time_is_over_before_it_is_begun_is_not_worked_on() {
     };
     let agents = super::made(2, &made, || methods(&seen));
     let holding = agents[0].call("w1", HOLD, &());
-    let until = Instant::now() + Duration::from_secs(5);
-    while !seen.held.load(Ordering::Acquire) && Instant::now() < until {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !seen.held.load(Ordering::Acquire) && Instant::now() < deadline {
         std::thread::yield_now();
     }
     // The only thread is busy, so these calls wait until their timeout.
@@ -232,19 +232,19 @@ fn cancelling_tells_the_function() {
     let seen = Arc::new(Seen::default());
     let agents = group(2, || methods(&seen));
     let call = agents[0].call("w1", WAIT, &());
-    let until = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     let cancellation = loop {
         if let Some(cancellation) = seen.cancelled.lock().unwrap().take() {
             break cancellation;
         }
-        assert!(Instant::now() < until, "the call does not arrive");
+        assert!(Instant::now() < deadline, "the call does not arrive");
         std::thread::yield_now();
     };
     assert!(!cancellation.is_cancelled());
     call.cancel();
     assert_eq!(call.wait().unwrap_err().kind, RpcErrorKind::Cancelled);
     while !cancellation.is_cancelled() {
-        assert!(Instant::now() < until, "the function is not told");
+        assert!(Instant::now() < deadline, "the function is not told");
         std::thread::yield_now();
     }
 }

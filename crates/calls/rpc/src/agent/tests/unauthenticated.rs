@@ -1,11 +1,11 @@
-//! Tests with peers that are no workers, or that belong to another job.
+//! Tests with peers that are not workers, or that belong to another job.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 
 use super::*;
 use crate::transport::Identity;
@@ -37,11 +37,11 @@ fn w1_is_refused(agents: &[RpcAgent], kind: RpcErrorKind, said: &str) {
     assert!(error.message.contains(said), "{error}");
 }
 
-/// Makes w0 look for w1 at the address of a worker in `others`.
-fn w1_has_moved_to(agents: &[RpcAgent], others: &[RpcAgent], place: u32) {
+/// Makes w0 search for w1 at the address of a worker in `others`.
+fn w1_has_moved_to(agents: &[RpcAgent], others: &[RpcAgent], worker: u32) {
     let core = agents[0].core();
     let mut members = (*core.members()).clone();
-    let there = others[0].core().members()[&WorkerId(place)].clone();
+    let there = others[0].core().members()[&WorkerId(worker)].clone();
     members.get_mut(&WorkerId(1)).unwrap().peer_address = there.peer_address;
     core.set_members(members);
 }
@@ -146,7 +146,7 @@ fn a_worker_has_no_other_name_than_its_certificate_says() {
 }
 
 fn certificate_for(name: &str) -> Arc<Identity> {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let (certificate, key) = authority.files(name);
     Arc::new(Identity::from_files(&certificate, &key, &authority.file()).unwrap())
 }

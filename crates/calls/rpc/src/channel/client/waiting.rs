@@ -31,14 +31,16 @@ impl Client {
     /// Blocks until the slot is filled or the deadline has passed.
     ///
     /// The slot is one that this connection fills.
-    pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, until: Option<Instant>) {
+    pub(crate) fn wait<T>(self: &Arc<Self>, slot: &Slot<T>, deadline: Option<Instant>) {
         while !slot.is_filled() {
-            if until.is_some_and(|until| until <= Instant::now()) || self.link().ended().is_some() {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now())
+                || self.link().ended().is_some()
+            {
                 // The thread that ended the connection is about to fill the slot.
-                return slot.park(until);
+                return slot.park(deadline);
             }
             let Some(mut reader) = self.reader_soon(slot) else {
-                return slot.park(until);
+                return slot.park(deadline);
             };
             let is_quiet = reader.half().is_quiet_awake();
             if !is_quiet {
@@ -55,7 +57,7 @@ impl Client {
                     break;
                 }
                 let now = Instant::now();
-                if until.is_some_and(|until| until <= now) {
+                if deadline.is_some_and(|deadline| deadline <= now) {
                     break;
                 }
                 if polls.go_on(now) {
@@ -67,7 +69,7 @@ impl Client {
                     }
                     // A thread that fills the slot from now on wakes this one.
                     if slot.watch(&Waker::from(Arc::clone(&self.waker))) {
-                        sleep(self, until);
+                        sleep(self, deadline);
                         self.waker.drain();
                     }
                     reader.awake();
@@ -100,14 +102,14 @@ impl Client {
     }
 }
 
-fn sleep(client: &Client, until: Option<Instant>) {
+fn sleep(client: &Client, deadline: Option<Instant>) {
     let mut descriptors = [
         PollFd::new(client.link().readable(), PollFlags::IN | PollFlags::RDHUP),
         // A call may also end without a frame: by cancellation, by its deadline, on a thread that
         // reads large parts, or with an earlier connection.
         PollFd::new(&client.waker, PollFlags::IN),
     ];
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     // After an interruption the caller checks the slot, as after any other event.
     let _ = rdzv_event::poll(&mut descriptors, left);
 }

@@ -15,11 +15,13 @@ use std::time::Duration;
 
 use rdzv_lock::{Condvar, Mutex, RwLock};
 use rdzv_rpc_proto::directory::{GroupView, Member};
-use rdzv_store::{Breaker, Store};
+use rdzv_rpc_proto::worker::WorkerInfo;
+use rdzv_store::{Breaker, Store, StoreError};
 
-use super::access::{change, remove};
+use super::access::{change, peek, remove};
 use super::failure::store_failed;
 use super::keys::Keys;
+use super::limit::Limit;
 use super::{GroupChange, OnChange, SHORTEST_LEASE};
 use crate::RpcError;
 
@@ -32,6 +34,8 @@ const BEATS_IN_A_LEASE: u32 = 16;
 pub(super) struct DynamicGroup {
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
+    /// Group directly after this member joined it.
+    joined: Arc<GroupView>,
     threads: Mutex<Option<Threads>>,
 }
 
@@ -141,11 +145,12 @@ impl DynamicGroup {
         };
         let (for_watch, for_beats) = (connect()?, connect()?);
         let (keys, view) = join::join(&*store, &me, lease, deadline)?;
+        let joined = Arc::new(view);
         let shared = Arc::new(Shared {
             keys,
             incarnation: me.incarnation,
             lease,
-            view: RwLock::new(Arc::new(view)),
+            view: RwLock::new(Arc::clone(&joined)),
             listeners: Mutex::default(),
             state: Mutex::default(),
             ending: Condvar::new(),
@@ -153,6 +158,7 @@ impl DynamicGroup {
         let group = Self {
             shared: Arc::clone(&shared),
             store,
+            joined,
             threads: Mutex::new(None),
         };
         let breaker = for_watch.breaker();
@@ -176,6 +182,60 @@ impl DynamicGroup {
             breaker,
         });
         Ok(group)
+    }
+
+    /// Waits until each live member that joined earlier knows this one.
+    ///
+    /// Members that joined later know it from the list. A member that dies is no longer awaited
+    /// when its lease is over.
+    pub(super) fn await_confirmation(&self, deadline: Duration) -> Result<(), RpcError> {
+        let (limit, shared) = (Limit::of(deadline), &self.shared);
+        let elders = self.joined.members();
+        let mut elders = elders.filter(|elder| elder.incarnation != shared.incarnation);
+        let stays = |elder: &Member| {
+            let view = self.view();
+            let now = view.with_id(elder.info.id);
+            now.is_some_and(|now| now.incarnation == elder.incarnation)
+        };
+        let key = |elder: &Member| shared.keys.known(shared.incarnation, elder.incarnation);
+        while let Some(elder) = elders.next() {
+            loop {
+                let slice = shared.beat().min(limit.left());
+                match self.store.wait(&[&key(elder)], Some(slice)) {
+                    Ok(()) => break,
+                    Err(StoreError::WaitTimeout { .. }) => {}
+                    Err(error) => {
+                        return Err(store_failed(
+                            "wait for the members of the RPC group",
+                            &error,
+                        ));
+                    }
+                }
+                if let Some(error) = shared.state.lock().detached.clone() {
+                    return Err(error);
+                }
+                if !stays(elder) {
+                    break;
+                }
+                if limit.is_over() {
+                    let mut silent: Vec<WorkerInfo> = vec![elder.info.clone()];
+                    for other in elders.filter(|other| stays(other)) {
+                        if peek(&*self.store, &key(other))?.is_none() {
+                            silent.push(other.info.clone());
+                        }
+                    }
+                    return Err(RpcError::late(&silent, |names| {
+                        format!(
+                            "cannot join the RPC group: no confirmation within {:.1} s \
+                             (init_deadline) from {names}",
+                            limit.elapsed().as_secs_f64()
+                        )
+                    }));
+                }
+            }
+            remove(&*self.store, &key(elder))?;
+        }
+        Ok(())
     }
 
     pub(super) fn view(&self) -> Arc<GroupView> {
@@ -216,7 +276,7 @@ impl DynamicGroup {
         said
     }
 
-    /// Takes the threads, to wait for them.
+    /// Removes and returns the threads, to wait for them.
     ///
     /// `None` also if one of the threads runs this, because a listener may end the group. In that
     /// case the threads end without a wait.

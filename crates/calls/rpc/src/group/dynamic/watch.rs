@@ -1,8 +1,9 @@
 //! Thread that waits for the next version of the member list.
 
+use rdzv_rpc_proto::directory::{GroupView, ViewChange};
 use rdzv_store::{Store, StoreError};
 
-use super::super::access::{members, remove};
+use super::super::access::{members, remove, set};
 use super::super::failure::store_failed;
 use super::Shared;
 use crate::{RpcError, RpcErrorKind};
@@ -30,8 +31,9 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
     }
     let record = members(store, keys)?;
     if let Some(view) = record.view(shared.incarnation) {
+        let before = shared.view();
         shared.show(view);
-        return Ok(());
+        return confirm(shared, store, &before);
     }
     if shared.is_over() {
         return Ok(());
@@ -45,4 +47,22 @@ fn next_version(shared: &Shared, store: &dyn Store) -> Result<(), RpcError> {
         shared.lease.as_secs_f64()
     );
     Err(RpcError::new(RpcErrorKind::PeerLost, message))
+}
+
+/// Confirms the new members since `before`, once all listeners know them.
+fn confirm(shared: &Shared, store: &dyn Store, before: &GroupView) -> Result<(), RpcError> {
+    for change in shared.view().changes_since(before) {
+        match change {
+            ViewChange::Joined(newcomer) => {
+                let key = shared.keys.known(newcomer.incarnation, shared.incarnation);
+                set(store, &key, b"1")?;
+            }
+            // A newcomer that died, or stopped waiting, has not removed the key.
+            ViewChange::Left(gone) | ViewChange::Lost(gone) => {
+                let key = shared.keys.known(gone.incarnation, shared.incarnation);
+                remove(store, &key)?;
+            }
+        }
+    }
+    Ok(())
 }

@@ -230,7 +230,7 @@ fn a_message_within_a_message_is_its_own() {
 }
 
 #[test]
-fn a_panic_while_serialising_leaves_no_place_behind() {
+fn a_panic_while_serialising_leaves_no_slot_behind() {
     struct Panics;
     impl Serialize for Panics {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {

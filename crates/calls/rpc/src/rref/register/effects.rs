@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::frame::FrameKind;
-use rdzv_rpc_proto::rref::{Batch, Failure, ForkId, Output, RRefId};
+use rdzv_rpc_proto::rref::{Batch, ForkId, Output, RRefId, ReferenceFailure};
 
 use super::State;
 use crate::error::RpcError;
@@ -75,12 +75,12 @@ impl State {
         })
     }
 
-    fn answer(&self, rref: RRefId, outcome: Result<(), Failure>) -> Made {
+    fn answer(&self, rref: RRefId, outcome: Result<(), ReferenceFailure>) -> Made {
         outcome?;
         self.values
             .get(&rref)
             .cloned()
-            .unwrap_or_else(|| Err(Failure::Gone(rref).into()))
+            .unwrap_or_else(|| Err(ReferenceFailure::Gone(rref).into()))
     }
 }
 

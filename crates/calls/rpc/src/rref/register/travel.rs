@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use rdzv_core::machine::Machine as _;
 use rdzv_rpc_proto::rref::{
-    self as machine, Batch, Failure, ForkData, ForkId, Handle, Input, Leak, Member,
+    self as machine, Batch, ForkData, ForkId, Handle, Input, Leak, Member, ReferenceFailure,
 };
 use rdzv_rpc_proto::worker::WorkerInfo;
 use serde::{Deserialize, Serialize};
@@ -128,14 +128,14 @@ impl AgentReferences for Register {
         self.state.lock().machine.deadline().map(clock::instant)
     }
 
-    fn drain(&self, core: &Arc<Core>, how: Input<'_>, until: Instant) -> bool {
+    fn drain(&self, core: &Arc<Core>, how: Input<'_>, deadline: Instant) -> bool {
         let slot = Arc::new(Slot::default());
         let drained = Arc::clone(&slot);
         self.with_state(core, |state, now| {
             state.drained.push(drained);
             state.machine.handle(now, how);
         });
-        slot.park(Some(until));
+        slot.park(Some(deadline));
         slot.is_filled()
     }
 
@@ -147,7 +147,7 @@ impl AgentReferences for Register {
         let leaks = std::mem::take(&mut state.leaks);
         let values = std::mem::take(&mut state.values);
         drop(state);
-        let stopping = || RpcError::from(Failure::Stopping);
+        let stopping = || RpcError::from(ReferenceFailure::Stopping);
         for (_, answer) in questions.into_values() {
             answer.fill(Err(stopping()));
         }

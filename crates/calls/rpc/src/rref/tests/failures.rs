@@ -46,8 +46,8 @@ fn a_method_that_is_not_there_is_notified_by_the_reference() {
     assert_eq!(error.kind, RpcErrorKind::NoSuchMethod, "{error}");
     let here = agents[0].remote(0, NONE, &1).unwrap_err();
     assert_eq!(here.kind, RpcErrorKind::NoSuchMethod);
-    let nobody = agents[0].remote("missing", NUMBER, &1).unwrap_err();
-    assert_eq!(nobody.kind, RpcErrorKind::UnknownWorker);
+    let unknown = agents[0].remote("missing", NUMBER, &1).unwrap_err();
+    assert_eq!(unknown.kind, RpcErrorKind::UnknownWorker);
     drop(reference);
     nothing_is_left(&agents);
 }
@@ -132,7 +132,7 @@ fn after_the_end_references_say_that_they_are_deleted() {
 #[test]
 fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
     let attempt = ReferenceSettings {
-        grace: Duration::from_millis(300),
+        lost_after: Duration::from_millis(300),
         ..ReferenceSettings::default()
     };
     let settings = Made {
@@ -154,11 +154,11 @@ fn the_values_of_a_worker_that_stops_are_lost_and_its_forks_released() {
     let error = counter.rpc_sync(ADD, &1, NOW).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::PeerLost, "{error}");
     drop((owned, counter, shared, held));
-    let until = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     for agent in [&agents[0], &agents[2]] {
         while agent.references() != ReferenceCounters::default() {
             assert!(
-                Instant::now() < until,
+                Instant::now() < deadline,
                 "{agent:?}: {:?}",
                 agent.references()
             );

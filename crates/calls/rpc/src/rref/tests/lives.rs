@@ -4,7 +4,7 @@ use super::*;
 use crate::options::RpcOptions;
 use rdzv_store::{HashStore, Store};
 
-/// Makes the two members of a group at the same time.
+/// Creates the two members of a group at the same time.
 fn pair(store: &Arc<dyn Store>) -> Vec<RpcAgent> {
     std::thread::scope(|scope| {
         let both: Vec<_> = (0..2)

@@ -85,7 +85,7 @@ fn agents(size: u32) -> Vec<RpcAgent> {
 
 /// Checks that nothing is left soon after the last reference was dropped.
 fn nothing_is_left(agents: &[RpcAgent]) {
-    let until = Instant::now() + LONGEST;
+    let deadline = Instant::now() + LONGEST;
     for agent in agents {
         let is_clean = || {
             agent.references() == ReferenceCounters::default()
@@ -93,7 +93,7 @@ fn nothing_is_left(agents: &[RpcAgent]) {
         };
         while !is_clean() {
             assert!(
-                Instant::now() < until,
+                Instant::now() < deadline,
                 "{agent:?}: {:?}",
                 agent.references()
             );

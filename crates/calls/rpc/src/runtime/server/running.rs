@@ -82,7 +82,7 @@ impl Server {
         core.counters.served();
         let bytes = job.payload.len();
         let mut span = CallSpan::server(&job.header, name, &caller.worker, bytes);
-        let cancellation = Cancellation::until(job.deadline);
+        let cancellation = Cancellation::deadline(job.deadline);
         let context = CallContext {
             agent: RpcAgent::borrowed(Arc::clone(&core)),
             caller: caller.worker.clone(),
@@ -97,8 +97,8 @@ impl Server {
             MethodBody::Async(start) => {
                 span.queue_over();
                 let mut running = start(context, job.payload);
-                let mut nobody = Context::from_waker(Waker::noop());
-                if let Poll::Ready(answer) = running.as_mut().poll(&mut nobody) {
+                let mut context = Context::from_waker(Waker::noop());
+                if let Poll::Ready(answer) = running.as_mut().poll(&mut context) {
                     span.over(&answer);
                     return Some(answer);
                 }

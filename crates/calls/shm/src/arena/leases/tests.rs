@@ -13,7 +13,7 @@ fn pair() -> (Arc<Leases>, Arc<Leases>) {
     (end(one), end(other))
 }
 
-/// Makes both ends, and a small arena of the first with these bytes.
+/// Creates both ends, and a small arena of the first with these bytes.
 fn pair_with(bytes: &[u8]) -> (Arc<Leases>, Arc<Leases>, Arena, Bytes) {
     let (owner, peer) = pair();
     let arena = Arena::new(8192).unwrap();
@@ -72,7 +72,7 @@ fn each_arena_is_passed_once_in_each_direction() {
 }
 
 #[test]
-fn leases_outlive_the_connection_until_the_peer_lets_go() {
+fn leases_outlive_the_connection_while_the_peer_holds_them() {
     let (owner, peer, arena, bytes) = pair_with(b"in use");
     let leased = peer.open(owner.grant(&bytes).unwrap(), || {}).unwrap();
     drop((bytes, owner));

@@ -2,7 +2,7 @@
 //!
 //! | event | workers run | stopping, restarts left | last failure, unannounced | exit barrier |
 //! |---|---|---|---|---|
-//! | membership changed | stop, join again | no effect | after a loss: join again | success |
+//! | membership changed | stop, join again | no effect | after a loss: join again | see below |
 //! | a peer failed | stop, end | end with the peer's failure | end with own failure | end |
 //! | run closed | stop, end | end with own failure | end with own failure | end within 5 s |
 //! | rendezvous lost | stop, end | end with the loss | end with own failure | ignored |
@@ -11,11 +11,17 @@
 //! ended, because that record makes every failure final. A peer's reason that arrives after the run
 //! was closed counts as if it had arrived first.
 //!
+//! A node at the exit barrier joins again if another node restarts its workers or waits to join: the
+//! workers of all nodes restart together, as those of one node do. After a loss, the coordinator
+//! answers each node that waits at its barrier: another node joins, or none is left to wait for.
+//! Without a coordinator, the last of two nodes ends with success, and a node of more joins again.
+//!
 //! All nodes share one restart budget. A restart that another node has used for its failure is no
 //! longer available here. No other change of membership costs a restart.
 
 use super::phase::{Phase, StopReason};
-use super::{Ending, GroupOutput, WorkerExit, WorkerGroup};
+use super::{GroupEnding, GroupOutput, WorkerExit, WorkerGroupMachine};
+use crate::group::membership;
 use crate::group::policy::{BARRIER_AFTER_CLOSE, EXPLAINED_WITHIN};
 use crate::group::types::MembershipCause;
 use rdzv_core::time::{Mono, Now};
@@ -23,9 +29,9 @@ use rdzv_core::time::{Mono, Now};
 /// State of the other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The last superseded round, and the reason.
+    /// The last superseded round, the change and the reason.
     /// The notice may arrive before this node knows the round.
-    superseded: Option<(u64, String)>,
+    superseded: Option<(u64, MembershipCause, String)>,
     /// The last round that this node has entered.
     entered: Option<u64>,
     /// Last failure, and the time at which it becomes final.
@@ -34,16 +40,16 @@ pub(super) struct Others {
     /// `true` if no further round will be formed.
     ended: bool,
     /// Time at which the group stops waiting at the exit barrier.
-    barrier_until: Option<Mono>,
+    barrier_deadline: Option<Mono>,
 }
 
 impl Others {
     /// Returns the reason why a round is superseded; `None` if it is not.
-    pub(super) fn superseded(&self, round: u64) -> Option<String> {
+    pub(super) fn superseded(&self, round: u64) -> Option<(MembershipCause, String)> {
         self.superseded
             .as_ref()
-            .filter(|(superseded, _)| *superseded >= round)
-            .map(|(_, reason)| reason.clone())
+            .filter(|(superseded, ..)| *superseded >= round)
+            .map(|(_, cause, reason)| (*cause, reason.clone()))
     }
 
     /// Records that this node has entered a round.
@@ -54,7 +60,7 @@ impl Others {
     /// `true` if this node knows nothing about a round.
     /// It has not entered that round, and has no notice that the round is over.
     fn is_unknown(&self, round: u64) -> bool {
-        let superseded = self.superseded.as_ref().map(|(round, _)| *round);
+        let superseded = self.superseded.as_ref().map(|(round, ..)| *round);
         self.entered
             .max(superseded)
             .is_none_or(|known| known < round)
@@ -72,21 +78,21 @@ impl Others {
 
     /// Begins the exit barrier, with a deadline if the others have ended.
     pub(super) fn at_barrier(&mut self, now: Now) {
-        self.barrier_until = self.ended.then(|| now.mono + BARRIER_AFTER_CLOSE);
+        self.barrier_deadline = self.ended.then(|| now.mono + BARRIER_AFTER_CLOSE);
     }
 
     pub(super) fn forget_deadlines(&mut self) {
         self.unexplained = None;
-        self.barrier_until = None;
+        self.barrier_deadline = None;
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
-        let unexplained = self.unexplained.map(|(until, _)| until);
-        unexplained.into_iter().chain(self.barrier_until).min()
+        let unexplained = self.unexplained.map(|(deadline, _)| deadline);
+        unexplained.into_iter().chain(self.barrier_deadline).min()
     }
 }
 
-impl WorkerGroup {
+impl WorkerGroupMachine {
     /// Handles a worker's failure when no restart is left.
     /// The group announces the failure, unless it learns in time that the loss of another node
     /// caused it.
@@ -100,8 +106,8 @@ impl WorkerGroup {
             self.announce(failure);
         } else {
             let within = self.round.as_ref().map(|round| round.losses_known_within);
-            let until = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
-            self.others.unexplained = Some((until, failure));
+            let deadline = now.mono + within.unwrap_or(EXPLAINED_WITHIN);
+            self.others.unexplained = Some((deadline, failure));
         }
     }
 
@@ -149,13 +155,16 @@ impl WorkerGroup {
             && match &self.phase {
                 Phase::New | Phase::Joining => self.others.is_unknown(round),
                 Phase::Assigning | Phase::Starting { .. } | Phase::Healthy => true,
+                Phase::Barrier | Phase::Clearing { then: None, .. } => self.spec.joins_again,
                 _ => false,
             };
         if costs {
             self.budget.taken_elsewhere();
         }
         match &mut self.phase {
-            Phase::New | Phase::Joining => self.others.superseded = Some((round, reason)),
+            Phase::New | Phase::Joining | Phase::Clearing { then: None, .. } => {
+                self.others.superseded = Some((round, cause, reason));
+            }
             Phase::AwaitingExplanation if !explained => {}
             Phase::Assigning | Phase::AwaitingExplanation => self.regroup(reason),
             Phase::Starting { .. } | Phase::Healthy => {
@@ -174,9 +183,7 @@ impl WorkerGroup {
                 };
                 self.outbox.push(GroupOutput::Regrouping { reason });
             }
-            // The other nodes leave this round, and wait until this node has left it too.
-            Phase::Barrier => self.succeed_alone(reason),
-            Phase::Clearing { then: None, .. } => self.others.superseded = Some((round, reason)),
+            Phase::Barrier => self.after_success(now, cause, reason),
             Phase::Stopping { .. }
             | Phase::Clearing { .. }
             | Phase::Delayed { .. }
@@ -184,8 +191,34 @@ impl WorkerGroup {
         }
     }
 
+    /// Handles a round that is over for other nodes, after the success of all workers of this node.
+    pub(super) fn after_success(&mut self, now: Now, cause: MembershipCause, reason: String) {
+        let round = self.round.as_ref();
+        let (agents, answers) = round.map_or((1, false), |round| {
+            (round.group_world_size, round.answers_barrier)
+        });
+        match cause {
+            _ if !self.spec.joins_again => self.succeed_alone(reason),
+            MembershipCause::Restarted | MembershipCause::Waiting => self.regroup(reason),
+            MembershipCause::Lost if answers && !membership::is_final(&reason) => {
+                if !matches!(self.phase, Phase::Barrier) {
+                    self.enter_barrier(now, agents);
+                }
+            }
+            MembershipCause::Lost if !answers && agents > 2 => self.regroup(reason),
+            MembershipCause::Lost => self.succeed_alone(reason),
+        }
+    }
+
+    /// Waits for the other nodes of the round.
+    pub(super) fn enter_barrier(&mut self, now: Now, agents: u32) {
+        self.phase = Phase::Barrier;
+        self.others.at_barrier(now);
+        self.outbox.push(GroupOutput::ExitBarrier { agents });
+    }
+
     /// Returns the reason why the current round is over, if this node knows one.
-    pub(super) fn round_is_over(&self) -> Option<String> {
+    pub(super) fn round_is_over(&self) -> Option<(MembershipCause, String)> {
         let round = self.round.as_ref()?;
         self.others.superseded(round.number)
     }
@@ -223,7 +256,7 @@ impl WorkerGroup {
         if self
             .others
             .unexplained
-            .is_some_and(|(until, _)| until <= now.mono)
+            .is_some_and(|(deadline, _)| deadline <= now.mono)
         {
             self.announce_last_failure();
             if matches!(self.phase, Phase::AwaitingExplanation) {
@@ -232,10 +265,10 @@ impl WorkerGroup {
         }
         if self
             .others
-            .barrier_until
-            .is_some_and(|until| until <= now.mono)
+            .barrier_deadline
+            .is_some_and(|deadline| deadline <= now.mono)
         {
-            self.finish(Ending::RunClosed);
+            self.finish(GroupEnding::RunClosed);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Ending, Finality, GroupState, StartRequest, WorkerExit};
+use super::{Finality, GroupEnding, GroupState, StartRequest, WorkerExit};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 
@@ -20,7 +20,7 @@ pub(super) enum Phase {
     Stopping {
         why: StopReason,
         signal: i32,
-        until: Mono,
+        deadline: Mono,
         killed: bool,
         /// `true` if the workers received only the preemption notice.
         /// The workers have time to exit on their own.
@@ -29,14 +29,14 @@ pub(super) enum Phase {
     /// Waits for leftover processes; `then` is `None` after a success.
     Clearing {
         then: Option<StopReason>,
-        until: Mono,
+        deadline: Mono,
     },
     /// Waits for an explanation of the last failure.
     /// No process of the workers is left.
     AwaitingExplanation,
     /// Waits before the next rendezvous; no process of the workers is left.
     Delayed {
-        until: Mono,
+        deadline: Mono,
     },
     Barrier,
     Over(GroupState),
@@ -113,24 +113,24 @@ pub(super) fn ending(
     unhealthy: Vec<LocalRank>,
     finality: Option<Finality>,
     workers_started: bool,
-) -> Ending {
+) -> GroupEnding {
     match why {
-        StopReason::WorkersFailed => Ending::Failed {
+        StopReason::WorkersFailed => GroupEnding::Failed {
             exits,
             unhealthy,
             finality: finality.expect("a failure that is not final leads to another attempt"),
         },
-        StopReason::PeerFailed { node, reason } => Ending::PeerFailed { node, reason },
-        StopReason::RunClosed => Ending::RunClosed,
+        StopReason::PeerFailed { node, reason } => GroupEnding::PeerFailed { node, reason },
+        StopReason::RunClosed => GroupEnding::RunClosed,
         StopReason::MembershipChanged { .. } => {
             unreachable!("after a change of membership the group joins again")
         }
-        StopReason::Broken => Ending::Broken,
-        StopReason::Signalled(signal) => Ending::Signalled {
+        StopReason::Broken => GroupEnding::Broken,
+        StopReason::Signalled(signal) => GroupEnding::Signalled {
             signal,
             workers_started,
         },
-        StopReason::Preempted(signal) => Ending::Preempted { signal, exits },
-        StopReason::KeeperLost => Ending::KeeperLost,
+        StopReason::Preempted(signal) => GroupEnding::Preempted { signal, exits },
+        StopReason::KeeperLost => GroupEnding::KeeperLost,
     }
 }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdzv_agent_proto::group::WorkerRanks;
-use rdzv_console::live::{Awaited, Row, Status, strip};
+use rdzv_console::live::{AwaitedText, Row, Status, strip};
 use rdzv_core::rank::LocalRank;
 use rdzv_core::time::Mono;
 use rdzv_event::{Sender, mailbox};
@@ -93,7 +93,7 @@ struct Reader {
 enum Command {
     Add(StreamId, WorkerRanks, Target),
     Status(Option<Box<Status>>),
-    Awaited(Awaited),
+    Awaited(AwaitedText),
     /// Dropped once all output until now is on the console.
     Drain(Box<dyn Send>),
     Resized,
@@ -149,9 +149,9 @@ impl LiveView {
     /// Shows the event that the current phase waits for, and the remaining time.
     /// Returns `false` if no row can show the first part of `text` (up to a `; `).
     pub fn set_awaited(&self, text: &str, left: Option<Duration>) -> bool {
-        let awaited = Awaited {
+        let awaited = AwaitedText {
             text: text.to_owned(),
-            until: left.map(|left| self.now() + left),
+            deadline: left.map(|left| self.now() + left),
         };
         self.thread.send(Command::Awaited(awaited));
         let first = text.split("; ").next().unwrap_or_default();

@@ -98,9 +98,14 @@ fn everything_behind_the_script_is_the_scripts() {
 }
 
 #[test]
-fn the_first_double_dash_of_the_line_is_dropped() {
+fn a_double_dash_is_dropped_before_the_script_and_directly_after_it() {
     assert_eq!(line(&["--", "s.py", "--x"]), ["--", "s.py", "--x"]);
     assert_eq!(line(&["s.py", "--", "a"]), ["--", "s.py", "a"]);
+    assert_eq!(
+        line(&["s.py", "a", "--", "b"]),
+        ["--", "s.py", "a", "--", "b"]
+    );
+    assert_eq!(line(&["s.py", "--", "--", "b"]), ["--", "s.py", "--", "b"]);
     assert_eq!(
         line(&["--", "s.py", "--", "--x", "--"]),
         ["--", "s.py", "--", "--x", "--"]

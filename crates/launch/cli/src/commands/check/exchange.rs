@@ -26,14 +26,14 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 /// This node's part in the exchange.
 pub(super) struct Exchange<'a> {
     store: TcpStore,
-    until: Instant,
-    place: &'a Place,
+    deadline: Instant,
+    node: &'a ExchangeNode,
     /// Keeps the port open to which the other nodes connect.
     _listener: Option<TcpListener>,
 }
 
 /// Endpoint of the store, and the rank of this node.
-pub(super) struct Place {
+pub(super) struct ExchangeNode {
     pub(super) endpoint: Endpoint,
     /// `true` on the node that hosts the store, compares the facts and reports.
     pub(super) is_host: bool,
@@ -44,7 +44,7 @@ pub(super) struct Place {
 impl<'a> Exchange<'a> {
     /// Connects to the store and publishes the facts of this node.
     pub(super) fn begin(
-        place: &'a Place,
+        node: &'a ExchangeNode,
         facts: &mut Facts,
         timeout: Duration,
     ) -> Result<Self, StoreError> {
@@ -53,14 +53,14 @@ impl<'a> Exchange<'a> {
         let address = listener.as_ref().and_then(|it| it.local_addr().ok());
         facts.port = address.map_or(0, |address| address.port());
         let store = TcpStore::connect(TcpStoreOptions {
-            is_master: place.is_host,
+            is_master: node.is_host,
             timeout,
-            ..TcpStoreOptions::new(place.endpoint.host.clone(), place.endpoint.port)
+            ..TcpStoreOptions::new(node.endpoint.host.clone(), node.endpoint.port)
         })?;
         let exchange = Self {
             store,
-            until: Instant::now() + timeout,
-            place,
+            deadline: Instant::now() + timeout,
+            node,
             _listener: listener,
         };
         exchange.publish("facts", facts)?;
@@ -73,12 +73,12 @@ impl<'a> Exchange<'a> {
     }
 
     fn own_key(&self, what: &str) -> String {
-        format!("{what}/{}", self.place.rank)
+        format!("{what}/{}", self.node.rank)
     }
 
     /// Returns the remaining time.
     fn left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// Reads the values that the expected nodes publish in the remaining time.
@@ -94,7 +94,7 @@ impl<'a> Exchange<'a> {
             let text = self.store.get_within(&key, Some(self.left()));
             serde_json::from_slice(&text.ok()?).ok()
         };
-        let ranks = 0..self.place.nodes;
+        let ranks = 0..self.node.nodes;
         ranks
             .map(|rank| if is_expected(rank) { one(rank) } else { None })
             .collect()
@@ -105,7 +105,7 @@ impl<'a> Exchange<'a> {
         self.await_all(names);
         let all = self.read_all("facts", |_| true);
         // A node that did not join has used up the time, so the other nodes get more.
-        self.until = Instant::now() + ANSWERED_WITHIN;
+        self.deadline = Instant::now() + ANSWERED_WITHIN;
         all
     }
 
@@ -113,12 +113,12 @@ impl<'a> Exchange<'a> {
     ///
     /// The host reports regularly which node is missing.
     fn await_all(&self, names: &[String]) {
-        let nodes = self.place.nodes;
+        let nodes = self.node.nodes;
         let keys: Vec<String> = (0..nodes).map(|rank| format!("facts/{rank}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         // The report names the nodes that did not join, so the error is not needed.
         let _ = wait_reminding(&self.store, &keys, Some(self.left()), &mut |_, left| {
-            if !self.place.is_host {
+            if !self.node.is_host {
                 return;
             }
             let has_come = |key: &str| self.store.check(&[key]).unwrap_or(false);
@@ -172,7 +172,7 @@ impl<'a> Exchange<'a> {
     ) -> Result<(), StoreError> {
         let text = serde_json::to_vec(findings).unwrap_or_default();
         self.store.set("findings", &text)?;
-        let others = (0..self.place.nodes).filter(|rank| *rank != self.place.rank);
+        let others = (0..self.node.nodes).filter(|rank| *rank != self.node.rank);
         let others = others.filter(|rank| all[*rank].is_some());
         let keys: Vec<String> = others.map(|rank| format!("read/{rank}")).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

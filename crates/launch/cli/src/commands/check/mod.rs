@@ -15,7 +15,7 @@ use rdzv_core::endpoint::Endpoint;
 use rdzv_store::parse_size;
 
 use self::compare::{Finding, alone, together};
-use self::exchange::{Exchange, Place};
+use self::exchange::{Exchange, ExchangeNode};
 use self::facts::{Facts, directories, gather};
 use crate::exit::Exit;
 use crate::launch::{Environment, host_name};
@@ -65,19 +65,19 @@ pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
         }
     };
     let paths = directories(&environment, &arguments.dir);
-    let place = step.place.as_ref();
-    let name = place.map_or_else(host_name, |place| place.node.clone());
+    let step_node = step.step_node.as_ref();
+    let name = step_node.map_or_else(host_name, |step_node| step_node.node.clone());
     let mut facts = gather(name, &environment, &paths);
     let least_free = u64::try_from(arguments.min_free).unwrap_or(u64::MAX);
-    let findings = match place_of(&step) {
+    let findings = match exchange_node_of(&step) {
         None => {
             let findings = alone(&facts, least_free);
             report(&[&facts], &[], &findings);
             findings.len()
         }
-        Some((place, names)) => {
+        Some((node, names)) => {
             let limit = Duration::from_secs(arguments.timeout);
-            match compare_nodes(&place, &names, &mut facts, limit, least_free) {
+            match compare_nodes(&node, &names, &mut facts, limit, least_free) {
                 Ok(findings) => findings,
                 Err(error) => {
                     complain(&format!("rdzv check: {}: {error}", facts.node));
@@ -93,33 +93,33 @@ pub(super) fn run(arguments: &CheckArgs) -> ExitCode {
 }
 
 /// Returns the endpoint and this node's rank in a step, and all node names.
-fn place_of(step: &scheduler::Scheduled) -> Option<(Place, Vec<String>)> {
-    let place = step.place.as_ref()?;
+fn exchange_node_of(step: &scheduler::Scheduled) -> Option<(ExchangeNode, Vec<String>)> {
+    let step_node = step.step_node.as_ref()?;
     let value = |id: &str| step.values.iter().find(|value| value.id == id);
     let endpoint = Endpoint::parse(&value("rdzv_endpoint")?.value, 0).ok()?;
-    let place_here = Place {
-        is_host: endpoint.host == place.node,
+    let exchange_node = ExchangeNode {
+        is_host: endpoint.host == step_node.node,
         endpoint,
-        rank: place.task,
-        nodes: place.names.len(),
+        rank: step_node.task,
+        nodes: step_node.names.len(),
     };
-    Some((place_here, place.names.clone()))
+    Some((exchange_node, step_node.names.clone()))
 }
 
 /// Compares the nodes.
 ///
 /// Returns the number of findings that decides this node's exit code.
 fn compare_nodes(
-    place: &Place,
+    node: &ExchangeNode,
     names: &[String],
     facts: &mut Facts,
     limit: Duration,
     least_free: u64,
 ) -> Result<usize, rdzv_store::StoreError> {
-    let mut exchange = Exchange::begin(place, facts, limit)?;
+    let mut exchange = Exchange::begin(node, facts, limit)?;
     let all = exchange.facts(names);
     exchange.look(&all)?;
-    if !place.is_host {
+    if !node.is_host {
         let found = exchange.findings()?;
         return Ok(found.get(&facts.node).copied().unwrap_or(0));
     }

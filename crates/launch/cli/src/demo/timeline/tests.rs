@@ -181,10 +181,10 @@ fn a_story_with_a_part_missing_is_reported_as_such() {
     assert_eq!(without(10), "the workers did not continue");
     assert_eq!(without(12), "the training did not finish");
     assert_eq!(without(14), "still running: process 103");
-    let mut anew = all_of_it();
-    anew[10] = met(0);
+    let mut restarted = all_of_it();
+    restarted[10] = met(0);
     assert_eq!(
-        reason(true, anew),
+        reason(true, restarted),
         "the workers restarted without a checkpoint"
     );
 }

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use rdzv_agent::topology::PlacementError;
 use rdzv_agent_proto::topology::{
-    Accelerators, Binding, BindingMode, CpuLimit, CpuList, Device, Quota, Topology, VisibleLists,
-    bind,
+    Accelerator, Accelerators, Binding, BindingMode, CpuLimit, CpuList, Quota, Topology,
+    VisibleLists, bind,
 };
 
 use super::{Called, Environment, Launch, Machine, Note, RunArgs, explain, resolve};
@@ -48,7 +48,7 @@ impl Machine for Fake {
     }
     fn accelerators(&self) -> Accelerators {
         let devices = |count| {
-            let device = |index| Device {
+            let device = |index| Accelerator {
                 address: format!("0000:{index:02x}:00.0"),
                 uuid: None,
             };

@@ -205,8 +205,8 @@ fn known_voters_have_ports() {
     else {
         panic!("it is dynamic");
     };
-    let places = parameters.known_voters.iter().map(ToString::to_string);
-    assert_eq!(places.collect::<Vec<_>>(), ["a:2", "b:3"]);
+    let endpoints = parameters.known_voters.iter().map(ToString::to_string);
+    assert_eq!(endpoints.collect::<Vec<_>>(), ["a:2", "b:3"]);
 }
 
 #[test]

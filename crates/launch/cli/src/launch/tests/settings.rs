@@ -183,7 +183,7 @@ fn output_goes_where_the_flags_say() {
 }
 
 #[test]
-fn prefix_and_grace_fall_back_to_the_environment() {
+fn prefix_and_shutdown_timeout_fall_back_to_the_environment() {
     let with_variables = |line: &[&'static str]| {
         case(line)
             .with("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${rank}>")

@@ -4,7 +4,7 @@ use rdzv_core::rank::{GroupRank, LocalRank, Rank, RoleRank};
 
 use super::*;
 
-const GRACE: Duration = Duration::from_secs(30);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn at(seconds: i64) -> Wall {
     Wall::from_unix_micros(1_935_817_688_000_000 + seconds * 1_000_000)
@@ -45,7 +45,7 @@ fn lines_of(story: &mut Story, events: &[AgentEvent]) -> Vec<String> {
 }
 
 fn begun() -> Story {
-    let mut story = Story::new(GRACE);
+    let mut story = Story::new(SHUTDOWN_TIMEOUT);
     let mut events = vec![met(0, 2)];
     events.extend((0..4).map(started));
     assert!(lines_of(&mut story, &events).is_empty());
@@ -98,8 +98,8 @@ fn restarts_and_changes_of_nodes_are_said_and_counted() {
     );
     assert_eq!(
         story.success().sentence(),
-        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 \
-         change of nodes (node-b is lost (killed))"
+        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 change of nodes \
+         (node-b is lost (killed))"
     );
 }
 
@@ -136,10 +136,9 @@ fn a_stop_counts_down_and_says_who_was_killed() {
     assert_eq!(
         lines,
         [
-            "rdzv: Ctrl-C: ranks 0-3 have 30 s to exit; a second Ctrl-C leaves 7.5 s, a third \
-             kills immediately",
-            "rdzv: Ctrl-C: ranks 1-3 have 7.5 s left to exit; one more Ctrl-C kills immediately",
-            "rdzv: ranks 1-3 did not exit within the shutdown timeout and are killed",
+            "rdzv: Ctrl-C: ranks 0-3 have 30 s to end; a second Ctrl-C leaves 7.5 s, a third kills them",
+            "rdzv: Ctrl-C: ranks 1-3 have 7.5 s left to end; one more Ctrl-C kills them",
+            "rdzv: ranks 1-3 did not end within the shutdown timeout and are killed",
         ]
     );
     assert_eq!(

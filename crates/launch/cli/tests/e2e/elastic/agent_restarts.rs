@@ -6,10 +6,10 @@ use rdzv_testing::pids::{self, kill};
 use rustix::process::Signal;
 
 use super::{
-    Gate, PRINT_ROUND, Place, await_each, await_participants, expect_killed, first_agent,
+    Gate, PRINT_ROUND, RendezvousPoint, await_each, await_participants, expect_killed, first_agent,
     kill_node, printed, rounds, serving, store, terminated,
 };
-use crate::harness::{Running, free_port, poll_until, rdzv};
+use crate::harness::{Running, free_port, poll_for, rdzv};
 
 const FLAGS: [&str; 2] = ["--nnodes=2", "--max-restarts=1"];
 
@@ -23,15 +23,15 @@ fn kill_agent(node: &Running) {
     let agent = node.agent_pid();
     kill(agent, Signal::KILL);
     let next = || pids::agent(node.pid()).is_some_and(|pid| pid != agent);
-    poll_until("another agent", next);
+    poll_for("another agent", next);
 }
 
 #[test]
 fn a_job_outlives_each_of_its_agents() {
     let flags = [&FLAGS[..], &["--agent-restarts=1000000"]].concat();
-    for place in [first_agent(), store()] {
+    for point in [first_agent(), store()] {
         let gate = Gate::new();
-        let nodes = place.two_nodes(&flags, &gate.script());
+        let nodes = point.two_nodes(&flags, &gate.script());
         let mut round = 0;
         for killed in nodes.iter().cycle().take(rounds()) {
             await_round(&nodes, round);
@@ -42,34 +42,34 @@ fn a_job_outlives_each_of_its_agents() {
         }
         await_round(&nodes, round);
         gate.finish_without_failures(nodes);
-        place.end();
+        point.end();
     }
 }
 
 #[test]
 fn an_agent_knows_how_many_restarts_of_its_workers_one_before_it_has_used() {
-    let place = store();
+    let point = store();
     let gate = Gate::new();
     let fails = format!(
         "{PRINT_ROUND}; test $RDZV_ROUND -ge 1 || exit 7; {}",
-        gate.until_open("sleep 0.05")
+        gate.while_closed("sleep 0.05")
     );
-    let first = place.node(&FLAGS, &fails).start();
-    let second = place.node(&FLAGS, &gate.script()).start();
+    let first = point.node(&FLAGS, &fails).start();
+    let second = point.node(&FLAGS, &gate.script()).start();
     await_round([&first], 1);
     kill_agent(&first);
     await_round([&first], 2);
     let ended = &gate.finish([first, second])[0];
     assert_eq!(printed(&ended.stdout, "restarts"), "1", "{}", ended.stdout);
-    place.end();
+    point.end();
 }
 
 #[test]
 fn an_agent_that_is_killed_too_often_ends() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
     let once = [&flags[..], &["--agent-restarts=1"]].concat();
-    let node = place
+    let node = point
         .node(&once, "echo here $RDZV_ROUND; sleep 1000")
         .start();
     node.stdout.await_text("here 0", 1);
@@ -77,29 +77,29 @@ fn an_agent_that_is_killed_too_often_ends() {
     node.stdout.await_text("here 1", 1);
     kill(node.agent_pid(), Signal::KILL);
     let ended = node.wait().expect(-9);
-    ended.assert_stderr("rdzv: the agent was killed by SIGKILL");
-    place.end();
+    ended.assert_stderr("rdzv: the agent was ended by SIGKILL");
+    point.end();
 }
 
 #[test]
 fn an_agent_that_was_asked_to_end_is_not_started_again() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
     let ignores = "trap '' TERM; echo here; while :; do sleep 0.05; done";
-    let node = place.node(&flags, ignores).start();
+    let node = point.node(&flags, ignores).start();
     node.stdout.await_text("here", 1);
     node.signal(Signal::TERM);
     node.stderr.await_text("SIGTERM", 1);
     kill(node.agent_pid(), Signal::KILL);
     node.wait().expect(-9);
-    place.end();
+    point.end();
 }
 
 /// Starts two agents without restarts, at the first of several endpoints.
 ///
 /// Only one of them is a voter.
-fn without_restarts(port: u16) -> (Place, [Running; 2]) {
-    let place = Place {
+fn without_restarts(port: u16) -> (RendezvousPoint, [Running; 2]) {
+    let point = RendezvousPoint {
         endpoint: format!("127.0.0.1:{port},127.0.0.2,127.0.0.3"),
         store: None,
     };
@@ -109,11 +109,11 @@ fn without_restarts(port: u16) -> (Place, [Running; 2]) {
         "--rdzv-conf=voters=1,last_call_timeout=20",
     ];
     let script = format!("{PRINT_ROUND}; exec sleep 1000");
-    let host = place.node(&flags, &script).start();
+    let host = point.node(&flags, &script).start();
     await_participants(&format!("127.0.0.1:{port}"), 1, |_| true);
-    let other = place.node(&flags, &script).start();
+    let other = point.node(&flags, &script).start();
     await_each([&host, &other], "node", 1);
-    (place, [host, other])
+    (point, [host, other])
 }
 
 /// Asserts that a node fails with this text after 5 s without a coordinator.
@@ -180,10 +180,10 @@ fn without_restarts_and_with_one_voter_a_host_whose_keeper_is_killed_leaves_and_
 
 #[test]
 fn nobody_waits_for_a_host_that_has_ended_in_order() {
-    let place = first_agent();
+    let point = first_agent();
     // With more voters, another node would be the host.
     let flags = ["--nnodes=2", "--rdzv-conf=voters=1"];
-    let nodes = place.two_nodes(&flags, "echo here; sleep 1000");
+    let nodes = point.two_nodes(&flags, "echo here; sleep 1000");
     await_each(&nodes, "here", 1);
     let [host, other] = nodes;
     let before = Instant::now();
@@ -194,7 +194,7 @@ fn nobody_waits_for_a_host_that_has_ended_in_order() {
 }
 
 /// Starts a store at this port, which a test can kill together with its keeper.
-fn store_at(port: &str) -> Place {
+fn store_at(port: &str) -> RendezvousPoint {
     let store = rdzv(["store", "--host", "127.0.0.1", "--port", port]);
     serving(store.env("LOGLEVEL", "INFO"))
 }
@@ -202,30 +202,30 @@ fn store_at(port: &str) -> Place {
 #[test]
 fn a_store_that_somebody_starts_again_finds_the_round_as_it_was() {
     let port = free_port().to_string();
-    let place = store_at(&port);
+    let point = store_at(&port);
     let gate = Gate::new();
-    let nodes = place.two_nodes(&FLAGS, &gate.script());
+    let nodes = point.two_nodes(&FLAGS, &gate.script());
     await_round(&nodes, 0);
-    kill_node(place.store.unwrap());
-    let place = store_at(&port);
-    let running = place.store.as_ref().unwrap();
+    kill_node(point.store.unwrap());
+    let point = store_at(&port);
+    let running = point.store.as_ref().unwrap();
     running.stderr.await_text("recovered round 0 of 2 nodes", 1);
     for ended in gate.finish(nodes) {
         assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
     }
-    place.end();
+    point.end();
 }
 
 #[test]
 fn a_host_that_somebody_starts_again_finds_the_others() {
-    let place = first_agent();
+    let point = first_agent();
     let gate = Gate::new();
-    let nodes = place.two_nodes(&FLAGS, &gate.script());
+    let nodes = point.two_nodes(&FLAGS, &gate.script());
     await_round(&nodes, 0);
     let [host, other] = nodes;
     // All processes of the node are killed, but the agent may have time to leave the group first.
     drop(host);
-    let host = place.node(&FLAGS, &gate.script()).start();
+    let host = point.node(&FLAGS, &gate.script()).start();
     host.stdout.await_text(" at ", 1);
     other.stdout.await_text(" at ", 2);
     gate.finish([host, other]);
@@ -233,10 +233,10 @@ fn a_host_that_somebody_starts_again_finds_the_others() {
 
 #[test]
 fn the_others_wait_for_a_host_whose_keeper_was_killed() {
-    let place = first_agent();
+    let point = first_agent();
     let gate = Gate::new();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let node = || place.node(&flags, &gate.script()).start();
+    let node = || point.node(&flags, &gate.script()).start();
     let host = node();
     host.stdout.await_text("/1 at", 1);
     let other = node();
@@ -250,9 +250,9 @@ fn the_others_wait_for_a_host_whose_keeper_was_killed() {
 
 #[test]
 fn a_host_that_is_stopped_is_named_and_waited_for() {
-    let place = first_agent();
+    let point = first_agent();
     let gate = Gate::new();
-    let nodes = place.two_nodes(&FLAGS, &gate.script());
+    let nodes = point.two_nodes(&FLAGS, &gate.script());
     await_round(&nodes, 0);
     let [host, other] = &nodes;
     let agent = host.agent_pid();

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::{
-    PRINT_ROUND, Place, await_each, first_agent, kill_node, printed, store, store_with, terminated,
+    PRINT_ROUND, RendezvousPoint, await_each, first_agent, kill_node, printed, store, store_with,
+    terminated,
 };
-use crate::harness::{Job, Running, ends_within, free_port, kill, poll_until, run_shell};
+use crate::harness::{Job, Running, ends_within, free_port, kill, poll_for, rdzv, run_shell};
 
 // SCN-A45
 #[test]
@@ -25,12 +26,11 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
 // other nodes have succeeded.
 #[test]
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
-    let place = store_with(&["--coordinator-timeout", "1"]);
-    let [runs, succeeds] = one_runs_while_the_other_has_succeeded(&place, "cat go");
-    let line =
-        "the workers of this node have succeeded; waiting for the workers of the other nodes";
+    let point = store_with(&["--coordinator-timeout", "1"]);
+    let [runs, succeeds] = one_runs_while_the_other_has_succeeded(&point, "cat go");
+    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
     succeeds.stderr.await_text(line, 1);
-    for (pid, _) in place.store.as_ref().unwrap().processes() {
+    for (pid, _) in point.store.as_ref().unwrap().processes() {
         kill(pid, Signal::KILL);
     }
     let before = Instant::now();
@@ -46,18 +46,18 @@ fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() 
 }
 
 /// Starts two nodes: the first runs a script, and the second has succeeded.
-fn one_runs_while_the_other_has_succeeded(place: &Place, runs: &str) -> [Running; 2] {
+fn one_runs_while_the_other_has_succeeded(point: &RendezvousPoint, runs: &str) -> [Running; 2] {
     let script = format!("echo started; {runs}");
-    let runs = place.node(&["--nnodes=2"], &script).pipe("go").start();
-    super::await_participants(&place.endpoint, 1, |_| true);
-    let succeeds = place.node(&["--nnodes=2"], "echo done").start();
+    let runs = point.node(&["--nnodes=2"], &script).pipe("go").start();
+    super::await_participants(&point.endpoint, 1, |_| true);
+    let succeeds = point.node(&["--nnodes=2"], "echo done").start();
     runs.stdout.await_text("started\n", 1);
     succeeds.stdout.await_text("done\n", 1);
     [runs, succeeds]
 }
 
-fn one_fails_after_the_other_has_succeeded(place: Place) {
-    let [fails, succeeds] = one_runs_while_the_other_has_succeeded(&place, "cat go; exit 7");
+fn one_fails_after_the_other_has_succeeded(point: RendezvousPoint) {
+    let [fails, succeeds] = one_runs_while_the_other_has_succeeded(&point, "cat go; exit 7");
     assert!(!ends_within(succeeds.pid(), Duration::from_millis(500)));
     let named = format!(
         "node 127.0.0.1_{}_0 has failed permanently",
@@ -70,13 +70,13 @@ fn one_fails_after_the_other_has_succeeded(place: Place) {
     let took = before.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
     ended.assert_last_error("", &[&named, "exited with code 7"]);
-    place.end();
+    point.end();
 }
 
 #[test]
 fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
-    let place = store();
-    let node = |script: &str| place.node(&["--nnodes=3"], script).pipe("go").start();
+    let point = store();
+    let node = |script: &str| point.node(&["--nnodes=3"], script).pipe("go").start();
     let fails = node("echo started; cat go; kill -SEGV $$$$");
     let others = [(), ()].map(|()| node("echo started; sleep 1000"));
     await_each([&fails, &others[0], &others[1]], "started\n", 1);
@@ -90,19 +90,19 @@ fn a_node_that_fails_for_good_stops_the_workers_of_the_others() {
         let ended = other.wait().expect(1);
         ended.assert_last_error("", &[&named, "was killed by signal 11"]);
     }
-    place.end();
+    point.end();
 }
 
 // SCN-A41
 #[test]
 fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
-    let place = first_agent();
+    let point = first_agent();
     let flags = ["--nnodes=2", "--max-restarts=2"];
     let steady = format!("{PRINT_ROUND}; test $RDZV_ROUND = 1 || sleep 1000");
     let failing = format!("{PRINT_ROUND}; test $RDZV_ROUND = 1 || exit 3");
     let nodes = [
-        place.node(&flags, &steady).start(),
-        place.node(&flags, &failing).start(),
+        point.node(&flags, &steady).start(),
+        point.node(&flags, &failing).start(),
     ];
     let [steady, failing] = nodes.map(|node| node.wait().expect(0));
     for (ended, restarts) in [(&steady, "0"), (&failing, "1")] {
@@ -116,14 +116,14 @@ fn a_restart_of_one_node_is_a_new_round_for_all_and_counts_for_that_one() {
 
 #[test]
 fn the_restarts_of_a_job_are_one_budget_on_any_number_of_nodes() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=4", "--max-restarts=2"];
     // In each round, another node fails first, and its peers fail shortly after.
     let script =
         "echo round $RDZV_ROUND; test $GROUP_RANK = $((RDZV_ROUND % 4)) || sleep 0.2; exit 7";
-    let nodes = [(); 4].map(|()| place.node(&flags, script).start());
+    let nodes = [(); 4].map(|()| point.node(&flags, script).start());
     assert_eq!(last_round(nodes), 2);
-    place.end();
+    point.end();
 }
 
 /// Returns the last round of nodes that all fail.
@@ -139,39 +139,39 @@ fn last_round<const NODES: usize>(nodes: [Running; NODES]) -> u32 {
 
 #[test]
 fn restarts_for_failures_of_different_nodes_come_out_of_one_budget() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=3", "--max-restarts=1"];
     // Node 0 fails in round 0 and node 1 in round 1. The other node never fails.
     let script = "echo round $RDZV_ROUND; test $GROUP_RANK = $RDZV_ROUND && exit 7; sleep 1000";
-    let nodes = [(); 3].map(|()| place.node(&flags, script).start());
+    let nodes = [(); 3].map(|()| point.node(&flags, script).start());
     assert_eq!(last_round(nodes), 1);
-    place.end();
+    point.end();
 }
 
 #[test]
 fn a_signal_to_one_node_leaves_the_job_to_the_others() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
     let script = format!("{PRINT_ROUND}; test $GROUP_WORLD_SIZE = 1 || sleep 1000");
-    let nodes = place.two_nodes(&flags, &script);
+    let nodes = point.two_nodes(&flags, &script);
     await_each(&nodes, "node", 1);
     let [goes, stays] = nodes;
     terminated(goes).expect(1);
     let ended = stays.wait().expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     assert_eq!(printed(&ended.stdout, "restarts"), "0");
-    place.end();
+    point.end();
 }
 
 #[test]
 fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
-    let place = first_agent();
+    let point = first_agent();
     let script = "echo started; sleep 1000";
     // The host could restart at its endpoint, so the other node waits for the host.
     let flags = ["--nnodes=2", "--rdzv-conf=coordinator_timeout=3"];
-    let host = place.node(&flags, script).start();
-    super::await_participants(&place.endpoint, 1, |_| true);
-    let other = place
+    let host = point.node(&flags, script).start();
+    super::await_participants(&point.endpoint, 1, |_| true);
+    let other = point
         .node(&["--nnodes=2", "--max-restarts=3"], script)
         .start();
     await_each([&host, &other], "started\n", 1);
@@ -180,7 +180,7 @@ fn without_the_agent_that_hosts_the_store_the_others_end_and_say_why() {
     let ended = other.wait().expect(1);
     let took = before.elapsed();
     assert!(took < Duration::from_secs(40), "{took:?}");
-    ended.assert_last_error("RendezvousConnectionError: ", &[&place.endpoint]);
+    ended.assert_last_error("RendezvousConnectionError: ", &[&point.endpoint]);
 }
 
 // SCN-A58
@@ -269,9 +269,7 @@ fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
     // The text of each node, which contains the names of both.
     let said = nodes.map(|node| {
         let ended = node.wait().expect(1);
-        let said = ended
-            .stderr
-            .split_once("two agents of run none have node rank 1: ");
+        let said = ended.stderr.split_once("2 agents are node 1 of run none: ");
         let (_, names) = said.unwrap_or_else(|| panic!("{}", ended.stderr));
         let (names, _) = names.split_once("; give each node").unwrap();
         names.to_owned()
@@ -310,15 +308,15 @@ fn a_node_at_the_exit_barrier_does_not_wait_for_one_that_is_gone() {
     }
 }
 
-fn at_the_exit_barrier(place: &Place) {
-    let dies = place
+fn at_the_exit_barrier(point: &RendezvousPoint) {
+    let dies = point
         .node(&["--nnodes=2"], "echo started; sleep 1000")
         .start();
-    super::await_participants(&place.endpoint, 1, |_| true);
-    let job = place.node(&["--nnodes=2", "--events-file=events"], "true");
+    super::await_participants(&point.endpoint, 1, |_| true);
+    let job = point.node(&["--nnodes=2", "--events-file=events"], "true");
     let succeeds = job.start();
     dies.stdout.await_text("started\n", 1);
-    poll_until("the success of one node", || {
+    poll_for("the success of one node", || {
         let events = std::fs::read_to_string(succeeds.path("events"));
         events.is_ok_and(|events| events.contains("\"SUCCEEDED\""))
     });
@@ -329,4 +327,134 @@ fn at_the_exit_barrier(place: &Place) {
     let took = before.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
     ended.assert_stderr(&named);
+}
+
+/// Worker of two ranks in two rounds. Rank 0 succeeds, and rank 1 fails in the first round.
+const FAILS_LATE: &str = "echo round $RDZV_ROUND; test $RANK = 0 && exit; sleep 0.5; \
+     test $RDZV_ROUND -ge 1 || exit 7";
+
+#[test]
+fn a_node_at_the_exit_barrier_starts_again_with_one_that_restarts() {
+    // With restarts of the store, the barrier is at the coordinator; without, in the store.
+    let stores = ["0", "3"].map(|restarts| store_with(&["--restarts", restarts]));
+    for place in stores.into_iter().chain([first_agent()]) {
+        let nodes = place.two_nodes(&["--nnodes=2", "--max-restarts=1"], FAILS_LATE);
+        for node in nodes {
+            let ended = node.wait().expect(0);
+            assert_eq!(ended.stdout.matches("round").count(), 2, "{}", ended.stdout);
+        }
+        place.end();
+    }
+}
+
+#[test]
+fn a_node_that_joins_at_the_end_restarts_also_the_nodes_at_the_exit_barrier() {
+    let place = store();
+    let script = "echo round $RDZV_ROUND of $WORLD_SIZE; test $RANK = 0 && exit; \
+                  test $WORLD_SIZE = 3 || sleep 1000";
+    let flags = [
+        "--nnodes=2:3",
+        "--rdzv-conf=last_call_timeout=2",
+        "--events-file=events",
+    ];
+    let nodes = place.two_nodes(&flags, script);
+    poll_until("the success of one node", || {
+        let succeeded = |node: &Running| {
+            let events = std::fs::read_to_string(node.path("events"));
+            events.is_ok_and(|events| events.contains("\"SUCCEEDED\""))
+        };
+        nodes.iter().any(succeeded)
+    });
+    let third = place.node(&flags, script).start();
+    for node in nodes.into_iter().chain([third]) {
+        node.wait().expect(0).assert_stdout(" of 3");
+    }
+    place.end();
+}
+
+#[test]
+fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
+    let place = store();
+    let flags = ["--nnodes=2", "--exit-barrier-timeout=1.5"];
+    let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
+    let [first, second] = [(), ()].map(|()| place.node(&flags, script).pipe("go").start());
+    let limit = "the workers of other nodes have not ended within 1.5 s (--exit-barrier-timeout)";
+    poll_until("the end of the wait", || {
+        [&first, &second]
+            .iter()
+            .any(|node| node.stderr.so_far().contains(limit))
+    });
+    let [ends, runs] = match first.stderr.so_far().contains(limit) {
+        true => [first, second],
+        false => [second, first],
+    };
+    ends.wait().expect(0);
+    runs.write("go", "go\n");
+    runs.wait().expect(0);
+    place.end();
+}
+
+#[test]
+fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
+    // With a restartable store and with another one, and if another node follows the host as the
+    // coordinator.
+    for place in [store(), store_with(&["--restarts", "0"]), first_agent()] {
+        let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
+        let flags = ["--nnodes=2", "--max-restarts=1", "--events-file=events"];
+        let first = place.node(&flags, script).pipe("go").start();
+        super::await_participants(&place.endpoint, 1, |_| true);
+        let second = place.node(&flags, script).pipe("go").start();
+        let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+        poll_until("the success of one node", || {
+            [&first, &second]
+                .iter()
+                .any(|node| node.stderr.so_far().contains(line))
+        });
+        let [waits, runs] = match first.stderr.so_far().contains(line) {
+            true => [first, second],
+            false => [second, first],
+        };
+        runs.stdout.await_text("runs\n", 1);
+        terminated(waits);
+        runs.write("go", "go\n");
+        let ended = runs.wait().expect(0);
+        assert_eq!(ended.stdout, "runs\n");
+        place.end();
+    }
+}
+
+#[test]
+fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
+    let runs = "echo runs; until test -e go; do sleep 0.05; done";
+    let [first, second] = two_static([runs, "exit 0"]);
+    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    second.stderr.await_text(line, 1);
+    terminated(second);
+    first.write("go", "");
+    let ended = first.wait().expect(0);
+    assert_eq!(ended.stdout, "runs\n");
+}
+
+#[test]
+fn a_newcomer_that_cannot_start_its_workers_leaves_and_the_others_go_on() {
+    let place = store();
+    let gate = super::Gate::new();
+    let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
+    let first = place.node(&flags, &gate.script()).start();
+    first.stdout.await_text("/1 at ", 1);
+    let endpoint = [
+        "--rdzv-backend=c10d",
+        "--rdzv-id=job",
+        "--rdzv-endpoint",
+        &place.endpoint,
+    ];
+    let newcomer = rdzv(["run"]).args(endpoint).args(flags);
+    let newcomer = newcomer.args(["--no-python", "no-such-program"]);
+    let ended = newcomer.env("PET_LOCAL_ADDR", "127.0.0.1").expect(1);
+    ended.assert_stderr("no-such-program");
+    first.stdout.await_text("/1 at ", 2);
+    // No restart was left.
+    let ended = gate.finish_without_failures([first]);
+    assert_eq!(printed(&ended[0].stdout, "rank"), "0/1");
+    place.end();
 }

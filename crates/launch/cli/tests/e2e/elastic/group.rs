@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::restarts::{kill_service, service};
-use super::voters::{CONF, coordinator, kill_machine, places, start};
+use super::voters::{CONF, coordinator, kill_machine, start, voter_endpoints};
 use super::{Gate, await_each, first_agent, rounds, terminated};
-use crate::harness::{Running, poll, poll_until, rdzv};
+use crate::harness::{Running, poll, poll_for, rdzv};
 use crate::observe::server::{get, logged_port};
 
 /// Polls the status until the group satisfies a condition; returns the group.
@@ -68,14 +68,14 @@ fn metric(port: u16, name: &str) -> String {
 
 #[test]
 fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_after_its_death() {
-    let place = places(3);
-    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
+    let point = voter_endpoints(3);
+    let endpoints: Vec<&str> = point.endpoint.split(',').collect();
     let gate = Gate::new();
     let file = |node: usize| gate.path(&format!("events{node}"));
     let mut nodes = Vec::from([0, 1, 2].map(|node| {
         let events = format!("--events-file={}", file(node).display());
         let flags = ["--nnodes=2:3", "--status-addr=0", "--rdzv-conf", CONF];
-        start(&place, &gate, &[&flags[..], &[&events]].concat())
+        start(&point, &gate, &[&flags[..], &[&events]].concat())
     }));
     await_each(&nodes, "/3 at", 1);
     let ports = nodes.iter().map(|node| logged_port(node, "status"));
@@ -147,17 +147,17 @@ fn every_voter_names_the_coordinator_and_the_state_of_each_and_the_next_one_afte
 fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
     // An agent that can become a voter receives the state from the coordinator.
     for (conf, members) in [("voters=1", 1), ("voters=3", 2)] {
-        let place = first_agent();
+        let point = first_agent();
         let gate = Gate::new();
         let flags = ["--nnodes=2", "--status-addr=0", "--rdzv-conf", conf];
-        let host = start(&place, &gate, &flags);
+        let host = start(&point, &gate, &flags);
         host.stderr.await_text("hosts the TCP store", 1);
         let port = logged_port(&host, "status");
         let group = await_group(port, |group| group["waiting"]["case"] == "W8");
         assert_eq!(group["role"], "coordinator");
         assert_eq!(group["target"], 1);
-        assert_eq!(states(&group, &[&place.endpoint]), ["leader"]);
-        let other = start(&place, &gate, &flags);
+        assert_eq!(states(&group, &[&point.endpoint]), ["leader"]);
+        let other = start(&point, &gate, &flags);
         other.stdout.await_text("/2 at", 1);
         await_group(port, |group| {
             group["voters"].as_array().unwrap().len() == members
@@ -165,7 +165,7 @@ fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
         let port = logged_port(&other, "status");
         let group = await_group(port, |group| {
             let voters = group["voters"].as_array().map_or(0, Vec::len);
-            group["coordinator"] == *place.endpoint && voters == if members == 1 { 0 } else { 2 }
+            group["coordinator"] == *point.endpoint && voters == if members == 1 { 0 } else { 2 }
         });
         let role = if members == 1 { "agent" } else { "learner" };
         assert_eq!(group["role"], role);
@@ -175,7 +175,7 @@ fn an_agent_whose_only_coordinator_is_gone_says_for_what_it_waits() {
         kill_machine(host);
         let group = await_group(port, |group| group["waiting"]["case"] == "W1");
         let waiting = &group["waiting"];
-        assert_eq!(waiting["missing"], serde_json::json!([place.endpoint]));
+        assert_eq!(waiting["missing"], serde_json::json!([point.endpoint]));
         let sentence = waiting["sentence"].as_str().unwrap();
         for part in ["[job] no coordinator at", "the workers continue"] {
             assert!(sentence.contains(part), "{sentence}");
@@ -212,9 +212,9 @@ fn a_store_serves_the_status_of_its_group_and_does_so_when_it_was_started_again(
 
 #[test]
 fn a_voter_that_is_alone_says_who_is_missing_and_a_page_that_cannot_be_served_is_one_sentence() {
-    let place = places(3);
-    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
-    let (running, port) = store(&["--join", &place.endpoint]);
+    let point = voter_endpoints(3);
+    let endpoints: Vec<&str> = point.endpoint.split(',').collect();
+    let (running, port) = store(&["--join", &point.endpoint]);
     let group = await_group(port, |group| group["waiting"]["case"] == "W5");
     assert_eq!(
         group["waiting"]["missing"],
@@ -231,7 +231,7 @@ fn a_voter_that_is_alone_says_who_is_missing_and_a_page_that_cannot_be_served_is
 
 #[test]
 fn a_node_without_a_majority_says_that_its_workers_stand_still() {
-    let (place, gate) = (places(3), Gate::new());
+    let (point, gate) = (voter_endpoints(3), Gate::new());
     let events = gate.path("events");
     let conf = "last_call_timeout=1,join_timeout=60,node_timeout=0.8";
     let file = format!("--events-file={}", events.display());
@@ -244,8 +244,8 @@ fn a_node_without_a_majority_says_that_its_workers_stand_still() {
         "--status-addr=0",
         &file,
     ];
-    let first = start(&place, &gate, &flags);
-    let others = [1, 2].map(|_| start(&place, &gate, &flags[..3]));
+    let first = start(&point, &gate, &flags);
+    let others = [1, 2].map(|_| start(&point, &gate, &flags[..3]));
     first.stdout.await_text("/3 at", 1);
     let port = logged_port(&first, "status");
     let group = await_group(port, |group| group["lease_left_s"].as_f64() > Some(0.0));
@@ -278,7 +278,7 @@ fn await_answers(record: &Path) {
         text.matches(" left").count() + text.matches(" status ").count()
     };
     let before = answers();
-    poll_until("answers to agents", || answers() >= before + 100);
+    poll_for("answers to agents", || answers() >= before + 100);
 }
 
 /// Agents join, leave, close and succeed in many runs while voters die.
@@ -288,9 +288,9 @@ fn await_answers(record: &Path) {
 /// that agent as lost.
 #[test]
 fn answers_to_agents_while_voters_are_killed_are_linearizable() {
-    let place = places(5);
-    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
-    let flags = ["--join", &place.endpoint, "--restarts=1000000"];
+    let point = voter_endpoints(5);
+    let endpoints: Vec<&str> = point.endpoint.split(',').collect();
+    let flags = ["--join", &point.endpoint, "--restarts=1000000"];
     let stores = [0, 1, 2, 3, 4].map(|_| store(&flags));
     // All stores vote, so a majority is left without any one store. Returns the leader.
     let leader = || {
@@ -309,7 +309,7 @@ fn answers_to_agents_while_voters_are_killed_are_linearizable() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let mut crowd = Command::new(program("crowd"));
-    crowd.args(["record", &place.endpoint]).arg(&record);
+    crowd.args(["record", &point.endpoint]).arg(&record);
     crowd.args(["100", "6"]).stdin(Stdio::piped());
     let mut crowd = Process::start(&mut crowd);
     for round in 0..rounds() {

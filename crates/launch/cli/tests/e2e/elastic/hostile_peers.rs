@@ -15,7 +15,7 @@ use rustix::net::sockopt::set_socket_linger;
 
 use super::secret::{finish, nodes, start};
 use super::{client, first_agent};
-use crate::harness::{DEADLINE, Running, poll_until};
+use crate::harness::{DEADLINE, Running, poll_for};
 
 /// Number of connections of one hostile peer.
 const CONNECTIONS: usize = 60;
@@ -251,14 +251,14 @@ fn descriptors(agent: i32) -> usize {
 #[test]
 fn hostile_peers_do_not_harm_a_running_job() {
     assert!(HOSTILE_PEERS.len() >= 15);
-    let place = first_agent();
-    let jobs = nodes(&place, &[]);
+    let point = first_agent();
+    let jobs = nodes(&point, &[]);
     let nodes = start(jobs.map(|job| job.env("LOGLEVEL", "INFO")));
     // All agents are voters before the test counts descriptors.
     let has_voters = |node: &Running| node.stderr.so_far().contains("3 voters: ");
-    poll_until("three voters", || nodes.iter().any(has_voters));
-    let honest = client(&place.endpoint);
-    let address: SocketAddr = place.endpoint.parse().unwrap();
+    poll_for("three voters", || nodes.iter().any(has_voters));
+    let honest = client(&point.endpoint);
+    let address: SocketAddr = point.endpoint.parse().unwrap();
     // The node with the most descriptors is the one that listens at the endpoint.
     let agents = nodes.each_ref().map(Running::agent_pid);
     let before = agents.map(|agent| (descriptors(agent), resident_bytes(agent)));

@@ -11,7 +11,7 @@ use rdzv_testing::pids::{kill, wait_for_state};
 use rustix::process::Signal;
 
 use super::secret::with_tls;
-use super::{Gate, Place, await_each, store, store_with};
+use super::{Gate, RendezvousPoint, await_each, store, store_with};
 use crate::harness::{DEADLINE, Running};
 
 /// Time limit for the next round; a wait for a silent agent takes minutes.
@@ -30,10 +30,10 @@ fn kill_together(node: &Running) {
     }
 }
 
-fn all_are_killed_and_start_again(place: &Place, flags: &[&str]) {
+fn all_are_killed_and_start_again(point: &RendezvousPoint, flags: &[&str]) {
     let flags = [&["--nnodes=2"], flags].concat();
     let gate = Gate::new();
-    let nodes = place.two_nodes(&flags, &gate.script());
+    let nodes = point.two_nodes(&flags, &gate.script());
     await_each(&nodes, "round 0\n", 1);
     for node in &nodes {
         kill_together(node);
@@ -43,35 +43,35 @@ fn all_are_killed_and_start_again(place: &Place, flags: &[&str]) {
         assert!(node.all_gone_within(DEADLINE));
         node.wait().expect(-9);
     }
-    let nodes = place.two_nodes(&flags, &gate.script());
+    let nodes = point.two_nodes(&flags, &gate.script());
     await_each(&nodes, "round 1\n", 1);
     assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
     gate.finish_without_failures(nodes);
-    let said = place.store.as_ref().unwrap().stderr.so_far();
+    let said = point.store.as_ref().unwrap().stderr.so_far();
     assert!(!said.contains("no contact with any of"), "{said}");
 }
 
 #[test]
 fn a_job_whose_agents_were_all_killed_is_started_again_at_its_store() {
-    let place = store();
-    all_are_killed_and_start_again(&place, &[]);
-    place.end();
+    let point = store();
+    all_are_killed_and_start_again(&point, &[]);
+    point.end();
 }
 
 #[test]
 fn the_same_over_tls() {
     with_tls("the token of this job, which is long", |flags| {
-        let place = store_with(flags);
-        all_are_killed_and_start_again(&place, flags);
-        place.end();
+        let point = store_with(flags);
+        all_are_killed_and_start_again(&point, flags);
+        point.end();
     });
 }
 
 #[test]
 fn the_others_hear_of_it_as_of_the_end_of_a_process() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=2"];
-    let nodes = place.two_nodes(&flags, &Gate::new().script());
+    let nodes = point.two_nodes(&flags, &Gate::new().script());
     await_each(&nodes, "/2 at", 1);
     let [killed, other] = nodes;
     kill_together(&killed);
@@ -82,7 +82,7 @@ fn the_others_hear_of_it_as_of_the_end_of_a_process() {
     assert!(killed.all_gone_within(DEADLINE));
     killed.wait().expect(-9);
     super::kill_node(other);
-    place.end();
+    point.end();
 }
 
 /// Returns the inode numbers of a process's open sockets.
@@ -110,11 +110,11 @@ fn connected_to(port: &str) -> BTreeSet<String> {
 
 #[test]
 fn no_other_process_has_the_connection_of_an_agent() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
-    let node = place.node(&flags, &Gate::new().script()).start();
+    let node = point.node(&flags, &Gate::new().script()).start();
     node.stdout.await_text("/1 at", 1);
-    let (_, port) = place.endpoint.rsplit_once(':').unwrap();
+    let (_, port) = point.endpoint.rsplit_once(':').unwrap();
     let connected = connected_to(port);
     let agent = node.agent_pid();
     assert!(!sockets(agent).is_disjoint(&connected), "{connected:?}");
@@ -123,5 +123,5 @@ fn no_other_process_has_the_connection_of_an_agent() {
         assert!(!others || sockets(pid).is_disjoint(&connected), "{command}");
     }
     super::kill_node(node);
-    place.end();
+    point.end();
 }

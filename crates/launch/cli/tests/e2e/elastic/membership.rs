@@ -6,8 +6,8 @@ use rdzv_store::{ServerOptions, TcpStoreServer};
 use rustix::process::Signal;
 
 use super::{
-    PRINT_ROUND, Place, await_participants, expect_killed, first_agent, kill_node, printed, store,
-    terminated,
+    PRINT_ROUND, RendezvousPoint, await_participants, expect_killed, first_agent, kill_node,
+    printed, store, terminated,
 };
 use crate::harness::{Running, ends_within, kill, rdzv};
 
@@ -24,7 +24,7 @@ fn await_world(node: &Running, size: usize, times: usize) -> String {
 #[test]
 fn a_late_node_joins_a_running_job() {
     for late_address in ["127.0.0.3", "127.0.0.1"] {
-        let place = store();
+        let point = store();
         let flags = [
             "--nnodes=1:2",
             "--rdzv-conf=last_call_timeout=1",
@@ -32,7 +32,7 @@ fn a_late_node_joins_a_running_job() {
             "-t=1",
         ];
         let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 2 || sleep 1000");
-        let at = |address: &str| place.node(&flags, &script).env("PET_LOCAL_ADDR", address);
+        let at = |address: &str| point.node(&flags, &script).env("PET_LOCAL_ADDR", address);
         let first = at("127.0.0.2").start();
         await_world(&first, 1, 1);
         let before = Instant::now();
@@ -56,58 +56,58 @@ fn a_late_node_joins_a_running_job() {
             kept,
             ["attempt_0/0/stdout.log", "attempt_0.r1/0/stdout.log"]
         );
-        place.end();
+        point.end();
     }
 }
 
 // SCN-A47
 #[test]
 fn a_surplus_node_waits_and_ends_well_with_the_job() {
-    let place = store();
-    let node = |script| place.node(&["--nnodes=2"], script).pipe("go").start();
+    let point = store();
+    let node = |script| point.node(&["--nnodes=2"], script).pipe("go").start();
     let (first, second) = (node("echo started; cat go"), node("echo started"));
     super::await_each([&first, &second], "started\n", 1);
     let surplus = node("exit 9");
-    super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
+    super::await_state(&point.endpoint, |state| state.redundancy_list.len() == 1);
     first.write("go", "");
     first.wait().expect(0);
     second.wait().expect(0);
     let ended = surplus.wait().expect(0);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     ended.assert_stderr("has ended without needing this node");
-    place.end();
+    point.end();
 }
 
 #[test]
-fn a_surplus_node_takes_the_place_of_one_that_leaves() {
-    let place = store();
+fn a_surplus_node_replaces_one_that_leaves() {
+    let point = store();
     let flags = ["--nnodes=2", "--rdzv-conf=last_call_timeout=1"];
     let script = format!("{PRINT_ROUND}; test $RDZV_ROUND -ge 1 || sleep 1000");
-    let nodes = place.two_nodes(&flags, &script);
+    let nodes = point.two_nodes(&flags, &script);
     for node in &nodes {
         await_world(node, 2, 1);
     }
-    let spare = place.node(&flags, &script).start();
-    super::await_state(&place.endpoint, |state| state.redundancy_list.len() == 1);
+    let spare = point.node(&flags, &script).start();
+    super::await_state(&point.endpoint, |state| state.redundancy_list.len() == 1);
     let [goes, stays] = nodes;
     terminated(goes).expect(1);
     await_world(&stays, 2, 2);
     await_world(&spare, 2, 1);
     stays.wait().expect(0);
     spare.wait().expect(0);
-    place.end();
+    point.end();
 }
 
 /// Kills one of three agents ten times; the killed agent hosts nothing.
 ///
 /// The other agents continue without it, and then a new agent joins.
 fn killed_ten_times(kill: impl Fn(&Running)) {
-    let place = first_agent();
+    let point = first_agent();
     let script = format!("{PRINT_ROUND}; sleep 1000");
     let flags = [&ELASTIC[..], &["--agent-restarts=0"]].concat();
-    let node = || place.node(&flags, &script).start();
+    let node = || point.node(&flags, &script).start();
     let host = node();
-    await_participants(&place.endpoint, 1, |_| true);
+    await_participants(&point.endpoint, 1, |_| true);
     let (stays, mut goes) = (node(), node());
     let mut worst = Duration::ZERO;
     for times in 1..=10 {
@@ -151,7 +151,7 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
         ..ServerOptions::default()
     });
     let server = server.unwrap();
-    let place = Place {
+    let point = RendezvousPoint {
         endpoint: server.local_addr().to_string(),
         store: None,
     };
@@ -161,8 +161,8 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
         "--agent-restarts=0",
     ];
     let script = format!("{PRINT_ROUND}; test $WORLD_SIZE = 1 || exec sleep 1000");
-    let first = place.node(&flags, &script).start();
-    let second = place.node(&flags, &script);
+    let first = point.node(&flags, &script).start();
+    let second = point.node(&flags, &script);
     let second = second.env("PET_LOCAL_ADDR", "127.0.0.2").start();
     await_world(&first, 2, 1);
     await_world(&second, 2, 1);
@@ -179,10 +179,10 @@ fn a_killed_agent_is_taken_out_of_a_bare_store_by_its_keeper() {
 /// Neither job has a run id, so the second job could join the first job's run.
 #[test]
 fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
-    let place = store();
+    let point = store();
     let job = |flags: &[&str], command: &[&str]| {
         let meet = ["run", "--rdzv-backend=c10d", "--rdzv-endpoint"];
-        let job = rdzv(meet).args([&*place.endpoint]).args(flags);
+        let job = rdzv(meet).args([&*point.endpoint]).args(flags);
         job.args(["--no-python"]).args(command).start()
     };
     let elastic = ["--nnodes=1:3", "--rdzv-conf=last_call_timeout=0"];
@@ -200,5 +200,5 @@ fn a_job_without_a_run_id_takes_in_no_node_of_another_job() {
     assert_eq!(printed(&second.stdout.so_far(), "round"), "1");
     kill_node(second);
     kill_node(first);
-    place.end();
+    point.end();
 }

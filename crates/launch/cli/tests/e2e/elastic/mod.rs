@@ -56,40 +56,40 @@ fn rounds() -> usize {
 }
 
 /// Rendezvous endpoint of a test's agents.
-struct Place {
+struct RendezvousPoint {
     endpoint: String,
     store: Option<Running>,
 }
 
 /// Starts a store that belongs to no agent.
-fn store() -> Place {
+fn store() -> RendezvousPoint {
     store_with(&[])
 }
 
 /// Starts a store that belongs to no agent, with more flags.
-fn store_with(flags: &[&str]) -> Place {
+fn store_with(flags: &[&str]) -> RendezvousPoint {
     let store = rdzv(["store", "--host", "127.0.0.1", "--port", "0"]);
     serving(store.args(flags))
 }
 
 /// Starts a store, and returns its endpoint.
-fn serving(store: Job) -> Place {
+fn serving(store: Job) -> RendezvousPoint {
     let running = store.start();
-    Place {
+    RendezvousPoint {
         endpoint: running.address().to_string(),
         store: Some(running),
     }
 }
 
 /// Returns a free port at which the first agent hosts the store.
-fn first_agent() -> Place {
-    Place {
+fn first_agent() -> RendezvousPoint {
+    RendezvousPoint {
         endpoint: format!("127.0.0.1:{}", free_port()),
         store: None,
     }
 }
 
-impl Place {
+impl RendezvousPoint {
     /// Returns an agent at this endpoint, with a shell script as its worker.
     fn node(&self, flags: &[&str], script: &str) -> Job {
         let rendezvous = [
@@ -132,14 +132,14 @@ impl Gate {
     }
 
     /// Returns a shell loop that repeats a step until the gate is open.
-    fn until_open(&self, step: &str) -> String {
+    fn while_closed(&self, step: &str) -> String {
         let go = self.path("go");
         format!("until test -e {}; do {step}; done", go.display())
     }
 
     /// Returns a worker that prints its round, and exits when the gate is open.
     fn script(&self) -> String {
-        format!("{PRINT_ROUND}; {}", self.until_open("sleep 0.05"))
+        format!("{PRINT_ROUND}; {}", self.while_closed("sleep 0.05"))
     }
 
     fn open(&self) {

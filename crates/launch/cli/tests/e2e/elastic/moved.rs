@@ -7,16 +7,16 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::{Gate, Place, await_each, kill_node, store, store_with};
+use super::{Gate, RendezvousPoint, await_each, kill_node, store, store_with};
 
 /// Address that forwards to a server; a test can replace the server.
 struct Service {
-    place: Place,
+    point: RendezvousPoint,
     server: Arc<Mutex<String>>,
 }
 
 impl Service {
-    fn of(server: &Place) -> Self {
+    fn of(server: &RendezvousPoint) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
         let server = Arc::new(Mutex::new(server.endpoint.clone()));
@@ -32,12 +32,12 @@ impl Service {
         });
         let store = None;
         Self {
-            place: Place { endpoint, store },
+            point: RendezvousPoint { endpoint, store },
             server,
         }
     }
 
-    fn stands_for(&self, server: &Place) {
+    fn stands_for(&self, server: &RendezvousPoint) {
         self.server.lock().unwrap().clone_from(&server.endpoint);
     }
 }
@@ -58,15 +58,15 @@ fn a_round_waits_for_the_word_that_the_store_at_another_address_has_ended() {
     let first = store();
     let service = Service::of(&first);
     let (gate, flags) = (Gate::new(), ["--nnodes=2"]);
-    let nodes = [1, 2].map(|_| service.place.node(&flags, &gate.script()).start());
+    let nodes = [1, 2].map(|_| service.point.node(&flags, &gate.script()).start());
     await_each(&nodes, "round 0\n", 1);
     kill_node(first.store.unwrap());
     let second = store();
     service.stands_for(&second);
     let said = format!(
-        "the coordinator of round 0 was at {}, which is not an address of this process, and may \
-         still be running; 2 of 2 nodes have connected here",
-        service.place.endpoint
+        "the coordinator of round 0 was at {}, which is not an address of this one, and may still be running; 2 of 2 \
+         nodes have connected here",
+        service.point.endpoint
     );
     let store = second.store.unwrap();
     store.stderr.await_text(&said, 1);

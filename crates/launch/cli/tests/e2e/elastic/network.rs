@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use super::group::await_events;
 use super::{Gate, PRINT_ROUND, await_each, rounds, terminated};
-use crate::harness::{DEADLINE, Running, poll, poll_until, shell};
+use crate::harness::{DEADLINE, Running, poll, poll_for, shell};
 
 const ENDPOINT: &str = "10.9.0.1:29400";
 
@@ -307,7 +307,7 @@ fn a_coordinator_that_is_cut_off_from_the_other_voters_forms_no_round_and_they_d
 }
 
 #[test]
-fn an_agent_that_is_killed_has_the_place_of_its_machine_again() {
+fn an_agent_that_is_killed_is_the_voter_of_its_machine_again() {
     let Some(network) = Network::new(3) else {
         return;
     };
@@ -374,7 +374,7 @@ fn stamping(gate: &Gate, file: &Path) -> String {
         "echo $RDZV_ROUND $(date +%s%N) >> {}; sleep 0.02",
         file.display()
     );
-    format!("{PRINT_ROUND}; {}", gate.until_open(&write))
+    format!("{PRINT_ROUND}; {}", gate.while_closed(&write))
 }
 
 /// Returns the flags of a node that writes its events to this file.
@@ -514,7 +514,7 @@ fn a_cut_of_two_seconds_costs_no_round() {
 /// Waits until the last fence event of a node is `fence_on`.
 fn await_fence(file: &Path) {
     let is_on = || count_events(file, "fence_on") > count_events(file, "fence_off");
-    poll_until("the fence is on", is_on);
+    poll_for("the fence is on", is_on);
 }
 
 /// Returns the number of events with this name in a file.
@@ -543,7 +543,7 @@ const CUTS: [Cut; 6] = [
 ///
 /// Only workers of these machines may run. Returns the number of machines and the round.
 fn await_steady(files: &[PathBuf], sets: &[BTreeSet<usize>], time: Duration) -> (usize, u64) {
-    let until = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     let mut since: Option<(Instant, BTreeSet<usize>, BTreeSet<u64>)> = None;
     loop {
         let (mut machines, mut rounds) = (BTreeSet::new(), BTreeSet::new());
@@ -566,7 +566,10 @@ fn await_steady(files: &[PathBuf], sets: &[BTreeSet<usize>], time: Duration) -> 
         {
             return (machines.len(), rounds.first().copied().unwrap_or(0));
         }
-        assert!(Instant::now() < until, "{since:?} is not one of {sets:?}");
+        assert!(
+            Instant::now() < deadline,
+            "{since:?} is not one of {sets:?}"
+        );
         // There is no event for a file that stops growing, so the test polls.
         std::thread::park_timeout(Duration::from_millis(100));
     }

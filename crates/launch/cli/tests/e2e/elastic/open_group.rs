@@ -4,21 +4,21 @@ use rustix::process::Signal;
 
 use super::group::await_events;
 use super::voters::{CONF, job_of, kill_machine};
-use super::{Gate, Place, await_each, expect_killed, first_agent, rounds, terminated};
+use super::{Gate, RendezvousPoint, await_each, expect_killed, first_agent, rounds, terminated};
 use crate::harness::{Job, Running, kill};
 
 /// Job whose workers print their round, and exit when the gate is open.
 struct Group {
-    place: Place,
+    point: RendezvousPoint,
     gate: Gate,
     nnodes: &'static str,
 }
 
 impl Group {
     fn new(nnodes: &'static str) -> Self {
-        let (place, gate) = (first_agent(), Gate::new());
+        let (point, gate) = (first_agent(), Gate::new());
         Self {
-            place,
+            point,
             gate,
             nnodes,
         }
@@ -28,7 +28,7 @@ impl Group {
     fn job(&self, conf: &str) -> Job {
         let restarts = ["--max-restarts=1", "--agent-restarts=1000000"];
         let flags = ["--nnodes", self.nnodes, "--rdzv-conf", conf];
-        job_of(&self.place, &self.gate, &[&flags[..], &restarts].concat())
+        job_of(&self.point, &self.gate, &[&flags[..], &restarts].concat())
     }
 
     /// Starts a node on the machine of the endpoint.

@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use rdzv_rendezvous_proto::coordinator::wire::Operation;
 use rdzv_store::{Credentials, Store as _, TcpStore, TcpStoreOptions, Token};
-use rdzv_testing::Authority;
+use rdzv_testing::TestAuthority;
 use rdzv_testing::hostile::request;
 use rdzv_trust::handshake::{self, ANSWER_LENGTH, HELLO_LENGTH, PROOF_LENGTH};
 use tempfile::TempDir;
 
 use super::hostile_peers::{join, operation, preamble, someone};
-use super::{Place, first_agent, store, store_with};
+use super::{RendezvousPoint, first_agent, store, store_with};
 use crate::harness::{DEADLINE, Job, Running, free_port, rdzv, run_shell};
 
 const SECRET: &str = "a-token-that-must-not-be-found-anywhere";
 
 /// Script of a worker that waits for a line in the pipe `go`.
-const WAITS: &str = "echo up; read go < go";
+const WAITS: &str = "echo up; until read go < go; do :; done";
 
 /// Creates a folder with a token file.
 pub(super) fn token_file(text: &str) -> (TempDir, PathBuf) {
@@ -44,7 +44,7 @@ fn credentials(text: &str) -> Credentials {
 
 /// Runs a test with the flags of a job that has a token and certificates.
 pub(super) fn with_tls(token: &str, test: impl FnOnce(&[&str])) {
-    let (authority, (_folder, token)) = (Authority::new(), token_file(token));
+    let (authority, (_folder, token)) = (TestAuthority::new(), token_file(token));
     let (certificate, key) = authority.files("node");
     let ca = authority.file();
     let [token, certificate, key, ca] =
@@ -122,33 +122,33 @@ fn answer(endpoint: &str, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-pub(super) fn nodes(place: &Place, flags: &[&str]) -> [Job; 3] {
-    [0, 1, 2].map(|_| place.node(&[&["--nnodes=3"], flags].concat(), WAITS))
+pub(super) fn nodes(point: &RendezvousPoint, flags: &[&str]) -> [Job; 3] {
+    [0, 1, 2].map(|_| point.node(&[&["--nnodes=3"], flags].concat(), WAITS))
 }
 
 #[test]
 fn a_peer_without_the_token_has_no_effect_on_a_job() {
     let (_folder, token) = token_file(SECRET);
-    let place = first_agent();
-    let nodes = start(nodes(&place, &["--token-file", token.to_str().unwrap()]));
+    let point = first_agent();
+    let nodes = start(nodes(&point, &["--token-file", token.to_str().unwrap()]));
     for (name, bytes) in attacks() {
-        let answered = answer(&place.endpoint, &[preamble(), bytes].concat());
+        let answered = answer(&point.endpoint, &[preamble(), bytes].concat());
         // A reset may discard the line.
         let is_refused = answered.is_empty() || answered.starts_with(b"rdzv refuses: ");
         assert!(is_refused, "{name}: {}", answered.escape_ascii());
     }
     // Idle connections, another job's token, a reflected proof, and no proof.
     let idle: Vec<TcpStream> = (0..200)
-        .map(|_| TcpStream::connect(&place.endpoint).unwrap())
+        .map(|_| TcpStream::connect(&point.endpoint).unwrap())
         .collect();
-    let (host, port) = place.endpoint.rsplit_once(':').unwrap();
+    let (host, port) = point.endpoint.rsplit_once(':').unwrap();
     let foreign = TcpStore::connect(TcpStoreOptions {
         credentials: credentials("the token of another job"),
         ..TcpStoreOptions::new(host, port.parse().unwrap())
     });
     let text = foreign.unwrap_err().to_string();
-    assert!(text.contains("a different job token"), "{text}");
-    let mut reflecting = TcpStream::connect(&place.endpoint).unwrap();
+    assert!(text.contains("another job token"), "{text}");
+    let mut reflecting = TcpStream::connect(&point.endpoint).unwrap();
     reflecting.set_read_timeout(Some(DEADLINE)).unwrap();
     reflecting.write_all(&handshake::hello([1; 32])).unwrap();
     let mut proof = [0; ANSWER_LENGTH];
@@ -160,7 +160,7 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
     let _ = reflecting.read_to_end(&mut refused);
     assert!(refused.is_empty() || refused.starts_with(b"rdzv refuses: "));
     drop(idle);
-    let replayed = answer(&place.endpoint, &recorded_handshake(&place.endpoint));
+    let replayed = answer(&point.endpoint, &recorded_handshake(&point.endpoint));
     let after = &replayed[ANSWER_LENGTH..];
     assert!(after.is_empty() || after.starts_with(b"rdzv refuses: "));
     // A client with the token still reads the state of the job.
@@ -203,9 +203,9 @@ fn recorded_handshake(endpoint: &str) -> Vec<u8> {
 
 #[test]
 fn without_a_token_the_same_bytes_end_the_job() {
-    let place = first_agent();
-    let nodes = start(nodes(&place, &[]));
-    answer_one(&place.endpoint, &[preamble(), close()].concat());
+    let point = first_agent();
+    let nodes = start(nodes(&point, &[]));
+    answer_one(&point.endpoint, &[preamble(), close()].concat());
     for node in nodes {
         assert_ne!(node.wait().code(), 0);
     }
@@ -225,10 +225,10 @@ fn answer_one(endpoint: &str, bytes: &[u8]) {
 fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
     let (_one, ours) = token_file(SECRET);
     let (_other, theirs) = token_file("the token of another job");
-    let place = store_with(&["--token-file", ours.to_str().unwrap()]);
+    let point = store_with(&["--token-file", ours.to_str().unwrap()]);
     let node = |flags: &[&str]| {
         let wait = ["--nnodes=1", "--rdzv-conf=read_timeout=5"];
-        let ended = place.node(&[&wait, flags].concat(), "true").run();
+        let ended = point.node(&[&wait, flags].concat(), "true").run();
         assert_ne!(ended.code(), 0);
         ended.stderr
     };
@@ -236,13 +236,13 @@ fn nodes_with_different_tokens_or_none_learn_which_flag_is_missing() {
     assert!(text.contains("a different job token"), "{text}");
     let text = node(&[]);
     assert!(text.contains("--token-file"), "{text}");
-    place.end();
-    let place = store();
+    point.end();
+    let point = store();
     let flags = ["--nnodes=1", "--token-file", ours.to_str().unwrap()];
-    let ended = place.node(&flags, "true").run();
+    let ended = point.node(&flags, "true").run();
     assert_ne!(ended.code(), 0);
     ended.assert_stderr("this store has no job token");
-    place.end();
+    point.end();
 }
 
 /// `true` if a file contains the token, such as a file of `/proc`.
@@ -369,9 +369,9 @@ fn a_token_in_a_variable_is_put_into_a_private_file_that_is_removed() {
 #[test]
 fn three_nodes_meet_over_tls() {
     with_tls(SECRET, |flags| {
-        let place = first_agent();
-        let started = start(nodes(&place, flags));
-        let answered = answer(&place.endpoint, &[preamble(), close()].concat());
+        let point = first_agent();
+        let started = start(nodes(&point, flags));
+        let answered = answer(&point.endpoint, &[preamble(), close()].concat());
         assert!(answered.starts_with(b"rdzv refuses: TLS is needed"));
         finish(started);
     });

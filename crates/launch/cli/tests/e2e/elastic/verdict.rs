@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{Place, await_each, await_participants, first_agent, store};
+use super::{RendezvousPoint, await_each, await_participants, first_agent, store};
 use crate::harness::{DEADLINE, Ended, Running, kill};
 use crate::verdict::report;
 
@@ -28,12 +28,12 @@ fn the_failure_of_the_node_that_hosts_the_store_is_named_too() {
     failure_elsewhere(first_agent());
 }
 
-fn failure_elsewhere(place: Place) {
+fn failure_elsewhere(point: RendezvousPoint) {
     let flags = ["--nnodes=2", "--report=report.json", "--exit-code=worker"];
     let script = "echo 'ValueError: no more data' >&2; cat go; exit 7";
-    let fails = place.node(&flags, script).pipe("go").start();
-    await_participants(&place.endpoint, 1, |_| true);
-    let other = place.node(&flags, "echo on; sleep 1000").start();
+    let fails = point.node(&flags, script).pipe("go").start();
+    await_participants(&point.endpoint, 1, |_| true);
+    let other = point.node(&flags, "echo on; sleep 1000").start();
     other.stdout.await_text("on\n", 1);
     fails.write("go", "");
     let here = report(&fails.wait().expect(7));
@@ -52,17 +52,17 @@ fn failure_elsewhere(place: Place) {
         first["rank"]
     );
     ended.assert_stderr(&line);
-    place.end();
+    point.end();
 }
 
 #[test]
 fn what_follows_from_a_failure_on_another_node_is_secondary() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=2", "--report=report.json"];
     // The second worker fails because the first worker failed, as workers that communicate do.
-    let job = |script| place.node(&flags, script).pipe("go");
+    let job = |script| point.node(&flags, script).pipe("go");
     let fails = job("echo on; cat go; echo off; exit 7").start();
-    await_participants(&place.endpoint, 1, |_| true);
+    await_participants(&point.endpoint, 1, |_| true);
     let follows = job("echo on; cat go; sleep 0.2; exit 8");
     let follows = follows
         .env("TORCHELASTIC_ERROR_FILE", "launcher.json")
@@ -87,7 +87,7 @@ fn what_follows_from_a_failure_on_another_node_is_secondary() {
     let own = &there["failures"][1];
     assert_eq!(own["exit_code"], 8);
     assert_eq!(own["secondary"], true);
-    place.end();
+    point.end();
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_node_whose_launcher_is_killed_is_named() {
 }
 
 fn one_goes(end: impl Fn(&Running)) {
-    let place = store();
+    let point = store();
     let flags = [
         "--nnodes=2",
         "--agent-restarts=0",
@@ -109,7 +109,7 @@ fn one_goes(end: impl Fn(&Running)) {
         "--rdzv-conf=join_timeout=2",
         "--exit-code=worker",
     ];
-    let nodes = place.two_nodes(&flags, "echo on; sleep 1000");
+    let nodes = point.two_nodes(&flags, "echo on; sleep 1000");
     await_each(&nodes, "on\n", 1);
     let [stays, goes] = nodes;
     let name = format!("127.0.0.1_{}_0", goes.agent_pid());
@@ -125,5 +125,5 @@ fn one_goes(end: impl Fn(&Running)) {
     ended.assert_stderr("rdzv: first failure of the job: node 127.0.0.1 at ");
     let error = report["error"].as_str().unwrap();
     assert!(error.starts_with("RendezvousTimeoutError: "), "{error}");
-    place.end();
+    point.end();
 }

@@ -9,48 +9,48 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::restarts::kill_service;
 use super::secret::{token_file, with_tls};
-use super::{Gate, PRINT_ROUND, Place, await_each, expect_killed, rounds, terminated};
-use crate::harness::{DEADLINE, Job, Running, free_port, poll, poll_until, rdzv};
+use super::{Gate, PRINT_ROUND, RendezvousPoint, await_each, expect_killed, rounds, terminated};
+use crate::harness::{DEADLINE, Job, Running, free_port, poll, poll_for, rdzv};
 
 /// Settings with a short last call, because no test waits for a last node.
 pub(super) const CONF: &str = "last_call_timeout=1,join_timeout=60";
 
 /// Returns `count` addresses of this machine with the same port.
-pub(super) fn places(count: usize) -> Place {
+pub(super) fn voter_endpoints(count: usize) -> RendezvousPoint {
     let port = free_port();
-    let places = (1..=count).map(|place| format!("127.0.0.{place}:{port}"));
-    Place {
-        endpoint: places.collect::<Vec<_>>().join(","),
+    let points = (1..=count).map(|point| format!("127.0.0.{point}:{port}"));
+    RendezvousPoint {
+        endpoint: points.collect::<Vec<_>>().join(","),
         store: None,
     }
 }
 
 /// Starts a node whose worker prints its round and waits for the gate.
-fn node(place: &Place, gate: &Gate) -> Running {
-    node_with(place, gate, &[])
+fn node(point: &RendezvousPoint, gate: &Gate) -> Running {
+    node_with(point, gate, &[])
 }
 
 /// Starts such a node with more flags.
-fn node_with(place: &Place, gate: &Gate, more: &[&str]) -> Running {
+fn node_with(point: &RendezvousPoint, gate: &Gate, more: &[&str]) -> Running {
     let flags = ["--nnodes=2:3", "--rdzv-conf", CONF, "--max-restarts=1"];
-    start(place, gate, &[&flags, more].concat())
+    start(point, gate, &[&flags, more].concat())
 }
 
-pub(super) fn start(place: &Place, gate: &Gate, flags: &[&str]) -> Running {
-    job_of(place, gate, flags).start()
+pub(super) fn start(point: &RendezvousPoint, gate: &Gate, flags: &[&str]) -> Running {
+    job_of(point, gate, flags).start()
 }
 
 /// Returns the job of such a node.
-pub(super) fn job_of(place: &Place, gate: &Gate, flags: &[&str]) -> Job {
-    place.node(flags, &gate.script()).env("LOGLEVEL", "INFO")
+pub(super) fn job_of(point: &RendezvousPoint, gate: &Gate, flags: &[&str]) -> Job {
+    point.node(flags, &gate.script()).env("LOGLEVEL", "INFO")
 }
 
 /// Starts three nodes in one round, which are all voters.
-fn three_voters(more: &[&str]) -> (Place, Gate, Vec<Running>) {
-    let (place, gate) = (places(3), Gate::new());
-    let nodes = [1, 2, 3].map(|_| node_with(&place, &gate, more));
+fn three_voters(more: &[&str]) -> (RendezvousPoint, Gate, Vec<Running>) {
+    let (point, gate) = (voter_endpoints(3), Gate::new());
+    let nodes = [1, 2, 3].map(|_| node_with(&point, &gate, more));
     await_each(&nodes, "/3 at", 1);
-    (place, gate, nodes.into())
+    (point, gate, nodes.into())
 }
 
 /// Returns the term in which an agent last became the coordinator, if it did.
@@ -116,7 +116,7 @@ fn a_job_outlives_the_machine_of_its_coordinator() {
 
 #[test]
 fn a_machine_that_comes_back_votes_again() {
-    let (place, gate, mut nodes) = three_voters(&[]);
+    let (point, gate, mut nodes) = three_voters(&[]);
     // The test loses more machines than there were voters at the beginning.
     for lost in 0..=rounds() {
         await_each(&nodes, "/3 at", 1);
@@ -127,12 +127,12 @@ fn a_machine_that_comes_back_votes_again() {
         }
         let since = nodes.iter().map(|node| node.stderr.so_far().len());
         let since: Vec<usize> = since.collect();
-        nodes.push(node(&place, &gate));
+        nodes.push(node(&point, &gate));
         let votes = |(node, since): (&Running, &usize)| {
             node.stderr.so_far()[*since..].contains("replaces the voter that exited")
         };
         let what = format!("machine {lost} votes again");
-        poll_until(&what, || nodes.iter().zip(&since).all(votes));
+        poll_for(&what, || nodes.iter().zip(&since).all(votes));
         nodes[2].stdout.await_text("/3 at", 1);
     }
     gate.finish(nodes);
@@ -140,12 +140,12 @@ fn a_machine_that_comes_back_votes_again() {
 
 #[test]
 fn a_voter_without_a_majority_waits_for_the_others_and_goes_on_with_them() {
-    let (place, gate, mut nodes) = three_voters(&[]);
+    let (point, gate, mut nodes) = three_voters(&[]);
     for dead in nodes.drain(..2) {
         kill_some(dead, 0);
     }
     nodes[0].stderr.await_text("no coordinator at", 1);
-    nodes.extend([1, 2].map(|_| node(&place, &gate)));
+    nodes.extend([1, 2].map(|_| node(&point, &gate)));
     for (node, rounds) in nodes.iter().zip([2, 1, 1]) {
         node.stdout.await_text("/3 at", rounds);
     }
@@ -154,11 +154,11 @@ fn a_voter_without_a_majority_waits_for_the_others_and_goes_on_with_them() {
 
 #[test]
 fn a_node_that_is_started_again_at_once_votes_again() {
-    let (place, gate, mut nodes) = three_voters(&[]);
+    let (point, gate, mut nodes) = three_voters(&[]);
     let dead = nodes.remove(coordinator(&nodes));
     dead.signal(Signal::KILL);
     // The old agent exits soon, and holds its port until its exit.
-    nodes.push(node(&place, &gate));
+    nodes.push(node(&point, &gate));
     for node in &nodes[..2] {
         let text = "replaces the voter that exited";
         node.stderr.await_text(text, 1);
@@ -192,14 +192,14 @@ fn the_last_of_three_voters_goes_on_after_the_others_have_ended_in_order() {
 
 #[test]
 fn a_job_does_not_begin_before_every_voter_is_there() {
-    let (place, gate) = (places(3), Gate::new());
+    let (point, gate) = (voter_endpoints(3), Gate::new());
     gate.open();
-    let first = [1, 2].map(|_| node(&place, &gate));
+    let first = [1, 2].map(|_| node(&point, &gate));
     for node in &first {
         node.stderr.await_text("waiting for all voters to join", 1);
         assert_eq!(node.stdout.so_far(), "");
     }
-    let last = node(&place, &gate);
+    let last = node(&point, &gate);
     gate.finish(first.into_iter().chain([last]));
 }
 
@@ -215,13 +215,13 @@ fn voters_with_a_token_and_tls_outlive_their_coordinator_too() {
 
 #[test]
 fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
-    let place = places(3);
+    let point = voter_endpoints(3);
     let (_ours, right) = token_file("the token of this job, which is long");
     let (_theirs, wrong) = token_file("the token of another job, not this");
     let gate = Gate::new();
     let with = |token: &Path| {
         let flags = ["--token-file", token.to_str().unwrap()];
-        node_with(&place, &gate, &flags)
+        node_with(&point, &gate, &flags)
     };
     let others = [with(&right), with(&right)];
     for node in &others {
@@ -232,7 +232,7 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
     // The agent would wait 60 s for voters.
     let took = began.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
-    let endpoints: Vec<&str> = place.endpoint.split(',').collect();
+    let endpoints: Vec<&str> = point.endpoint.split(',').collect();
     for endpoint in &endpoints[..2] {
         let why = format!("{endpoint}: it has a different job token");
         ended.assert_stderr(&why);
@@ -248,9 +248,9 @@ fn an_agent_with_another_token_ends_at_once_and_every_voter_names_the_other() {
 
 #[test]
 fn two_of_five_voters_may_die() {
-    let (place, gate) = (places(5), Gate::new());
+    let (point, gate) = (voter_endpoints(5), Gate::new());
     let flags = ["--nnodes=3:5", "--rdzv-conf", CONF, "--max-restarts=1"];
-    let mut nodes = Vec::from([1, 2, 3, 4, 5].map(|_| start(&place, &gate, &flags)));
+    let mut nodes = Vec::from([1, 2, 3, 4, 5].map(|_| start(&point, &gate, &flags)));
     for (all, left) in [("/5 at", "/4 at"), ("/4 at", "/3 at")] {
         await_each(&nodes, all, 1);
         kill_machine(nodes.remove(coordinator(&nodes)));
@@ -285,15 +285,15 @@ fn stamps(file: &Path) -> Vec<u128> {
 /// Waits until a worker has written after this time.
 fn await_stamp_after(file: &Path, time: u128) {
     let is_after = || stamps(file).last().is_some_and(|last| *last > time);
-    poll_until("something is written", is_after);
+    poll_for("something is written", is_after);
 }
 
 /// Waits until a worker has written nothing for 0.5 s.
 fn await_rest(file: &Path) {
-    let until = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     let (mut last, mut since) = (stamps(file).len(), Instant::now());
     while since.elapsed() < Duration::from_millis(500) {
-        assert!(Instant::now() < until, "it is never at rest");
+        assert!(Instant::now() < deadline, "it is never at rest");
         std::thread::park_timeout(Duration::from_millis(5));
         let now = stamps(file).len();
         if now != last {
@@ -304,18 +304,18 @@ fn await_rest(file: &Path) {
 
 #[test]
 fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
-    let (place, gate) = (places(3), Gate::new());
+    let (point, gate) = (voter_endpoints(3), Gate::new());
     let conf = "last_call_timeout=1,join_timeout=60,node_timeout=0.8";
     let flags = ["--nnodes=2:3", "--rdzv-conf", conf];
     let file = |node: usize, who: &str| gate.path(&format!("{who}{node}"));
     let nodes = [0, 1, 2].map(|number| {
         let [helper, worker] = ["helper", "worker"].map(|who| {
             let file = file(number, who);
-            gate.until_open(&format!("date +%s%N >> {}; sleep 0.02", file.display()))
+            gate.while_closed(&format!("date +%s%N >> {}; sleep 0.02", file.display()))
         });
         // The helper has a separate session, and its parent has exited.
         let script = format!("{PRINT_ROUND}; setsid -f sh -c \"{helper}\"; {worker}");
-        place.node(&flags, &script).env("LOGLEVEL", "INFO").start()
+        point.node(&flags, &script).env("LOGLEVEL", "INFO").start()
     });
     await_each(&nodes, "/3 at", 1);
     let stopped = (coordinator(&nodes) + 1) % 3;
@@ -347,8 +347,8 @@ fn workers_of_a_stopped_agent_stand_still_at_the_end_of_their_lease() {
 }
 
 /// Starts a store that is a voter at these endpoints.
-fn store_voter(place: &Place) -> Running {
-    let store = rdzv(["store", "--restarts=1000000", "--join", &place.endpoint])
+fn store_voter(point: &RendezvousPoint) -> Running {
+    let store = rdzv(["store", "--restarts=1000000", "--join", &point.endpoint])
         .env("LOGLEVEL", "INFO")
         .start();
     store.stdout.await_text("listening on ", 1);
@@ -357,10 +357,10 @@ fn store_voter(place: &Place) -> Running {
 
 #[test]
 fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
-    let (place, gate) = (places(3), Gate::new());
-    let store = store_voter(&place);
+    let (point, gate) = (voter_endpoints(3), Gate::new());
+    let store = store_voter(&point);
     let flags = ["--nnodes=1:2", "--rdzv-conf", CONF];
-    let mut nodes = Vec::from([1, 2].map(|_| start(&place, &gate, &flags)));
+    let mut nodes = Vec::from([1, 2].map(|_| start(&point, &gate, &flags)));
     await_each(&nodes, "/2 at", 1);
     // A restarted store votes and coordinates again, because it has no workers. The workers of the
     // agents continue.
@@ -376,7 +376,7 @@ fn a_store_is_the_third_voter_of_a_job_on_two_machines() {
     }
     kill_machine(nodes.remove(0));
     nodes[0].stdout.await_text("/1 at", 1);
-    nodes.push(start(&place, &gate, &flags));
+    nodes.push(start(&point, &gate, &flags));
     for (node, times) in nodes.iter().zip([2, 1]) {
         node.stdout.await_text("/2 at", times);
     }
@@ -398,10 +398,10 @@ fn a_store_that_cannot_be_a_voter_says_why() {
         ended.assert_stderr(text);
         ended.assert_stderr("rdzv store: --join: ");
     }
-    let place = places(3);
-    let store = store_voter(&place);
-    let others = [store_voter(&place), store_voter(&place)];
-    let ended = rdzv(["store", "--join", &place.endpoint]).expect(1);
+    let point = voter_endpoints(3);
+    let store = store_voter(&point);
+    let others = [store_voter(&point), store_voter(&point)];
+    let ended = rdzv(["store", "--join", &point.endpoint]).expect(1);
     ended.assert_stderr("are in use");
     for store in others.into_iter().chain([store]) {
         terminated(store).expect(0);

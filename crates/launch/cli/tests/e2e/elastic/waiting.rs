@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use rdzv_store::{TcpStore, TcpStoreOptions};
 use rustix::process::Signal;
 
-use super::{PRINT_ROUND, Place, first_agent, printed, store, terminated};
-use crate::harness::{Job, Running, ends_within, free_port, kill, run_shell, shell};
+use super::{PRINT_ROUND, RendezvousPoint, first_agent, printed, store, terminated};
+use crate::harness::{Job, Running, ends_within, free_port, kill, run_shell, shell, torchrun};
 
 #[test]
 fn as_many_nodes_as_were_asked_for_start_together() {
-    let place = first_agent();
+    let point = first_agent();
     let script = format!("{PRINT_ROUND}; echo $TORCHELASTIC_USE_AGENT_STORE");
     let nodes = [1, 2, 1].map(|workers| {
         let workers = format!("--nproc-per-node={workers}");
-        place.node(&["--nnodes=3", &workers], &script).start()
+        point.node(&["--nnodes=3", &workers], &script).start()
     });
     let ended = nodes.map(|node| node.wait().expect(0));
     let mut ranks: Vec<&str> = ended
@@ -30,17 +30,17 @@ fn as_many_nodes_as_were_asked_for_start_together() {
         masters.iter().all(|master| *master == masters[0]),
         "{masters:?}"
     );
-    assert_ne!(masters[0], place.endpoint);
+    assert_ne!(masters[0], point.endpoint);
     assert!(ended.iter().all(|ended| ended.stdout.contains("True\n")));
-    place.end();
+    point.end();
 }
 
 // SCN-A7
 #[test]
 fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
-    let place = first_agent();
+    let point = first_agent();
     let script = format!("{PRINT_ROUND}; echo $TORCHELASTIC_USE_AGENT_STORE; test $RDZV_ROUND = 1");
-    let ended = place
+    let ended = point
         .node(&["--max-restarts=1"], &script)
         .env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         .expect(0);
@@ -52,8 +52,8 @@ fn a_worker_that_hosts_the_store_gets_a_new_port_in_every_round() {
 // SCN-A7
 #[test]
 fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
-    let place = first_agent();
-    let job = place
+    let point = first_agent();
+    let job = point
         .node(&[], &format!("{PRINT_ROUND}; cat go"))
         .pipe("go");
     let node = job.env("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1").start();
@@ -61,7 +61,7 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
     let master = printed(&node.stdout.so_far(), "at");
     let port = |address: &str| address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
     let ports = ports_of(node.agent_pid());
-    assert!(ports.contains(&port(&place.endpoint)), "{ports:?}");
+    assert!(ports.contains(&port(&point.endpoint)), "{ports:?}");
     assert!(!ports.contains(&port(&master)), "{ports:?}");
     node.write("go", "");
     node.wait().expect(0);
@@ -70,9 +70,9 @@ fn the_agent_does_not_listen_at_the_port_that_is_left_to_a_worker() {
 // SCN-A56
 #[test]
 fn one_of_two_starts_alone_after_the_last_call() {
-    let place = first_agent();
+    let point = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let ended = place.node(&flags, PRINT_ROUND).expect(0);
+    let ended = point.node(&flags, PRINT_ROUND).expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     let took = ended.took.as_secs_f64();
     assert!((1.0..20.0).contains(&took), "{took}");
@@ -83,9 +83,9 @@ fn one_of_two_starts_alone_after_the_last_call() {
 
 #[test]
 fn without_a_last_call_one_of_two_starts_at_once() {
-    let place = first_agent();
+    let point = first_agent();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=0"];
-    let ended = place.node(&flags, PRINT_ROUND).expect(0);
+    let ended = point.node(&flags, PRINT_ROUND).expect(0);
     assert_eq!(printed(&ended.stdout, "rank"), "0/1");
     assert!(!ended.stderr.contains("waiting"), "{}", ended.stderr);
     // The default last call is 30 s.
@@ -94,9 +94,10 @@ fn without_a_last_call_one_of_two_starts_at_once() {
 
 // SCN-A57
 #[test]
-fn several_nodes_without_a_place_to_meet_are_waited_for_in_vain() {
+fn several_nodes_without_an_endpoint_wait_in_vain() {
     let flags = ["--standalone", "--nnodes=2", "--rdzv-conf=join_timeout=1"];
-    let ended = run_shell(&flags, "echo started").expect(1);
+    let worker = ["--no-python", "sh", "-c", "echo started"];
+    let ended = torchrun(flags).args(worker).expect(1);
     assert_eq!(ended.stdout, "");
     ended.assert_last_error(
         "RendezvousTimeoutError: run '",
@@ -110,61 +111,61 @@ fn several_nodes_without_a_place_to_meet_are_waited_for_in_vain() {
 
 #[test]
 fn too_few_nodes_are_counted_and_named() {
-    let place = store();
+    let point = store();
     let flags = ["--nnodes=3", "--rdzv-conf=join_timeout=1"];
-    let first = place.node(&flags, "exit 9").start();
-    let second = place.node(&flags, "exit 9").start();
+    let first = point.node(&flags, "exit 9").start();
+    let second = point.node(&flags, "exit 9").start();
     let pids = [first.agent_pid_when_there(), second.agent_pid_when_there()];
     for node in [first, second] {
         let ended = node.wait().expect(1);
         let beginning = "RendezvousTimeoutError: run 'job' had ";
-        ended.assert_last_error(beginning, &["of at least 3 nodes", &place.endpoint]);
+        ended.assert_last_error(beginning, &["of at least 3 nodes", &point.endpoint]);
         let last = ended.last_error_line();
         let is_named = |pid: &i32| last.contains(&format!("127.0.0.1_{pid}_0"));
         assert!(pids.iter().any(is_named), "{last}");
     }
-    place.end();
+    point.end();
 }
 
 // SCN-A48
 #[test]
 fn a_run_that_was_closed_admits_nobody() {
-    let place = store();
-    place.node(&[], "exit 0").expect(0);
-    let ended = place.node(&[], "echo started").expect(1);
+    let point = store();
+    point.node(&[], "exit 0").expect(0);
+    let ended = point.node(&[], "echo started").expect(1);
     assert_eq!(ended.stdout, "");
     let beginning = "RendezvousClosedError: the rendezvous of run 'job' at ";
-    ended.assert_last_error(beginning, &[&place.endpoint]);
-    place.end();
+    ended.assert_last_error(beginning, &[&point.endpoint]);
+    point.end();
 }
 
 // SCN-A49
 #[test]
 fn a_signal_while_waiting_for_peers_leaves_the_rendezvous_as_it_was() {
-    let place = store();
-    let waiting = place
+    let point = store();
+    let waiting = point
         .node(&["--nnodes=2", "--rdzv-conf=last_call_timeout=0"], "exit 9")
         .env("LOGLEVEL", "DEBUG")
         .start();
     // The agent participates once the state contains its name.
     let named = format!("127.0.0.1_{}_0", waiting.agent_pid_when_there());
-    super::await_participants(&place.endpoint, 1, |node| node == named);
+    super::await_participants(&point.endpoint, 1, |node| node == named);
     terminated(waiting).expect(-15);
-    super::await_participants(&place.endpoint, 0, |_| true);
+    super::await_participants(&point.endpoint, 0, |_| true);
     // Two other nodes form a round without this agent.
-    let nodes = [(), ()].map(|()| place.node(&["--nnodes=2"], PRINT_ROUND).start());
+    let nodes = [(), ()].map(|()| point.node(&["--nnodes=2"], PRINT_ROUND).start());
     for node in nodes {
         let ended = node.wait().expect(0);
         assert!(printed(&ended.stdout, "rank").ends_with("/2"));
     }
-    place.end();
+    point.end();
 }
 
 // SCN-A46
 #[test]
 fn who_has_finished_waits_for_the_others() {
-    let place = first_agent();
-    let node = |script| place.node(&["--nnodes=2"], script).pipe("go").start();
+    let point = first_agent();
+    let node = |script| point.node(&["--nnodes=2"], script).pipe("go").start();
     let (late, early) = (node("echo started; cat go"), node("echo done"));
     late.stdout.await_text("started\n", 1);
     early.stdout.await_text("done\n", 1);
@@ -184,8 +185,8 @@ fn terminated_when_it_says(node: Running, line: &str) -> String {
 }
 
 /// Returns a rendezvous file, for `store_type=file`.
-fn at_file(folder: &tempfile::TempDir) -> Place {
-    Place {
+fn at_file(folder: &tempfile::TempDir) -> RendezvousPoint {
+    RendezvousPoint {
         endpoint: folder.path().join("state").display().to_string(),
         store: None,
     }
@@ -200,12 +201,12 @@ fn node_at(endpoint: &str, flags: &[&str]) -> Job {
 #[test]
 fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
     let folder = tempfile::tempdir().unwrap();
-    for (place, conf) in [
+    for (point, conf) in [
         (at_file(&folder), "store_type=file,join_timeout=300"),
         (first_agent(), "join_timeout=300"),
     ] {
         let flags = ["--nnodes=3", "--rdzv-conf", conf];
-        let node = place.node(&flags, "exit 9").start();
+        let node = point.node(&flags, "exit 9").start();
         let said = terminated_when_it_says(node, "waiting for nodes: 1 of 3 (127.0.0.1); 4:5");
         assert!(
             said.contains("left; start the same command on the other nodes"),
@@ -219,16 +220,16 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
 fn a_node_in_reserve_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let line =
-        "in reserve: the job has its 1 node (127.0.0.1); this node joins when one of them is lost";
-    for (place, more) in [
+        "in reserve: the job has its 1 node (127.0.0.1); this one joins when one of them is lost";
+    for (point, more) in [
         (first_agent(), "--rdzv-conf=store_type=tcp"),
         (at_file(&folder), "--rdzv-conf=store_type=file"),
     ] {
         let flags = ["--nnodes=1:1", more];
-        let job = place.node(&flags, "echo started; cat go").pipe("go");
+        let job = point.node(&flags, "echo started; cat go").pipe("go");
         let first = job.start();
         first.stdout.await_text("started\n", 1);
-        terminated_when_it_says(place.node(&flags, "exit 9").start(), line);
+        terminated_when_it_says(point.node(&flags, "exit 9").start(), line);
         first.write("go", "");
         first.wait().expect(0);
     }
@@ -236,9 +237,9 @@ fn a_node_in_reserve_says_so() {
 
 #[test]
 fn a_check_of_the_node_that_lasts_is_spoken_of() {
-    let place = first_agent();
+    let point = first_agent();
     let check = "--node-check=until [ -e fit ]; do sleep 0.01; done";
-    let node = place.node(&["--nnodes=1:1", check], "echo started").start();
+    let node = point.node(&["--nnodes=1:1", check], "echo started").start();
     let line = "waiting for the check of this node; 5";
     node.stderr.await_text(line, 1);
     let rest = " s left; the command is `until [ -e fit ]; do sleep 0.01; done`\n";
@@ -252,7 +253,7 @@ fn a_check_of_the_node_that_lasts_is_spoken_of() {
 #[test]
 fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    for (place, more, line) in [
+    for (point, more, line) in [
         (
             store(),
             "--rdzv-conf=store_type=tcp",
@@ -266,14 +267,14 @@ fn a_node_that_waits_for_rank_0_of_its_round_says_so() {
     ] {
         let flags = ["--nnodes=2", more];
         // The node with the smaller address has rank 0, and sends nothing after its join.
-        let at = |address: &str| place.node(&flags, "exit 9").env("PET_LOCAL_ADDR", address);
+        let at = |address: &str| point.node(&flags, "exit 9").env("PET_LOCAL_ADDR", address);
         let first = at("127.0.0.1").start();
         first.stderr.await_text("waiting for nodes: 1 of 2", 1);
         kill(first.agent_pid(), Signal::STOP);
         terminated_when_it_says(at("127.0.0.2").start(), line);
         kill(first.agent_pid(), Signal::CONT);
         terminated(first).expect(-15);
-        place.end();
+        point.end();
     }
 }
 
@@ -299,11 +300,11 @@ fn a_node_that_waits_for_the_ranks_of_another_says_so() {
 
 #[test]
 fn a_node_that_the_rendezvous_does_not_let_go_says_so() {
-    let place = store();
-    let job = place.node(&["--nnodes=1:1"], "echo started; cat go");
+    let point = store();
+    let job = point.node(&["--nnodes=1:1"], "echo started; cat go");
     let node = job.pipe("go").start();
     node.stdout.await_text("started\n", 1);
-    let served = place.store.as_ref().unwrap().processes();
+    let served = point.store.as_ref().unwrap().processes();
     for (pid, _) in &served {
         kill(*pid, Signal::STOP);
     }
@@ -314,7 +315,7 @@ fn a_node_that_the_rendezvous_does_not_let_go_says_so() {
         kill(pid, Signal::CONT);
     }
     node.wait().expect(0);
-    place.end();
+    point.end();
 }
 
 #[test]
@@ -327,15 +328,15 @@ fn a_wait_for_an_endpoint_where_nobody_is_says_so() {
 }
 
 #[test]
-fn each_wait_for_a_place_to_meet_says_why_it_lasts() {
+fn each_wait_for_an_endpoint_says_why_it_lasts() {
     let free = format!("127.0.0.1:{}", free_port());
     let (host, port) = free.split_once(':').unwrap();
     // Nothing listens at the first port, and node 0 listens at the second.
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let unused = format!("127.0.0.1:{}", free_port());
     let other = free_port();
     let etcd =
-        format!("the etcd endpoint {nobody} has not answered for 3 s; no round can be formed");
-    let patient = format!("--rdzv-conf=read_timeout=60 --rdzv-endpoint={nobody}");
+        format!("the etcd endpoint {unused} has not answered for 3 s; no round can be formed");
+    let patient = format!("--rdzv-conf=read_timeout=60 --rdzv-endpoint={unused}");
     let cases = [
         (
             "--rdzv-backend=c10d --rdzv-endpoint=no-such-host.invalid:29400".to_owned(),
@@ -400,13 +401,13 @@ until [ -e bound ]; do sleep 0.01; done
 #[test]
 fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
     let fixed = format!("--master-port={}", free_port());
-    let place = first_agent();
+    let point = first_agent();
     let script = "if [ $GROUP_RANK = 0 ]; then exit; fi; echo started; cat go";
     let at = |rank: &str, script: &str| {
         let flags = ["--nnodes=2", "--master-addr=127.0.0.1", &fixed, rank];
         run_shell(&flags, script)
     };
-    let first = place.node(&["--nnodes=2"], script);
+    let first = point.node(&["--nnodes=2"], script);
     let early = [
         first.env("LOGLEVEL", "INFO").start(),
         at("--node-rank=0", "exit").start(),
@@ -414,7 +415,7 @@ fn a_node_whose_workers_have_succeeded_says_that_it_waits_for_the_others() {
     // The agent that hosts the store has rank 0. Only the other agents read from the store.
     early[0].stderr.await_text("hosts the TCP store", 1);
     let late = [
-        place.node(&["--nnodes=2"], script).pipe("go"),
+        point.node(&["--nnodes=2"], script).pipe("go"),
         at("--node-rank=1", "echo started; cat go").pipe("go"),
     ];
     let late = late.map(Job::start);
@@ -536,4 +537,19 @@ fn ports_of(pid: i32) -> Vec<u16> {
             listens.then(|| u16::from_str_radix(port, 16).unwrap())
         })
         .collect()
+}
+
+#[test]
+fn all_nodes_end_after_the_join_timeout_if_the_host_of_the_store_ends_first() {
+    let place = first_agent();
+    let flags = ["--nnodes=3", "--rdzv-conf=join_timeout=8"];
+    let before = Instant::now();
+    for node in place.two_nodes(&flags, "true") {
+        let ended = node.wait().expect(1);
+        ended.assert_stderr("run 'job' had 2 of at least 3 nodes after 8.");
+        ended.assert_stderr("(joined: 127.0.0.1");
+        ended.assert_stderr("join_timeout=SECONDS");
+    }
+    let took = before.elapsed();
+    assert!(took < Duration::from_secs(25), "{took:?}");
 }

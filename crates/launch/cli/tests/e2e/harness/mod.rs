@@ -31,11 +31,11 @@ pub(crate) fn fixture_worker() -> OsString {
 /// Polls until there is an answer; after the deadline, panics with the error.
 #[track_caller]
 pub(crate) fn poll<T, E: Debug>(mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let until = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     loop {
         match ask() {
             Ok(answer) => return answer,
-            Err(error) => assert!(Instant::now() < until, "{error:?}"),
+            Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
         }
         thread::park_timeout(Duration::from_millis(5));
     }
@@ -43,7 +43,7 @@ pub(crate) fn poll<T, E: Debug>(mut ask: impl FnMut() -> Result<T, E>) -> T {
 
 /// Polls until a condition holds.
 #[track_caller]
-pub(crate) fn poll_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn poll_for(what: &str, mut holds: impl FnMut() -> bool) {
     poll(|| if holds() { Ok(()) } else { Err(what) });
 }
 
@@ -233,7 +233,7 @@ impl Running {
 
     /// Polls until the job listens at a port.
     pub(crate) fn listens_at(&self, port: u16) {
-        poll_until("it listens at its port", || {
+        poll_for("it listens at its port", || {
             assert!(!ends_within(self.pid(), Duration::ZERO));
             TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
@@ -241,9 +241,9 @@ impl Running {
 
     /// Waits until stdout contains a text; `false` if the launcher exits first.
     pub(crate) fn says_before_it_ends(&self, text: &str) -> bool {
-        let until = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + DEADLINE;
         while !self.stdout.so_far().contains(text) {
-            assert!(Instant::now() < until, "neither ended nor said {text:?}");
+            assert!(Instant::now() < deadline, "neither ended nor said {text:?}");
             if ends_within(self.pid(), Duration::from_millis(2)) {
                 return false;
             }

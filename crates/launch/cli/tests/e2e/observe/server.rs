@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::harness::{DEADLINE, Running, free_port, poll, poll_until, run_fixture, run_shell};
+use crate::harness::{DEADLINE, Running, free_port, poll, poll_for, run_fixture, run_shell};
 
 /// Sends a request on a new connection, and returns status code and body.
 fn request(port: u16, method: &str, path: &str) -> (u16, String) {
@@ -98,7 +98,7 @@ fn the_health_port_tells_nothing_but_health_and_before_there_is_a_rendezvous() {
         .start();
     assert_eq!(logged_port(&running, "health"), port);
     // The second node never joins. The port is open even before the agent is ready.
-    poll_until("the agent is alive", || {
+    poll_for("the agent is alive", || {
         let (code, text) = get(port, "/");
         assert_eq!(code, 200, "{text}");
         let is_alive = text == "agent loop: alive\n";

@@ -8,5 +8,5 @@ def load():
 loader = threading.Thread(target=load, name="loader")
 loader.start()
 loader.join()
-print("the loader is gone, so there is nothing to do", file=sys.stderr)
+print("the loader has ended, so there is nothing to do", file=sys.stderr)
 sys.exit(1)

@@ -13,7 +13,7 @@ use rdzv_rendezvous_proto::NodeDesc;
 use rdzv_store::{FileStore, Store, StoreError, StorePolicy, TcpStore, TcpStoreServer};
 
 use super::elected::{agent, await_coordinator, call, find_elsewhere, return_to};
-use super::stored::{C10dState, Place};
+use super::stored::{C10dState, StateMedium};
 use super::{Connection, MOST_AGAIN, say_who_hosts};
 use crate::bind::loopback;
 use crate::dynamic::driver::{Driver, DriverOptions};
@@ -40,7 +40,7 @@ pub(super) fn at_tcp(
     onlookers: &Onlookers,
 ) -> Result<Connection, RendezvousError> {
     let left = Left::by_member(endpoint, options)
-        .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+        .map_err(|error| RendezvousError::of_c10d_store(error, &options.endpoint()))?;
     let site = (endpoint, options, onlookers);
     if let Some(left) = left {
         return return_to(site, is_host, left);
@@ -151,11 +151,11 @@ fn meet(
         } else {
             warn_of_another_run(&store, endpoint, options)
         };
-        met.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+        met.map_err(|error| RendezvousError::of_c10d_store(error, &options.endpoint()))?;
     }
     let backend = match native {
         Some(native) => native,
-        None => drive(Place::Tcp(store), me, options)?,
+        None => drive(StateMedium::Tcp(store), me, options)?,
     };
     Ok(Connection::new(backend, server, voter))
 }
@@ -167,10 +167,10 @@ pub(super) fn at_file(
     options: &Options,
 ) -> Result<Connection, RendezvousError> {
     let store = FileStore::open(path, world_size)
-        .map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+        .map_err(|error| RendezvousError::of_c10d_store(error, &options.endpoint()))?;
     store.set_timeout(options.read_timeout);
     let me = node::describe(node::advertised(options.local_addr.as_deref(), None, None));
-    let backend = drive(Place::File(Arc::new(store)), me, options)?;
+    let backend = drive(StateMedium::File(Arc::new(store)), me, options)?;
     Ok(Connection::new(backend, None, OwnVoter::default()))
 }
 
@@ -194,7 +194,7 @@ pub(super) fn new_file(options: &Options) -> Result<PathBuf, RendezvousError> {
                     operation,
                     source,
                 };
-                return Err(RendezvousError::of_c10d_store(error, &options.place()));
+                return Err(RendezvousError::of_c10d_store(error, &options.endpoint()));
             }
         }
     }
@@ -202,11 +202,11 @@ pub(super) fn new_file(options: &Options) -> Result<PathBuf, RendezvousError> {
 
 /// Starts a rendezvous over a state in a store.
 fn drive(
-    place: Place,
+    medium: StateMedium,
     me: NodeDesc,
     options: &Options,
 ) -> Result<Box<dyn RendezvousBackend>, RendezvousError> {
-    let mut state = C10dState::at(place, &options.run_id)?;
+    let mut state = C10dState::at(medium, &options.run_id)?;
     let died = options
         .kept
         .as_ref()
@@ -243,7 +243,7 @@ fn reach(
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Reached, RendezvousError> {
-    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.endpoint());
     let timeout = options.read_timeout;
     let is_here = match is_host {
         Some(is_host) => is_host,

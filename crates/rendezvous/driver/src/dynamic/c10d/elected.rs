@@ -14,7 +14,7 @@ use crate::dynamic::native::{Met, Native, NativeOptions};
 use crate::dynamic::node;
 use crate::dynamic::options::Options;
 use crate::dynamic::voters::open_group::{Left, Site, candidate};
-use crate::dynamic::voters::{Candidate, Located, OwnVoter, Search, listed};
+use crate::dynamic::voters::{Located, OwnVoter, Search, VoterCandidate, listed};
 use crate::group_status::Waits;
 use crate::{Onlookers, RendezvousError};
 
@@ -32,12 +32,10 @@ const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 
 /// Advice if voters cannot be reached.
-const REMEDY: &str =
-    "check that an agent with the same list of endpoints is running at each endpoint";
+const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them, or wait longer with --rdzv-conf join_timeout=SECONDS";
 
 /// Advice if voters of an open group cannot be reached.
-const REMEDY_OPEN: &str = "check that an agent of the job is running at the endpoint, or set \
-                           RDZV_CONTACT_POINTS to the addresses of its voters";
+const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS; --rdzv-conf join_timeout=SECONDS waits longer";
 
 /// Joins the elected coordinator, as a voter if an endpoint is on this machine.
 pub(super) fn at_one_of(
@@ -69,7 +67,7 @@ pub(super) fn return_to(
     let (endpoint, options, _) = site;
     let resumed = left.resume(site);
     let (voter, members) =
-        resumed.map_err(|error| RendezvousError::of_c10d_store(error, &options.place()))?;
+        resumed.map_err(|error| RendezvousError::of_c10d_store(error, &options.endpoint()))?;
     let search = Search::of_open_group(endpoint.clone(), &members);
     let timeout = options.read_timeout;
     let is_here = is_host.unwrap_or_else(|| node::is_this_machine(&endpoint.host, timeout));
@@ -102,14 +100,14 @@ pub(super) fn find_elsewhere(
     if options.known_voters.is_empty() || options.most_voters == 1 || is_here() {
         return Ok(None);
     }
-    let places = options.known_voters.iter().map(Endpoint::to_string);
-    let mut search = Search::of_open_group(endpoint.clone(), &places.collect::<Vec<_>>());
+    let endpoints = options.known_voters.iter().map(Endpoint::to_string);
+    let mut search = Search::of_open_group(endpoint.clone(), &endpoints.collect::<Vec<_>>());
     let (started, mut reminder) = (Instant::now(), Reminder::default());
     while let Err(why) = search.find(&options.policy.credentials, ATTEMPT) {
         match call(endpoint, endpoint.port, ATTEMPT, &options.policy) {
             Ok(_) => return Ok(None),
             Err(error) if started.elapsed() >= timeout => {
-                return Err(RendezvousError::of_c10d_store(error, &options.place()));
+                return Err(RendezvousError::of_c10d_store(error, &options.endpoint()));
             }
             Err(_) if reminder.is_due(started.elapsed()) => tracing::warn!(
                 target: reminder::TARGET,
@@ -126,16 +124,17 @@ pub(super) fn find_elsewhere(
 /// Joins the coordinator once the voters have elected one.
 ///
 /// `candidate` gets the address of this agent. A search that needs the endpoint fails when no
-/// process listens there any more.
+/// process listens there.
 pub(super) fn await_coordinator(
     mut search: Search,
-    candidate: impl Fn(String) -> Option<Candidate>,
+    candidate: impl Fn(String) -> Option<VoterCandidate>,
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
     let started = Instant::now();
     // The other voters are nodes of the job, so the time limit for nodes applies.
     let timeout = options.settings.join_timeout.max(options.read_timeout);
+    let timeout = timeout.min(options.search_within);
     let (mut reminder, mut again) = (Reminder::default(), AGAIN);
     let remedy = if search.is_open() {
         REMEDY_OPEN
@@ -160,8 +159,8 @@ pub(super) fn await_coordinator(
         let elapsed = started.elapsed();
         if let Some(refusals) = search.refusals() {
             return Err(RendezvousError::Unreachable {
-                what: format!("cannot authenticate with more than half of the voters ({refusals})"),
-                place: options.place(),
+                what: format!("more than half of the voters cannot be talked to ({refusals})"),
+                endpoint: options.endpoint(),
                 elapsed: Some(elapsed),
                 remedy: "start this agent with the same --token-file and --tls-* files as the \
                          other agents",
@@ -171,7 +170,7 @@ pub(super) fn await_coordinator(
             onlookers.wait_for(None);
             return Err(RendezvousError::Unreachable {
                 what,
-                place: options.place(),
+                endpoint: options.endpoint(),
                 elapsed: Some(elapsed),
                 remedy,
             });
@@ -193,7 +192,7 @@ pub(super) fn await_coordinator(
 
 /// Returns the wait of an agent whose job has not started.
 fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Waits {
-    let (missing, what) = (search.places(), what.to_owned());
+    let (missing, what) = (search.endpoints(), what.to_owned());
     Arc::new(move || Wait {
         case: Case::W5,
         sentence: format!(
@@ -208,11 +207,11 @@ fn waits(search: &Search, what: &str, started: Instant, timeout: Duration) -> Wa
 fn meet(
     search: &Search,
     located: &Located,
-    candidate: impl Fn(String) -> Option<Candidate>,
+    candidate: impl Fn(String) -> Option<VoterCandidate>,
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Native, RendezvousError> {
-    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.endpoint());
     let (timeout, port) = (options.read_timeout, located.address.port());
     let reached = Endpoint {
         host: located.address.ip().to_string(),
@@ -221,16 +220,18 @@ fn meet(
     let store = call(&reached, port, timeout, &options.policy).map_err(explain)?;
     store.set_timeout(timeout);
     let store = Arc::new(store);
-    let host = search.place(located.place).map(|place| place.host.as_str());
+    let host = search
+        .endpoint(located.index)
+        .map(|endpoint| endpoint.host.as_str());
     let own = node::advertised(options.local_addr.as_deref(), host, store.local_address());
-    let search = Some(search.beginning_at(located.place));
+    let search = Some(search.beginning_at(located.index));
     let candidate = candidate(own.clone());
     let site = (options, onlookers);
     let agent = agent(store, node::describe(own), search, candidate, site);
     let met = Native::connect(agent, timeout)?;
     let unfit = |what: &str| RendezvousError::Unreachable {
         what: what.to_owned(),
-        place: options.place(),
+        endpoint: options.endpoint(),
         elapsed: None,
         remedy: REMEDY,
     };
@@ -246,7 +247,7 @@ pub(super) fn agent(
     store: Arc<TcpStore>,
     node: NodeDesc,
     voters: Option<Search>,
-    candidate: Option<Candidate>,
+    candidate: Option<VoterCandidate>,
     (options, onlookers): (&Options, &Onlookers),
 ) -> NativeOptions {
     NativeOptions {

@@ -11,7 +11,7 @@ use rdzv_store::FileStore;
 
 use super::C10dRendezvous;
 use super::elected::call;
-use super::stored::{C10dState, Place};
+use super::stored::{C10dState, StateMedium};
 use crate::dynamic::node;
 use crate::dynamic::options::{Medium, Options};
 use crate::{RendezvousError, RendezvousParameters};
@@ -34,8 +34,8 @@ impl C10dRendezvous {
         pid: u32,
     ) -> Result<bool, RendezvousError> {
         let options = Options::from_parameters(parameters)?;
-        let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
-        let (place, host, from) = match &options.medium {
+        let explain = |error| RendezvousError::of_c10d_store(error, &options.endpoint());
+        let (medium, host, from) = match &options.medium {
             Medium::Tcp { endpoint, .. } => {
                 // A store that has ended refuses immediately, whereas a store client would retry.
                 if TcpStream::connect((endpoint.host.as_str(), endpoint.port)).is_err() {
@@ -44,18 +44,22 @@ impl C10dRendezvous {
                 let store =
                     call(endpoint, endpoint.port, TIMEOUT, &options.policy).map_err(explain)?;
                 let from = store.local_address();
-                (Place::Tcp(Arc::new(store)), Some(&*endpoint.host), from)
+                (
+                    StateMedium::Tcp(Arc::new(store)),
+                    Some(&*endpoint.host),
+                    from,
+                )
             }
             // The coordinator notices the closed connection. No other node knows a new file.
             Medium::Voters(_) | Medium::File(None) => return Ok(false),
             Medium::File(Some(path)) if !path.exists() => return Ok(false),
             Medium::File(Some(path)) => {
                 let store = FileStore::open(path, None).map_err(explain)?;
-                (Place::File(Arc::new(store)), None, None)
+                (StateMedium::File(Arc::new(store)), None, None)
             }
         };
         let me = node::describe(node::advertised(options.local_addr.as_deref(), host, from));
-        let mut stored = C10dState::at(place, &options.run_id)?;
+        let mut stored = C10dState::at(medium, &options.run_id)?;
         stored.remove_agent(&me, &options.settings, pid)
     }
 }

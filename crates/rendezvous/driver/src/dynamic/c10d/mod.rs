@@ -45,7 +45,7 @@ use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdzv_core::endpoint::Endpoint;
 use rdzv_core::ident::RunId;
@@ -58,7 +58,7 @@ use crate::dynamic::options::{self, Medium, Options};
 use crate::dynamic::voters::OwnVoter;
 use crate::runtime::{beside, no_thread};
 use crate::{
-    Change, ExitBarrier, Interrupter, Member, NodeState, Observer, Onlookers, Recorder,
+    Change, ExitBarrier, Interrupter, JoiningAgent, NodeState, Observer, Onlookers, Recorder,
     RendezvousBackend, RendezvousError, RendezvousEvent, RendezvousInfo, RendezvousParameters,
 };
 
@@ -145,8 +145,8 @@ impl C10dRendezvous {
     /// # Errors
     ///
     /// Returns an error if the endpoint cannot be parsed, or the option `voters` does not fit it.
-    pub fn places(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
-        options::places(parameters)
+    pub fn endpoints(parameters: &RendezvousParameters) -> Result<Vec<Endpoint>, RendezvousError> {
+        options::endpoints(parameters)
     }
 
     fn onlookers(&self) -> Onlookers {
@@ -157,10 +157,13 @@ impl C10dRendezvous {
     }
 
     /// Connects unless a connection exists.
-    fn connect(&self) -> Result<RefMut<'_, Connection>, RendezvousError> {
+    ///
+    /// A join that has taken `elapsed` until now has the rest of its time limit.
+    fn connect(&self, elapsed: Duration) -> Result<RefMut<'_, Connection>, RendezvousError> {
         let mut connected = self.connected.borrow_mut();
         if connected.is_none() {
-            *connected = Some(connect(&self.options, self.onlookers(), &self.calls)?);
+            let options = self.options.after(elapsed);
+            *connected = Some(connect(&options, self.onlookers(), &self.calls)?);
         }
         let mut connection = RefMut::map(connected, |connected| {
             connected.as_mut().expect("it has just been made")
@@ -199,7 +202,7 @@ fn connect(options: &Arc<Options>, onlookers: Onlookers, calls: &Calls) -> Attem
     });
     if let Err(error) = call {
         let purpose = "to connect to the c10d store";
-        return Err(no_thread(&error, purpose, options.place()));
+        return Err(no_thread(&error, purpose, options.endpoint()));
     }
     let attempt = attempts.recv().ok().flatten();
     let mut under = calls.0.lock();
@@ -218,7 +221,7 @@ fn reach(options: &Options, onlookers: &Onlookers) -> Attempt {
         Medium::Tcp { endpoint, is_host } => {
             connect::at_tcp(endpoint, *is_host, options, onlookers)
         }
-        Medium::Voters(places) => elected::at_one_of(places, options, onlookers),
+        Medium::Voters(endpoints) => elected::at_one_of(endpoints, options, onlookers),
         Medium::File(Some(path)) => connect::at_file(path, None, options),
         // No other process knows the file, so it is deleted after the last use here.
         Medium::File(None) => connect::at_file(&connect::new_file(options)?, Some(1), options),
@@ -260,10 +263,15 @@ impl RendezvousBackend for C10dRendezvous {
         &self.options.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
-        let mut again = 0;
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
+        let (started, mut again) = (Instant::now(), 0);
         loop {
-            let mut connection = self.connect()?;
+            let elapsed = if again == 0 {
+                Duration::ZERO
+            } else {
+                started.elapsed()
+            };
+            let mut connection = self.connect(elapsed)?;
             let is_host = connection.server.is_some();
             let joined = connection.backend.join(member);
             drop(connection);
@@ -275,7 +283,10 @@ impl RendezvousBackend for C10dRendezvous {
                 // The host of the store has ended before the first round. Another agent on
                 // that machine replaces it.
                 Err(error @ RendezvousError::Unreachable { .. })
-                    if !is_host && again < MOST_AGAIN && !self.formed.load(Ordering::Acquire) =>
+                    if !is_host
+                        && again < MOST_AGAIN
+                        && started.elapsed() < self.options.settings.join_timeout
+                        && !self.formed.load(Ordering::Acquire) =>
                 {
                     again += 1;
                     tracing::info!(
@@ -325,20 +336,26 @@ impl RendezvousBackend for C10dRendezvous {
     }
 
     fn is_closed(&self) -> Result<bool, RendezvousError> {
-        self.connect()?.backend.is_closed()
+        self.connect(Duration::ZERO)?.backend.is_closed()
     }
 
     fn set_closed(&mut self) -> Result<(), RendezvousError> {
-        self.connect()?.backend.set_closed()
+        self.connect(Duration::ZERO)?.backend.set_closed()
     }
 
     fn num_nodes_waiting(&self) -> Result<u32, RendezvousError> {
-        self.connect()?.backend.num_nodes_waiting()
+        self.connect(Duration::ZERO)?.backend.num_nodes_waiting()
     }
 
     fn report_failure(&mut self, reason: &str) -> Result<(), RendezvousError> {
         let connection = self.connected.get_mut().as_mut();
         connection.map_or(Ok(()), |it| it.backend.report_failure(reason))
+    }
+
+    fn report_success(&mut self) {
+        if let Some(connection) = self.connected.get_mut() {
+            connection.backend.report_success();
+        }
     }
 
     fn leave(&mut self) -> Result<(), RendezvousError> {
@@ -354,7 +371,7 @@ impl RendezvousBackend for C10dRendezvous {
         let connection = self.connected.get_mut().as_mut();
         let alone = connection.filter(|it| is_alone && !it.voter.has_others());
         if let Some(connection) = alone {
-            // An orderly end would report that no successor comes, so the servers live as
+            // A clean end would report that there is no successor, so the servers live as
             // long as the process.
             let servers = (connection.server.take(), connection.voter.lock().take());
             Box::leak(Box::new(servers));

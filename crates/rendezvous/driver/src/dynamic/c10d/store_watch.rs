@@ -50,11 +50,11 @@ fn side_key(key: &str) -> String {
 pub(super) fn watch_side_key(
     store: Box<dyn Store>,
     key: &str,
-    place: String,
+    endpoint: String,
     notice: Notify,
 ) -> Option<Watch> {
     let key = side_key(key);
-    start(store.breaker(), place, notice, move |over, notice| {
+    start(store.breaker(), endpoint, notice, move |over, notice| {
         while !over.load(Ordering::Relaxed) {
             let began = Instant::now();
             store.wait(&[&key], Some(Duration::MAX))?;
@@ -72,11 +72,11 @@ pub(super) fn watch_side_key(
 pub(super) fn watch_file(
     store: Arc<FileStore>,
     key: &str,
-    place: String,
+    endpoint: String,
     notice: Notify,
 ) -> Option<Watch> {
     let key = key.to_owned();
-    start(None, place, notice, move |over, notice| {
+    start(None, endpoint, notice, move |over, notice| {
         let mut known = Some(store.get(&key)?);
         while !over.load(Ordering::Relaxed) {
             match store.wait_for_change(&key, known.as_deref(), SLICE) {
@@ -94,7 +94,7 @@ pub(super) fn watch_file(
 
 fn start(
     breaker: Option<Breaker>,
-    place: String,
+    endpoint: String,
     notice: Notify,
     watch: impl FnOnce(&AtomicBool, &Notify) -> Result<(), StoreError> + Send + 'static,
 ) -> Option<Watch> {
@@ -102,7 +102,9 @@ fn start(
         if let Err(error) = watch(over, &notice)
             && !over.load(Ordering::Relaxed)
         {
-            notice(Notice::Lost(RendezvousError::of_c10d_store(error, &place)));
+            notice(Notice::Lost(RendezvousError::of_c10d_store(
+                error, &endpoint,
+            )));
         }
     })
     .inspect_err(|error| tracing::warn!(%error, "cannot watch the rendezvous"))

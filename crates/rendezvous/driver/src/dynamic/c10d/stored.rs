@@ -19,21 +19,21 @@ use rdzv_store::{FileStore, PrefixStore, Store, StoreError, TcpStore};
 use super::store_watch::{self, watch_file, watch_side_key};
 use crate::RendezvousError;
 use crate::dynamic::watch::Watch;
-use crate::dynamic::{Notice, SharedState, Token, Written};
+use crate::dynamic::{Notice, SharedState, StateToken, Written};
 
 /// Maximum number of attempts to remove an agent while other writes interfere.
 const ATTEMPTS: usize = 16;
 
 /// Store of the state.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum StateMedium {
     Tcp(Arc<TcpStore>),
     File(Arc<FileStore>),
     /// Store that the caller has passed.
     Given(Arc<dyn Store>),
 }
 
-impl Place {
+impl StateMedium {
     fn store(&self) -> Arc<dyn Store> {
         match self {
             Self::Tcp(store) => Arc::clone(store) as _,
@@ -65,7 +65,7 @@ impl Place {
 /// [`SharedState::set`] changes them.
 pub struct C10dState {
     key: String,
-    place: Place,
+    medium: StateMedium,
     /// Connection for the state, which no wait occupies.
     store: Arc<dyn Store>,
     /// Connection for the keys of rounds, on which callers wait.
@@ -75,7 +75,7 @@ pub struct C10dState {
 
 impl fmt::Debug for C10dState {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "C10dState({} at {})", self.key, self.place())
+        write!(formatter, "C10dState({} at {})", self.key, self.endpoint())
     }
 }
 
@@ -117,18 +117,18 @@ impl C10dState {
     ///
     /// Returns an error if the run has no name, or the store does not answer.
     pub fn new(store: Arc<dyn Store>, run_id: &RunId) -> Result<Self, RendezvousError> {
-        Self::at(Place::Given(store), run_id)
+        Self::at(StateMedium::Given(store), run_id)
     }
 
-    pub(super) fn at(place: Place, run_id: &RunId) -> Result<Self, RendezvousError> {
+    pub(super) fn at(medium: StateMedium, run_id: &RunId) -> Result<Self, RendezvousError> {
         if run_id.as_str().is_empty() {
             let text = "The run id must be a non-empty string.";
             return Err(RendezvousError::Argument(text.to_owned()));
         }
         let state = Self {
             key: format!("torch.rendezvous.{run_id}"),
-            store: place.store(),
-            place,
+            store: medium.store(),
+            medium,
             rounds: Mutex::default(),
             watcher: None,
         };
@@ -150,18 +150,18 @@ impl C10dState {
     }
 
     fn explain(&self, error: StoreError) -> RendezvousError {
-        RendezvousError::of_c10d_store(error, &self.place())
+        RendezvousError::of_c10d_store(error, &self.endpoint())
     }
 
-    fn read(&self, value: Bytes) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+    fn read(&self, value: Bytes) -> Result<Option<(Bytes, StateToken)>, RendezvousError> {
         if value == SENTINEL {
             return Ok(None);
         }
         match text::decode(&value) {
-            Ok(pickle) => Ok(Some((Bytes::from(pickle), Token(value.to_vec())))),
+            Ok(pickle) => Ok(Some((Bytes::from(pickle), StateToken(value.to_vec())))),
             Err(error) => Err(RendezvousError::Corrupt {
                 what: format!("the state under the key {} is corrupt ({error})", self.key),
-                place: self.place(),
+                endpoint: self.endpoint(),
             }),
         }
     }
@@ -172,11 +172,15 @@ impl SharedState for C10dState {
         super::C10dRendezvous::NAME
     }
 
-    fn get(&mut self) -> Result<Option<(Bytes, Token)>, RendezvousError> {
+    fn get(&mut self) -> Result<Option<(Bytes, StateToken)>, RendezvousError> {
         self.read(self.seed()?)
     }
 
-    fn set(&mut self, state: &[u8], token: Option<&Token>) -> Result<Written, RendezvousError> {
+    fn set(
+        &mut self,
+        state: &[u8],
+        token: Option<&StateToken>,
+    ) -> Result<Written, RendezvousError> {
         let desired = text::encode(state);
         // torchelastic treats a token without bytes as no token.
         let token = token.filter(|token| !token.0.is_empty());
@@ -196,32 +200,32 @@ impl SharedState for C10dState {
         &mut self,
         notice: Arc<dyn Fn(Notice) + Send + Sync>,
     ) -> Result<bool, RendezvousError> {
-        let place = self.place();
-        self.watcher = match &self.place {
-            Place::Tcp(store) => {
+        let endpoint = self.endpoint();
+        self.watcher = match &self.medium {
+            StateMedium::Tcp(store) => {
                 let clone = store.try_clone().map_err(|error| self.explain(error))?;
-                watch_side_key(clone, &self.key, place, notice)
+                watch_side_key(clone, &self.key, endpoint, notice)
             }
-            Place::Given(store) => {
+            StateMedium::Given(store) => {
                 let clone = store.try_clone().map_err(|error| self.explain(error))?;
                 // A wait that cannot be interrupted would outlive the node.
                 match clone.breaker() {
-                    Some(_) => watch_side_key(clone, &self.key, place, notice),
+                    Some(_) => watch_side_key(clone, &self.key, endpoint, notice),
                     None => None,
                 }
             }
-            Place::File(store) => watch_file(Arc::clone(store), &self.key, place, notice),
+            StateMedium::File(store) => watch_file(Arc::clone(store), &self.key, endpoint, notice),
         };
         // Without the watch, or with agents that do not notify, polls find the changes.
-        Ok(self.watcher.is_some() && matches!(self.place, Place::File(_)))
+        Ok(self.watcher.is_some() && matches!(self.medium, StateMedium::File(_)))
     }
 
     fn notify(&mut self) -> Result<(), RendezvousError> {
-        match &self.place {
-            Place::Tcp(_) | Place::Given(_) => {
+        match &self.medium {
+            StateMedium::Tcp(_) | StateMedium::Given(_) => {
                 store_watch::notify(&*self.store, &self.key).map_err(|error| self.explain(error))
             }
-            Place::File(_) => Ok(()),
+            StateMedium::File(_) => Ok(()),
         }
     }
 
@@ -248,13 +252,13 @@ impl SharedState for C10dState {
     }
 
     fn local_address(&self) -> Option<IpAddr> {
-        match &self.place {
-            Place::Tcp(store) => store.local_address(),
-            Place::File(_) | Place::Given(_) => None,
+        match &self.medium {
+            StateMedium::Tcp(store) => store.local_address(),
+            StateMedium::File(_) | StateMedium::Given(_) => None,
         }
     }
 
-    fn place(&self) -> String {
-        self.place.describe()
+    fn endpoint(&self) -> String {
+        self.medium.describe()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rdzv_rendezvous_proto::participant::{self, Failure};
+use rdzv_rendezvous_proto::participant::{self, ParticipantFailure};
 use rdzv_rendezvous_proto::{NodeDesc, RendezvousState, Settings};
 
 use crate::{Change, RendezvousError};
@@ -13,7 +13,7 @@ const MOST_NAMED: usize = 8;
 /// Values that all sentences need.
 pub(super) struct Messages {
     pub(super) run_id: String,
-    pub(super) place: String,
+    pub(super) endpoint: String,
     pub(super) settings: Settings,
 }
 
@@ -21,24 +21,26 @@ impl Messages {
     pub(super) fn change(
         &self,
         round: u64,
-        change: participant::Change,
+        change: participant::ParticipantChange,
         gone: &BTreeSet<NodeDesc>,
         known: Option<&RendezvousState>,
     ) -> Change {
         let reason = match change {
-            participant::Change::NodesWaiting(nodes) => {
+            participant::ParticipantChange::NodesWaiting(nodes) => {
                 format!(
                     "{} to join the next round",
                     subject(&nodes, "waits", "wait")
                 )
             }
-            participant::Change::NodesLost(nodes) => self.lost_nodes(&nodes, gone, known),
-            participant::Change::Dropped => format!(
-                "the other nodes treated this node as lost, because they received no heartbeat \
-                 from it for {} s; check whether it was suspended or its clock is wrong",
+            participant::ParticipantChange::NodesLost(nodes) => {
+                self.lost_nodes(&nodes, gone, known)
+            }
+            participant::ParticipantChange::Dropped => format!(
+                "the other nodes took this one for lost, because they had not heard of it for {} s: \
+                 was it suspended, or is its clock wrong?",
                 self.settings.lost_after().as_secs()
             ),
-            participant::Change::Closed => return Change::Closed,
+            participant::ParticipantChange::Closed => return Change::Closed,
         };
         Change::Membership { round, reason }
     }
@@ -62,24 +64,24 @@ impl Messages {
         format!("{} lost ({how})", subject(nodes, "is", "are"))
     }
 
-    pub(super) fn failure(&self, failure: Failure) -> RendezvousError {
-        let (run_id, place) = (self.run_id.clone(), self.place.clone());
+    pub(super) fn failure(&self, failure: ParticipantFailure) -> RendezvousError {
+        let (run_id, endpoint) = (self.run_id.clone(), self.endpoint.clone());
         match failure {
-            Failure::Closed => RendezvousError::Closed { run_id, place },
-            Failure::NotNeeded => RendezvousError::NotNeeded { run_id },
-            Failure::JoinTimeout { joined, elapsed } => RendezvousError::JoinTimeout {
+            ParticipantFailure::Closed => RendezvousError::Closed { run_id, endpoint },
+            ParticipantFailure::NotNeeded => RendezvousError::NotNeeded { run_id },
+            ParticipantFailure::JoinTimeout { joined, elapsed } => RendezvousError::JoinTimeout {
                 run_id,
-                place,
+                endpoint,
                 joined: joined.iter().map(NodeDesc::to_string).collect(),
                 min_nodes: self.settings.min_nodes,
                 elapsed,
             },
-            Failure::WriteTimeout { elapsed } => RendezvousError::Unreachable {
+            ParticipantFailure::WriteTimeout { elapsed } => RendezvousError::Unreachable {
                 what: format!(
                     "every attempt to change the state of run '{run_id}' failed, because other \
                      agents changed it first,"
                 ),
-                place,
+                endpoint,
                 elapsed: Some(elapsed),
                 remedy: "add a random pause between attempts with --rdzv-conf cas_backoff_max_seconds=1",
             },
@@ -89,15 +91,15 @@ impl Messages {
     pub(super) fn corrupt(&self, why: &str) -> RendezvousError {
         RendezvousError::Corrupt {
             what: format!("the state of run '{}' is corrupt ({why})", self.run_id),
-            place: self.place.clone(),
+            endpoint: self.endpoint.clone(),
         }
     }
 
     /// Returns the error for requests after the connection was lost.
     pub(super) fn lost_before(&self, why: &str) -> RendezvousError {
         RendezvousError::Unreachable {
-            what: format!("the connection to the rendezvous was lost earlier ({why})"),
-            place: self.place.clone(),
+            what: format!("the rendezvous was lost before ({why})"),
+            endpoint: self.endpoint.clone(),
             elapsed: None,
             remedy: "restart the agent when the store is available again",
         }
@@ -160,12 +162,16 @@ mod tests {
     fn messages() -> Messages {
         Messages {
             run_id: "run".to_owned(),
-            place: "c10d store 10.0.0.1:29400".to_owned(),
+            endpoint: "c10d store 10.0.0.1:29400".to_owned(),
             settings: Settings::new(2, 3),
         }
     }
 
-    fn reason(change: participant::Change, gone: &[i64], known: &RendezvousState) -> String {
+    fn reason(
+        change: participant::ParticipantChange,
+        gone: &[i64],
+        known: &RendezvousState,
+    ) -> String {
         let gone = gone.iter().map(|number| node(*number)).collect();
         match messages().change(3, change, &gone, Some(known)) {
             Change::Membership { round: 3, reason } => reason,
@@ -182,29 +188,29 @@ mod tests {
         let empty = RendezvousState::default();
         assert_eq!(
             reason(
-                participant::Change::NodesWaiting(vec![node(1), node(2)]),
+                participant::ParticipantChange::NodesWaiting(vec![node(1), node(2)]),
                 &[],
                 &empty
             ),
             "nodes 10.0.0.5_1_0, 10.0.0.5_2_0 wait to join the next round"
         );
-        let lost = || participant::Change::NodesLost(vec![node(1)]);
+        let lost = || participant::ParticipantChange::NodesLost(vec![node(1)]);
         assert_eq!(
             reason(lost(), &[1], &empty),
-            "node 10.0.0.5_1_0 is lost (exited without a message)"
+            "node 10.0.0.5_1_0 is lost (ended without a word)"
         );
         assert_eq!(
             reason(lost(), &[], &silent),
             "node 10.0.0.5_1_0 is lost (missed its heartbeats)"
         );
-        let many = participant::Change::NodesWaiting((0..10).map(node).collect());
+        let many = participant::ParticipantChange::NodesWaiting((0..10).map(node).collect());
         assert!(reason(many, &[], &empty).contains("10.0.0.5_7_0, 2 more wait"));
-        assert!(reason(participant::Change::Dropped, &[], &empty).contains("for 15 s"));
+        assert!(reason(participant::ParticipantChange::Dropped, &[], &empty).contains("for 15 s"));
     }
 
     #[test]
     fn too_few_nodes_are_counted_and_named() {
-        let error = messages().failure(Failure::JoinTimeout {
+        let error = messages().failure(ParticipantFailure::JoinTimeout {
             joined: vec![node(1)],
             elapsed: Duration::from_millis(4000),
         });

@@ -41,10 +41,12 @@ use self::command::{Command, Event};
 use self::interruption::Interruption;
 use self::task::DriverTask;
 use super::SharedState;
-use super::bootstrap::{self, Master, Reading, WorkersStore};
+use super::bootstrap::{self, MasterEndpoint, Reading, WorkersStore};
 use super::watch::Watch;
 use crate::runtime::{Task, no_thread, spawn};
-use crate::{Interrupter, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo};
+use crate::{
+    Interrupter, JoiningAgent, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
+};
 
 /// Time limit for a node to leave the state after an interruption.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -69,7 +71,7 @@ pub struct DriverOptions {
 /// Rendezvous over a shared state.
 pub struct Driver {
     name: String,
-    place: String,
+    endpoint: String,
     losses_known_within: Duration,
     options: DriverOptions,
     commands: UnboundedSender<Command>,
@@ -85,7 +87,11 @@ pub struct Driver {
 
 impl fmt::Debug for Driver {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Driver({} at {})", self.options.me, self.place)
+        write!(
+            formatter,
+            "Driver({} at {})",
+            self.options.me, self.endpoint
+        )
     }
 }
 
@@ -97,7 +103,7 @@ impl Driver {
         shared: Box<dyn SharedState>,
         options: DriverOptions,
     ) -> Result<Self, RendezvousError> {
-        let (name, place) = (shared.name().to_owned(), shared.place());
+        let (name, endpoint) = (shared.name().to_owned(), shared.endpoint());
         let losses_known_within = shared.losses_known_within();
         let (commands, receiver) = unbounded_channel();
         let interruption = Arc::new(Interruption::new(shared.breaker()));
@@ -109,10 +115,10 @@ impl Driver {
             Arc::clone(&interruption),
         )?;
         let task = spawn(task.run())
-            .map_err(|error| no_thread(&error, "for the rendezvous", place.clone()))?;
+            .map_err(|error| no_thread(&error, "for the rendezvous", endpoint.clone()))?;
         Ok(Self {
             name,
-            place,
+            endpoint,
             losses_known_within,
             workers: WorkersStore::new(&options.me.addr, options.policy.clone()),
             options,
@@ -144,7 +150,7 @@ impl Driver {
                     return Err(RendezvousError::Interrupted);
                 }
                 Ok(Event::Interrupted) => timeout = LEAVING,
-                // The node cannot reach the state any more; the others will notice.
+                // The node can no longer reach the state; the others will notice.
                 Err(mpsc::RecvTimeoutError::Timeout) => return Err(RendezvousError::Interrupted),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(self.task_ended()),
             }
@@ -154,10 +160,10 @@ impl Driver {
     /// Agrees with the other nodes on the endpoint of the workers' store.
     fn agree_on_master(
         &mut self,
-        member: &Member,
+        member: &JoiningAgent,
         formed: &Formed,
         store: &Arc<dyn Store>,
-    ) -> Result<Master, RendezvousError> {
+    ) -> Result<MasterEndpoint, RendezvousError> {
         if formed.rank == 0 {
             self.workers.use_port(member.master_port);
             let master = self.workers.offer(member.share_store)?;
@@ -182,7 +188,7 @@ impl Driver {
             RendezvousError::Store(StoreError::WaitTimeout { .. }) => {
                 RendezvousError::SilentLeader {
                     run_id: self.options.run_id.to_string(),
-                    place: self.place.clone(),
+                    endpoint: self.endpoint.clone(),
                     round: formed.round,
                     leader: leader.map_or_else(String::new, NodeDesc::to_string),
                     elapsed: started.elapsed(),
@@ -211,8 +217,8 @@ impl Driver {
 
     fn task_ended(&self) -> RendezvousError {
         RendezvousError::Unreachable {
-            what: "the rendezvous task has stopped".to_owned(),
-            place: self.place.clone(),
+            what: "the task of the rendezvous has ended".to_owned(),
+            endpoint: self.endpoint.clone(),
             elapsed: None,
             remedy: "report this bug in rdzv with the log of this agent",
         }
@@ -233,7 +239,7 @@ impl RendezvousBackend for Driver {
         &self.options.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         let started = Instant::now();
         loop {
             self.forget_round();

@@ -25,7 +25,7 @@ use super::interruption::Interruption;
 use super::messages::{self, Messages};
 use super::peer_failures;
 use crate::dynamic::outage::OutageWatch;
-use crate::dynamic::{Notice, SharedState, Token, waiting};
+use crate::dynamic::{Notice, SharedState, StateToken, waiting};
 use crate::runtime::{blocking, sleep};
 use crate::{Change, Observer, RendezvousError};
 
@@ -43,7 +43,7 @@ pub(super) struct DriverTask {
     observer: Option<Observer>,
     /// Origin of monotonic time.
     origin: Instant,
-    token: Option<Token>,
+    token: Option<StateToken>,
     /// State that the token belongs to.
     known: Option<RendezvousState>,
     /// Nodes that have ended, according to notices instead of missing heartbeats.
@@ -91,7 +91,7 @@ impl DriverTask {
         }))?;
         let run_id = options.run_id.to_string();
         let outage = OutageWatch::new(
-            shared.place(),
+            shared.endpoint(),
             shared.gives_up_after(),
             Box::new(move |line, left| match left {
                 Some(left) => {
@@ -111,7 +111,7 @@ impl DriverTask {
             me,
             messages: Messages {
                 run_id: options.run_id.to_string(),
-                place: shared.place(),
+                endpoint: shared.endpoint(),
                 settings: options.settings,
             },
             shared: Arc::new(Mutex::new(shared)),
@@ -156,7 +156,7 @@ impl DriverTask {
         blocking(move || drop((self.round, self.shared))).await;
     }
 
-    /// Makes a request to the state on a blocking thread.
+    /// Sends a request to the state on a blocking thread.
     async fn ask<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut dyn SharedState) -> Result<T, RendezvousError> + Send + 'static,
@@ -387,17 +387,17 @@ impl DriverTask {
         self.ask(|shared| shared.announce(None)).await
     }
 
-    async fn changed(&mut self, change: participant::Change) {
+    async fn changed(&mut self, change: participant::ParticipantChange) {
         let Some((round, store)) = &self.round else {
             return;
         };
         let (round, store) = (*round, Arc::clone(store));
-        if !matches!(change, participant::Change::NodesWaiting(_)) {
+        if !matches!(change, participant::ParticipantChange::NodesWaiting(_)) {
             self.interruption.end_round();
         }
         // A failing node reports its failure before it closes the run, but that notice may arrive
         // later.
-        if matches!(change, participant::Change::Closed) {
+        if matches!(change, participant::ParticipantChange::Closed) {
             let me = self.me.to_string();
             let reported = blocking(move || peer_failures::reported(&*store, &me)).await;
             if let Some((node, reason)) = reported {
@@ -426,7 +426,7 @@ impl DriverTask {
     /// Adopts the store's value together with its token.
     fn adopt(
         &mut self,
-        now: Option<(Bytes, Token)>,
+        now: Option<(Bytes, StateToken)>,
     ) -> Result<Option<RendezvousState>, RendezvousError> {
         (self.known, self.token) = match now {
             None => (None, None),
@@ -465,7 +465,7 @@ impl DriverTask {
 
     /// Answers all waiting requests: the first one with `first`.
     ///
-    /// The others get the reason why no request is possible any more.
+    /// The others get the reason why requests are no longer possible.
     fn fail_all(&mut self, first: Option<RendezvousError>) {
         let mut first = first;
         let lost = self.lost.clone().unwrap_or_default();

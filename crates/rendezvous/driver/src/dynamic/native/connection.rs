@@ -15,20 +15,22 @@ use std::time::{Duration, Instant};
 use rdzv_core::escape::escape;
 use rdzv_core::machine::Machine as _;
 use rdzv_core::reminder;
-use rdzv_rendezvous_proto::native_client::{self, Failure, Input, Joined, NativeClient, Output};
+use rdzv_rendezvous_proto::native_client::{
+    self, FormedRound, Input, NativeClient, NativeFailure, Output,
+};
 use rdzv_trust::{Channel, Credentials};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::link::Link;
 use super::onlooking::Onlooking;
-use super::{place, unreachable};
-use crate::dynamic::bootstrap::{Master, WorkersStore};
+use super::{endpoint, unreachable};
+use crate::dynamic::bootstrap::{MasterEndpoint, WorkersStore};
 use crate::dynamic::probe::{Found, probe};
-use crate::dynamic::voters::{Candidate, Search};
+use crate::dynamic::voters::{Search, VoterCandidate};
 use crate::dynamic::waiting;
 use crate::fence;
 use crate::runtime::{Calls, Task, blocking, sleep, spawn};
-use crate::{Change, Member, Observer, Onlookers, RendezvousError};
+use crate::{Change, JoiningAgent, Observer, Onlookers, RendezvousError};
 
 /// Time limit of one attempt to reconnect. Users get reports between attempts.
 const ONE_ATTEMPT: Duration = Duration::from_secs(1);
@@ -42,12 +44,12 @@ const READ_AT_ONCE: usize = 16 << 10;
 /// Command of the backend to the task.
 pub(super) enum Command {
     Join {
-        member: Member,
+        member: JoiningAgent,
         answer: mpsc::SyncSender<JoinAnswer>,
     },
     Interrupt,
     Leave(mpsc::SyncSender<()>),
-    Close(mpsc::SyncSender<Result<(), Failure>>),
+    Close(mpsc::SyncSender<Result<(), NativeFailure>>),
     Failed(String),
     Status(mpsc::SyncSender<(bool, u32)>),
     /// All workers of this node have succeeded in the round.
@@ -66,11 +68,11 @@ pub(super) enum Command {
 ///
 /// It contains the round, the store of the workers if this node hosts it, and the address of the
 /// coordinator.
-pub(super) type JoinAnswer = Result<(Joined, Option<Master>, SocketAddr), NotJoined>;
+pub(super) type JoinAnswer = Result<(FormedRound, Option<MasterEndpoint>, SocketAddr), NotJoined>;
 
 /// Reason why a join failed.
 pub(super) enum NotJoined {
-    Failure(Failure),
+    Failure(NativeFailure),
     /// This node has rank 0 and cannot host the workers' store.
     CannotLead(RendezvousError),
 }
@@ -80,7 +82,7 @@ pub(super) struct OfVoters {
     /// Search for the coordinator at its other endpoints, if there are any.
     pub(super) search: Option<Search>,
     /// Candidacy of this agent for a voter group that it may join.
-    pub(super) candidate: Option<Candidate>,
+    pub(super) candidate: Option<VoterCandidate>,
 }
 
 /// Result of a call that concerns the voters.
@@ -115,10 +117,10 @@ pub(super) struct Connection {
     observer: Option<Observer>,
     workers: WorkersStore,
     share: bool,
-    offered: Option<Master>,
+    offered: Option<MasterEndpoint>,
     cannot_lead: Option<RendezvousError>,
     join: Option<mpsc::SyncSender<JoinAnswer>>,
-    close: Option<mpsc::SyncSender<Result<(), Failure>>>,
+    close: Option<mpsc::SyncSender<Result<(), NativeFailure>>>,
     status: Vec<mpsc::SyncSender<(bool, u32)>>,
     /// Sender to the caller that waits for the success of all nodes.
     barrier: Option<mpsc::SyncSender<()>>,
@@ -287,7 +289,7 @@ impl Connection {
     fn note_lost(&mut self, why: &str) {
         if self.lost_since.is_none() {
             self.lost_since = Some(Instant::now());
-            let lost = format!("lost the connection to {} ({why})", place(self.address));
+            let lost = format!("lost the connection to {} ({why})", endpoint(self.address));
             self.onlooking.record(&self.client, lost, None);
         }
     }
@@ -321,7 +323,7 @@ impl Connection {
         let link = Link::new(dialed.channel, self.ends_workers);
         let link = link.map_err(|error| error.to_string())?;
         if let Some(since) = self.lost_since.take() {
-            let at = place(self.address);
+            let at = endpoint(self.address);
             (self.onlooking).reattached(&self.client, &at, since.elapsed());
         }
         Ok(self.link.insert(link).from())
@@ -444,7 +446,7 @@ impl Connection {
             }
             Output::Missing(missing) => {
                 let run = self.client.run();
-                self.onlooking.miss(run, place(self.address), missing);
+                self.onlooking.miss(run, endpoint(self.address), missing);
             }
             Output::Undecided(address) => {
                 tracing::warn!(
@@ -452,7 +454,7 @@ impl Connection {
                      address) is still running; the workers continue; if it has exited, restart \
                      this process with --rdzv-conf recover=true (rdzv store: --recover)",
                     escape(self.client.run()),
-                    place(self.address),
+                    endpoint(self.address),
                     escape(&address),
                 );
             }
@@ -462,7 +464,7 @@ impl Connection {
                 }
             }
             Output::Changed(change) => {
-                if matches!(change, native_client::Change::Lost { .. }) {
+                if matches!(change, native_client::RoundChange::Lost { .. }) {
                     // No process will report the success of the others any more.
                     self.barrier = None;
                 }
@@ -491,26 +493,26 @@ impl Connection {
         })
     }
 
-    fn answer_close(&mut self, answer: Result<(), Failure>) {
+    fn answer_close(&mut self, answer: Result<(), NativeFailure>) {
         if let Some(close) = self.close.take() {
             let _ = close.send(answer);
         }
     }
 
-    fn observe(&self, change: native_client::Change) {
+    fn observe(&self, change: native_client::RoundChange) {
         let Some(observer) = &self.observer else {
             return;
         };
         observer(match change {
-            native_client::Change::Membership { round, reason } => {
+            native_client::RoundChange::Membership { round, reason } => {
                 Change::Membership { round, reason }
             }
-            native_client::Change::PeerFailed { node, reason } => {
+            native_client::RoundChange::PeerFailed { node, reason } => {
                 Change::PeerFailed { node, reason }
             }
-            native_client::Change::Closed => Change::Closed,
-            native_client::Change::Lost { what, elapsed } => {
-                Change::Lost(unreachable(place(self.address), what, Some(elapsed)))
+            native_client::RoundChange::Closed => Change::Closed,
+            native_client::RoundChange::Lost { what, elapsed } => {
+                Change::Lost(unreachable(endpoint(self.address), what, Some(elapsed)))
             }
         });
     }

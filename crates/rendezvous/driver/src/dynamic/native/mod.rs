@@ -23,22 +23,22 @@ use std::time::Duration;
 
 use rdzv_core::ident::RunId;
 use rdzv_core::rank::GroupRank;
-use rdzv_rendezvous_proto::coordinator::wire::Refusal;
-use rdzv_rendezvous_proto::native_client::{Failure, Joined, NativeClient};
+use rdzv_rendezvous_proto::coordinator::wire::AgentRefusal;
+use rdzv_rendezvous_proto::native_client::{FormedRound, NativeClient, NativeFailure};
 use rdzv_rendezvous_proto::{NodeDesc, Settings};
 use rdzv_store::{Pinger, PrefixStore, StorePolicy, TcpStore, TcpStoreOptions};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::dynamic::bootstrap::{Master, WorkersStore, announce};
+use crate::dynamic::bootstrap::{MasterEndpoint, WorkersStore, announce};
 pub use crate::dynamic::extension::{extension, observed, restartable};
 pub use crate::dynamic::node::addresses;
 use crate::dynamic::node::numeric;
 pub use crate::dynamic::note::NoteFile;
 use crate::dynamic::probe::{self, Found};
-pub use crate::dynamic::voters::{Candidate, Located, OwnVoter, Redirect, Search, StartVoter};
+pub use crate::dynamic::voters::{Located, OwnVoter, Redirect, Search, StartVoter, VoterCandidate};
 use crate::runtime::{Task, no_thread};
 use crate::{
-    ExitBarrier, Interrupter, Kept, Member, Observer, Onlookers, Program, RendezvousBackend,
+    ExitBarrier, Interrupter, JoiningAgent, Kept, Observer, Onlookers, Program, RendezvousBackend,
     RendezvousError, RendezvousInfo,
 };
 use connection::{Command, Connection, NotJoined, OfVoters};
@@ -71,7 +71,7 @@ pub struct NativeOptions {
     /// The coordinator may move to another voter later.
     pub voters: Option<Search>,
     /// Candidacy of this agent in a group of voters that it may join.
-    pub candidate: Option<Candidate>,
+    pub candidate: Option<VoterCandidate>,
     /// Receivers of information, for example about a lost connection.
     pub onlookers: Onlookers,
 }
@@ -111,19 +111,25 @@ impl Met {
 pub struct Native {
     run_id: RunId,
     settings: Settings,
-    place: String,
+    endpoint: String,
     commands: UnboundedSender<Command>,
     task: Option<Task>,
     interrupted: Arc<AtomicBool>,
     store: Arc<TcpStore>,
     policy: StorePolicy,
+    /// Round of the last join.
+    round: Option<u64>,
     /// Round of the last join, if the round survives the coordinator.
     recoverable: Option<u64>,
 }
 
 impl fmt::Debug for Native {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Native(run {} at {})", self.run_id, self.place)
+        write!(
+            formatter,
+            "Native(run {} at {})",
+            self.run_id, self.endpoint
+        )
     }
 }
 
@@ -144,12 +150,12 @@ impl Native {
             onlookers,
         } = options;
         let address = store.peer();
-        let place = place(address);
+        let endpoint = endpoint(address);
         let channel = match probe::probe(address, within, &policy.credentials) {
             Ok(Found::Coordinator(channel)) => channel,
             Ok(Found::Store) => return Ok(Met::Store),
             Ok(Found::Voter(_)) => return Ok(Met::Voter),
-            Err(what) => return Err(unreachable(place, what.to_string(), None)),
+            Err(what) => return Err(unreachable(endpoint, what.to_string(), None)),
         };
         let (instance, predecessors) = match &kept {
             Some(kept) => {
@@ -168,7 +174,7 @@ impl Native {
             client = client.among_voters();
         }
         let mut client = client.from(own_end(&channel, ends_workers).map(numeric));
-        if candidate.as_ref().is_some_and(Candidate::is_willing) {
+        if candidate.as_ref().is_some_and(VoterCandidate::is_willing) {
             client = client.willing();
         }
         let of_voters = OfVoters { search, candidate };
@@ -181,16 +187,17 @@ impl Native {
             client,
             onlookers,
         )
-        .map_err(|error| no_thread(&error, "for the connection to it", place.clone()))?;
+        .map_err(|error| no_thread(&error, "for the connection to it", endpoint.clone()))?;
         Ok(Met::Coordinator(Box::new(Self {
             run_id,
             settings,
-            place,
+            endpoint,
             commands,
             task: Some(task),
             interrupted: Arc::default(),
             store,
             policy,
+            round: None,
             recoverable: None,
         })))
     }
@@ -209,7 +216,7 @@ impl Native {
         });
         match connected {
             Ok(store) => {
-                self.place = place(coordinator);
+                self.endpoint = endpoint(coordinator);
                 self.store = Arc::new(store);
             }
             // The coordinator is lost again. The round is lost with it, or soon recovered.
@@ -218,7 +225,7 @@ impl Native {
         }
     }
 
-    fn info(&self, joined: Joined, offered: Option<Master>) -> RendezvousInfo {
+    fn info(&self, joined: FormedRound, offered: Option<MasterEndpoint>) -> RendezvousInfo {
         let prefix = format!("torch.rendezvous.{}.{}", self.run_id, joined.round);
         let (server, reserved_port) = match offered {
             Some(master) => (master.server, master.reserved_port),
@@ -237,23 +244,31 @@ impl Native {
         }
     }
 
-    fn explain(&self, failure: Failure) -> RendezvousError {
-        let (run_id, place) = (self.run_id.to_string(), self.place.clone());
+    fn explain(&self, failure: NativeFailure) -> RendezvousError {
+        let (run_id, endpoint) = (self.run_id.to_string(), self.endpoint.clone());
         match failure {
-            Failure::Refused(Refusal::Closed) => RendezvousError::Closed { run_id, place },
-            Failure::Refused(Refusal::NotNeeded) => RendezvousError::NotNeeded { run_id },
-            Failure::Refused(Refusal::JoinTimeout { elapsed, joined }) => {
+            NativeFailure::Refused(AgentRefusal::Closed) => {
+                RendezvousError::Closed { run_id, endpoint }
+            }
+            NativeFailure::Refused(AgentRefusal::NotNeeded) => {
+                RendezvousError::NotNeeded { run_id }
+            }
+            NativeFailure::Refused(AgentRefusal::JoinTimeout { elapsed, joined }) => {
                 RendezvousError::JoinTimeout {
                     run_id,
-                    place,
+                    endpoint,
                     joined,
                     min_nodes: self.settings.min_nodes,
                     elapsed,
                 }
             }
-            Failure::Refused(Refusal::Unusable(sentence)) => RendezvousError::Argument(sentence),
-            Failure::Interrupted => RendezvousError::Interrupted,
-            Failure::Unreachable { what, elapsed } => unreachable(place, what, Some(elapsed)),
+            NativeFailure::Refused(AgentRefusal::Unusable(sentence)) => {
+                RendezvousError::Argument(sentence)
+            }
+            NativeFailure::Interrupted => RendezvousError::Interrupted,
+            NativeFailure::Unreachable { what, elapsed } => {
+                unreachable(endpoint, what, Some(elapsed))
+            }
         }
     }
 
@@ -265,8 +280,8 @@ impl Native {
         let (sender, answer) = mpsc::sync_channel(1);
         self.send(command(sender));
         answer.recv().map_err(|_| {
-            let what = "the connection task has stopped".to_owned();
-            unreachable(self.place.clone(), what, None)
+            let what = "the task that keeps the connection has ended".to_owned();
+            unreachable(self.endpoint.clone(), what, None)
         })
     }
 
@@ -279,7 +294,10 @@ impl Native {
         if let Some(task) = self.task.take() {
             self.send(Command::End);
             if !task.join() {
-                tracing::error!(place = self.place, "the connection task panicked");
+                tracing::error!(
+                    endpoint = self.endpoint,
+                    "the task of the connection panicked"
+                );
             }
         }
     }
@@ -294,7 +312,7 @@ impl RendezvousBackend for Native {
         &self.run_id
     }
 
-    fn join(&mut self, member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         if self.interrupted.load(Ordering::Acquire) {
             return Err(RendezvousError::Interrupted);
         }
@@ -303,6 +321,7 @@ impl RendezvousBackend for Native {
         match answer {
             Ok((joined, offered, coordinator)) => {
                 self.follow(coordinator);
+                self.round = Some(joined.round);
                 self.recoverable = joined.is_recoverable.then_some(joined.round);
                 if shared {
                     announce(&self.policy, &joined.master_addr, joined.master_port)?;
@@ -336,21 +355,25 @@ impl RendezvousBackend for Native {
 
     fn exit_barrier(&self) -> Option<ExitBarrier> {
         let (round, commands) = (self.recoverable?, self.commands.clone());
-        let place = self.place.clone();
+        let endpoint = self.endpoint.clone();
         Some(Arc::new(move |timeout| {
             let (answer, passed) = mpsc::sync_channel(1);
             let _ = commands.send(Command::Succeeded { round, answer });
-            passed.recv_timeout(timeout).map_err(|error| {
+            let passed = match timeout {
+                Some(timeout) => passed.recv_timeout(timeout),
+                None => passed.recv().map_err(Into::into),
+            };
+            passed.map_err(|error| {
                 let (what, elapsed) = match error {
                     mpsc::RecvTimeoutError::Timeout => (
-                        format!("the workers of other nodes have not finished round {round}"),
-                        Some(timeout),
+                        format!("the workers of other nodes have not ended round {round}"),
+                        timeout,
                     ),
                     mpsc::RecvTimeoutError::Disconnected => {
                         (format!("round {round} is over"), None)
                     }
                 };
-                unreachable(place.clone(), what, elapsed)
+                unreachable(endpoint.clone(), what, elapsed)
             })
         }))
     }
@@ -373,6 +396,13 @@ impl RendezvousBackend for Native {
         Ok(())
     }
 
+    fn report_success(&mut self) {
+        if let Some(round) = self.round {
+            let (answer, _no_barrier_waits) = mpsc::sync_channel(1);
+            self.send(Command::Succeeded { round, answer });
+        }
+    }
+
     fn leave(&mut self) -> Result<(), RendezvousError> {
         self.ask(Command::Leave)
     }
@@ -393,16 +423,24 @@ impl Drop for Native {
     }
 }
 
-fn place(address: SocketAddr) -> String {
+fn endpoint(address: SocketAddr) -> String {
     format!("the rdzv store at {address}")
 }
 
-fn unreachable(place: String, what: String, elapsed: Option<Duration>) -> RendezvousError {
+fn unreachable(endpoint: String, what: String, elapsed: Option<Duration>) -> RendezvousError {
     RendezvousError::Unreachable {
         what,
-        place,
+        endpoint,
         elapsed,
-        remedy: "check that the agent or the `rdzv store` that hosts the endpoint is running and \
-                 reachable from this host",
+        remedy: match elapsed {
+            None => {
+                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
+                 reached from here"
+            }
+            Some(_) => {
+                "check that the agent or the `rdzv store` that hosts the endpoint runs and can be \
+                 reached from here; --rdzv-conf coordinator_timeout=SECONDS waits longer"
+            }
+        },
     }
 }

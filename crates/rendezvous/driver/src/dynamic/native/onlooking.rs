@@ -32,7 +32,7 @@ impl Onlooking {
     pub(super) fn new(onlookers: Onlookers, search: Option<&Search>, coordinator: String) -> Self {
         Self {
             onlookers,
-            voters: search.map_or_else(Vec::new, Search::places),
+            voters: search.map_or_else(Vec::new, Search::endpoints),
             coordinator,
             known: None,
             is_missing: false,
@@ -106,8 +106,11 @@ impl Onlooking {
     }
 
     /// Reports that the connection is back after `took`.
-    pub(super) fn reattached(&mut self, client: &NativeClient, place: &str, took: Duration) {
-        let message = format!("reattached to {place} after {} ms", took.as_millis());
+    pub(super) fn reattached(&mut self, client: &NativeClient, endpoint: &str, took: Duration) {
+        let message = format!(
+            "connected to {endpoint} again after {} ms",
+            took.as_millis()
+        );
         let coordinator = self.coordinator.clone();
         let event = GroupEvent::Reattached { coordinator, took };
         self.record(client, message, Some(event));
@@ -129,8 +132,8 @@ impl Onlooking {
     }
 
     /// Warns that there is no coordinator, and reports the wait.
-    pub(super) fn miss(&mut self, run: &str, place: String, missing: Missing) {
-        let (run, silent) = (escape(run), "it is connected but sends nothing");
+    pub(super) fn miss(&mut self, run: &str, endpoint: String, missing: Missing) {
+        let (run, silent) = (escape(run), "it is connected and says nothing");
         let what = missing.what.unwrap_or_else(|| silent.to_owned());
         let workers = if missing.is_fenced {
             "the workers are fenced"
@@ -141,7 +144,7 @@ impl Onlooking {
         let sentence = move || {
             let since = began.elapsed();
             format!(
-                "no coordinator at {place} for {:.0} s ({what}); {workers}; waiting for {:.0} s more",
+                "no coordinator at {endpoint} for {:.0} s ({what}); {workers}; waiting for {:.0} s more",
                 (missing.elapsed + since).as_secs_f64(),
                 missing.left.saturating_sub(since).as_secs_f64(),
             )

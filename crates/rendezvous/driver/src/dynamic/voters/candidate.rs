@@ -45,7 +45,7 @@ impl OwnVoter {
 pub type StartVoter = Box<dyn Fn(&[String]) -> Result<TcpStoreServer, StoreError> + Send>;
 
 /// Agent that finds the coordinator through a group, and may become a member.
-pub struct Candidate {
+pub struct VoterCandidate {
     /// Endpoint of the job.
     pub endpoint: Endpoint,
     /// Closure that starts a voter; `None` if this server is at the endpoint.
@@ -58,7 +58,7 @@ pub struct Candidate {
     pub redirect: Option<Redirect>,
 }
 
-impl fmt::Debug for Candidate {
+impl fmt::Debug for VoterCandidate {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_voter = self.voter.lock().is_some();
         write!(
@@ -69,7 +69,7 @@ impl fmt::Debug for Candidate {
     }
 }
 
-impl Candidate {
+impl VoterCandidate {
     /// `true` if the agent can become a voter, and is not one yet.
     pub(in crate::dynamic) fn is_willing(&self) -> bool {
         self.start.is_some() && self.voter.lock().is_none()

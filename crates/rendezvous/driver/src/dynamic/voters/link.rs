@@ -289,11 +289,11 @@ mod tests {
 
     /// Waits until the voter may write to the connection.
     fn await_connection(link: &VoterLink) {
-        let until = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         while link.shared.channel.lock().is_none()
             || link.shared.waiting.load(Ordering::Acquire) > 0
         {
-            assert!(Instant::now() < until);
+            assert!(Instant::now() < deadline);
             std::thread::yield_now();
         }
     }
@@ -336,9 +336,9 @@ mod tests {
             link.send(b"message".to_vec());
             assert_eq!(read(&mut stream, 7), b"message");
             drop(stream);
-            let until = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_secs(20);
             while link.shared.channel.lock().is_some() {
-                assert!(Instant::now() < until);
+                assert!(Instant::now() < deadline);
                 std::thread::yield_now();
             }
             // No process would receive it.

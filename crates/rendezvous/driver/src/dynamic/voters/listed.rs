@@ -24,11 +24,11 @@ const RELEASED_WITHIN: Duration = Duration::from_millis(1_000);
 ///
 /// If several endpoints are on one machine, each agent there gets one.
 pub(in crate::dynamic) fn serve(
-    places: &[Endpoint],
+    endpoints: &[Endpoint],
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<Option<TcpStoreServer>, RendezvousError> {
-    let explain = |error| RendezvousError::of_c10d_store(error, &options.place());
+    let explain = |error| RendezvousError::of_c10d_store(error, &options.endpoint());
     let kept = match &options.kept {
         Some(kept) => kept
             .listeners()
@@ -36,21 +36,21 @@ pub(in crate::dynamic) fn serve(
         None => Vec::new(),
     };
     let timeout = options.read_timeout;
-    let here = |place: &Endpoint| node::is_this_machine(&place.host, timeout);
+    let here = |endpoint: &Endpoint| node::is_this_machine(&endpoint.host, timeout);
     if !kept.is_empty() {
         // The previous agent was killed; the other voters connect to its sockets.
-        let is_own = |place: &Endpoint| {
+        let is_own = |endpoint: &Endpoint| {
             let mut sockets = kept.iter();
-            sockets.any(|socket| is_at(socket, place)) && here(place)
+            sockets.any(|socket| is_at(socket, endpoint)) && here(endpoint)
         };
-        let own = places.iter().position(is_own);
+        let own = endpoints.iter().position(is_own);
         if let Some(own) = own {
-            return start(places, own, kept, options, onlookers)
+            return start(endpoints, own, kept, options, onlookers)
                 .map(Some)
                 .map_err(explain);
         }
     }
-    let Some((own, listeners)) = take_place(places, timeout) else {
+    let Some((own, listeners)) = bind_endpoint(endpoints, timeout) else {
         return Ok(None);
     };
     if let Some(kept) = &options.kept {
@@ -58,7 +58,7 @@ pub(in crate::dynamic) fn serve(
         let keeps = kept.keep_listeners(&listeners);
         keeps.map_err(|source| explain(listen_error(options, source)))?;
     }
-    start(places, own, listeners, options, onlookers)
+    start(endpoints, own, listeners, options, onlookers)
         .map(Some)
         .map_err(explain)
 }
@@ -67,29 +67,29 @@ pub(in crate::dynamic) fn serve(
 ///
 /// Returns its index and the sockets. A port that is in use may become free soon, so this retries
 /// for [`RELEASED_WITHIN`].
-pub(super) fn take_place(
-    places: &[Endpoint],
+pub(super) fn bind_endpoint(
+    endpoints: &[Endpoint],
     timeout: Duration,
 ) -> Option<(usize, Vec<TcpListener>)> {
-    let mut own: Vec<_> = places
+    let mut own: Vec<_> = endpoints
         .iter()
         .enumerate()
-        .filter(|(_, place)| node::is_this_machine(&place.host, timeout))
+        .filter(|(_, endpoint)| node::is_this_machine(&endpoint.host, timeout))
         .collect();
-    let until = Instant::now() + RELEASED_WITHIN;
+    let deadline = Instant::now() + RELEASED_WITHIN;
     loop {
         let mut in_use = Vec::new();
-        for (own, place) in own {
-            match TcpStoreServer::listen(loopback(&place.host).as_deref(), place.port) {
+        for (own, endpoint) in own {
+            match TcpStoreServer::listen(loopback(&endpoint.host).as_deref(), endpoint.port) {
                 Ok(listeners) => return Some((own, listeners)),
                 Err(StoreError::Listen { source, .. })
                     if source.kind() == io::ErrorKind::AddrInUse =>
                 {
-                    in_use.push((own, place));
+                    in_use.push((own, endpoint));
                 }
                 Err(error) => {
                     tracing::warn!(
-                        "this node is not a voter, because it cannot listen on {place}: {error}"
+                        "this node cannot listen at {endpoint} ({error}), so it is no voter"
                     );
                 }
             }
@@ -98,8 +98,8 @@ pub(super) fn take_place(
             return None;
         }
         own = in_use;
-        if Instant::now() >= until {
-            tracing::info!("other processes listen on the ports of this machine's voter endpoints");
+        if Instant::now() >= deadline {
+            tracing::info!("other processes have the ports of this machine's places");
             return None;
         }
         // The kernel does not notify when a port becomes free.
@@ -109,7 +109,7 @@ pub(super) fn take_place(
 
 fn listen_error(options: &Options, source: io::Error) -> StoreError {
     StoreError::Listen {
-        address: options.place(),
+        address: options.endpoint(),
         source,
     }
 }
@@ -117,18 +117,18 @@ fn listen_error(options: &Options, source: io::Error) -> StoreError {
 /// `true` if a socket may belong to an endpoint.
 ///
 /// A socket for all addresses may belong to any endpoint with the same port.
-fn is_at(socket: &TcpListener, place: &Endpoint) -> bool {
+fn is_at(socket: &TcpListener, endpoint: &Endpoint) -> bool {
     let Ok(bound) = socket.local_addr() else {
         return false;
     };
-    if bound.port() != place.port {
+    if bound.port() != endpoint.port {
         return false;
     }
-    match loopback(&place.host) {
+    match loopback(&endpoint.host) {
         Some(address) => address == bound.ip().to_canonical().to_string(),
         None => {
             bound.ip().is_unspecified() || {
-                let named = resolve(&place.host, place.port, None).unwrap_or_default();
+                let named = resolve(&endpoint.host, endpoint.port, None).unwrap_or_default();
                 named.iter().any(|named| named.ip() == bound.ip())
             }
         }
@@ -148,15 +148,17 @@ pub(super) fn become_voter(
 }
 
 fn start(
-    places: &[Endpoint],
+    endpoints: &[Endpoint],
     own: usize,
     listeners: Vec<TcpListener>,
     options: &Options,
     onlookers: &Onlookers,
 ) -> Result<TcpStoreServer, StoreError> {
-    let place = &places[own];
-    let server = options.policy.server(loopback(&place.host), place.port);
-    let voter = VoterOptions::of_agent(places, own, options, onlookers);
+    let endpoint = &endpoints[own];
+    let server = options
+        .policy
+        .server(loopback(&endpoint.host), endpoint.port);
+    let voter = VoterOptions::of_agent(endpoints, own, options, onlookers);
     start_voter(server, listeners, voter)
 }
 

@@ -10,7 +10,7 @@
 //! | `voter.rs`, `link.rs` | the voter in a store server; its connections to the others |
 //! | `listed.rs`, `store_voter.rs` | a voter at an endpoint of a list, in an agent and in a store |
 //! | `open_group.rs` | a voter in a group that agents may join |
-//! | `candidate.rs` | [`Candidate`]: an agent that may become a voter |
+//! | `candidate.rs` | [`VoterCandidate`]: an agent that may become a voter |
 //! | `redirect.rs` | [`Redirect`]: the endpoint of a group whose members are elsewhere |
 //! | `search.rs` | [`Search`]: the search for the coordinator among the voters |
 
@@ -23,7 +23,7 @@ mod search;
 mod store_voter;
 mod voter;
 
-pub use candidate::{Candidate, OwnVoter, StartVoter};
+pub use candidate::{OwnVoter, StartVoter, VoterCandidate};
 pub use redirect::Redirect;
 pub use search::{Located, Search};
 pub use store_voter::StoreVoter;

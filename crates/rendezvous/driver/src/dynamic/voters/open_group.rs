@@ -1,9 +1,9 @@
 //! Open group: voters of a job with one endpoint, whose agent founds the group.
 //!
 //! The agent at the endpoint runs the first voter, which coordinates immediately. Other agents
-//! become voters on request of the coordinator ([`Candidate`]). Each of them then has a server at a
-//! separate port, or at the endpoint if no process listens there. The agent that replaces a killed
-//! agent finds its sockets, and a note with the endpoints of the other members.
+//! become voters on request of the coordinator ([`VoterCandidate`]). Each of them then has a server
+//! at a separate port, or at the endpoint if no process listens there. The agent that replaces a
+//! killed agent finds its sockets, and a note with the endpoints of the other members.
 
 use std::net::TcpListener;
 use std::{io, slice};
@@ -13,8 +13,8 @@ use rdzv_rendezvous_proto::coordinator::{Note, Origin};
 use rdzv_store::{ServerOptions, StoreError, TcpStoreServer};
 use rdzv_voters::{Open, Start};
 
-use super::candidate::{Candidate, OwnVoter, StartVoter};
-use super::listed::{become_voter, start_voter, take_place};
+use super::candidate::{OwnVoter, StartVoter, VoterCandidate};
+use super::listed::{become_voter, bind_endpoint, start_voter};
 use super::redirect::Redirect;
 use super::voter::VoterOptions;
 use crate::bind::loopback;
@@ -46,7 +46,7 @@ impl Left {
             return Ok(None);
         };
         let explain = |source| StoreError::Listen {
-            address: options.place(),
+            address: options.endpoint(),
             source,
         };
         let note = note_file(kept, options).map_err(explain)?.note().clone();
@@ -67,7 +67,7 @@ impl Left {
     ) -> Result<(OwnVoter, Vec<String>), StoreError> {
         let Self { listeners, note } = self;
         let mut members = note.voters.clone();
-        let Some(own) = place_of(&note, &listeners) else {
+        let Some(own) = endpoint_of(&note, &listeners) else {
             // No client must connect to these sockets.
             if let Some(kept) = &options.kept {
                 kept.release_listeners();
@@ -110,14 +110,14 @@ fn note_file(kept: &Kept, options: &Options) -> io::Result<NoteFile> {
 ///
 /// An agent that was killed between the request to vote and its membership has left sockets that
 /// its note does not mention.
-fn place_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
-    let place = Endpoint::parse(&note.address, 0).ok()?;
+fn endpoint_of(note: &Note, listeners: &[TcpListener]) -> Option<Endpoint> {
+    let endpoint = Endpoint::parse(&note.address, 0).ok()?;
     let mut bound = listeners
         .iter()
         .filter_map(|listener| listener.local_addr().ok());
     bound
-        .any(|bound| bound.port() == place.port)
-        .then_some(place)
+        .any(|bound| bound.port() == endpoint.port)
+        .then_some(endpoint)
 }
 
 /// Makes a server the voter at the endpoint.
@@ -155,19 +155,19 @@ pub(in crate::dynamic) fn candidate(
     voter: OwnVoter,
     address: Option<String>,
     is_here: bool,
-) -> Candidate {
+) -> VoterCandidate {
     // A voter writes the note itself.
     let is_voter = address.is_none() || voter.lock().is_some();
     let kept = options.kept.as_ref().filter(|_| !is_voter);
     let note = kept.and_then(|kept| note_file(kept, options).ok());
-    let (place, options, onlookers) = (endpoint.clone(), options.clone(), onlookers.clone());
+    let (endpoint, options, onlookers) = (endpoint.clone(), options.clone(), onlookers.clone());
     let redirects = is_here && address.is_some();
-    Candidate {
+    VoterCandidate {
         endpoint: endpoint.clone(),
         redirect: redirects.then(|| Redirect::new(endpoint.clone(), options.policy.clone())),
         start: address.map(|address| -> StartVoter {
             Box::new(move |members| {
-                let site = (&place, &options, &onlookers);
+                let site = (&endpoint, &options, &onlookers);
                 invited(site, &address, is_here, members)
             })
         }),
@@ -193,7 +193,7 @@ fn invited(
     // A process there that is not a member is about to exit.
     let is_vacant = is_here && !members.contains(&endpoint.to_string());
     let at_endpoint =
-        is_vacant.then(|| take_place(slice::from_ref(endpoint), options.read_timeout));
+        is_vacant.then(|| bind_endpoint(slice::from_ref(endpoint), options.read_timeout));
     let (own, listeners) = match at_endpoint.flatten() {
         Some((_, listeners)) => (endpoint.clone(), listeners),
         None => {
@@ -223,35 +223,38 @@ fn serve(
     listeners: Vec<TcpListener>,
     start: Start,
 ) -> Result<TcpStoreServer, StoreError> {
-    let mut places = vec![endpoint.clone()];
+    let mut endpoints = vec![endpoint.clone()];
     let members = members
         .iter()
         .filter_map(|member| Endpoint::parse(member, 0).ok());
-    for place in members.chain([own.clone()]) {
-        if !places.contains(&place) {
-            places.push(place);
+    for endpoint in members.chain([own.clone()]) {
+        if !endpoints.contains(&endpoint) {
+            endpoints.push(endpoint);
         }
     }
-    let at = places.iter().position(|place| *place == own).unwrap_or(0);
+    let at = endpoints
+        .iter()
+        .position(|endpoint| *endpoint == own)
+        .unwrap_or(0);
     let note = options.kept.as_ref().map(|kept| note_file(kept, options));
     let note = note.transpose().map_err(|source| StoreError::Listen {
         address: own.to_string(),
         source,
     })?;
     let server = options.policy.server(loopback(&endpoint.host), own.port);
-    let voter = voter(&places, at, start, note, (options, onlookers));
+    let voter = voter(&endpoints, at, start, note, (options, onlookers));
     start_voter(server, listeners, voter)
 }
 
 /// Returns the options of a voter at the endpoint with index `own`.
 fn voter(
-    places: &[Endpoint],
+    endpoints: &[Endpoint],
     own: usize,
     start: Start,
     note: Option<NoteFile>,
     (options, onlookers): (&Options, &Onlookers),
 ) -> VoterOptions {
-    let mut voter = VoterOptions::of_agent(places, own, options, onlookers);
+    let mut voter = VoterOptions::of_agent(endpoints, own, options, onlookers);
     voter.settings.open = Some(Open {
         run: options.run_id.as_str().to_owned(),
         most: options.most_voters,

@@ -19,7 +19,7 @@ use rdzv_rendezvous_proto::coordinator::PREFIX;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE, PROBE_VOTER};
 use rdzv_store::{StoreError, StorePolicy, TcpStoreServer};
 use rdzv_store_proto::server::{Extension, Reach};
-use rdzv_voters::{FRAME_BOUND, Frame};
+use rdzv_voters::{ControlFrame, FRAME_BOUND};
 use tracing::{info, warn};
 
 use crate::bind::loopback;
@@ -158,9 +158,9 @@ impl Extension for Answers {
     }
 
     fn request(&mut self, _: Now, from: ConnId, opcode: u8, payload: &[u8], reach: &mut Reach<'_>) {
-        match Frame::read(opcode, payload) {
-            Ok(Frame::WhoCoordinates) => {
-                let elsewhere = Frame::Elsewhere {
+        match ControlFrame::read(opcode, payload) {
+            Ok(ControlFrame::WhoCoordinates) => {
+                let elsewhere = ControlFrame::Elsewhere {
                     cluster: 0,
                     epoch: 0,
                     term: 0,
@@ -236,7 +236,7 @@ mod tests {
             };
             let said = format!("{endpoint}: names {coordinator}");
             assert!(why.contains(&said), "{why}");
-            assert!(search.places().contains(&coordinator));
+            assert!(search.endpoints().contains(&coordinator));
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_until_the_process_at_the_endpoint_has_ended() {
+    fn it_waits_for_the_end_of_the_process_at_the_endpoint() {
         let (endpoint, policy) = (endpoint(), StorePolicy::default());
         let other = TcpStoreServer::listen(Some(&endpoint.host), endpoint.port).unwrap();
         let mut redirect = Redirect::new(endpoint.clone(), policy.clone());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdzv_core::endpoint::Endpoint;
 use rdzv_store::resolve;
 use rdzv_trust::{Channel, Credentials};
-use rdzv_voters::{ATTEMPT, Frame, SearchOrder};
+use rdzv_voters::{ATTEMPT, ControlFrame, SearchOrder};
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::dynamic::probe::{Found, ProbeError, probe, read_exact};
@@ -20,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 const ASK: Duration = Duration::from_secs(1);
 
 /// Maximum number of endpoints of a group that agents may join.
-const MOST_PLACES: usize = 32;
+const MAX_ENDPOINTS: usize = 32;
 
 /// Maximum length of the answer of a voter, in bytes.
 const LONGEST_ANSWER: u64 = 1024;
@@ -28,7 +28,7 @@ const LONGEST_ANSWER: u64 = 1024;
 /// Endpoints at which the coordinator may be, with the progress of the search.
 #[derive(Debug, Clone)]
 pub struct Search {
-    places: Vec<Endpoint>,
+    endpoints: Vec<Endpoint>,
     order: SearchOrder,
     /// Endpoints whose last result was a refusal by either side, with the reason.
     refused: BTreeMap<usize, String>,
@@ -47,7 +47,7 @@ pub struct Search {
 /// Coordinator that a search has found.
 pub struct Located {
     /// Index of its endpoint.
-    pub place: usize,
+    pub index: usize,
     /// Address of the connection.
     pub address: SocketAddr,
     /// Connection for the native rendezvous.
@@ -56,10 +56,10 @@ pub struct Located {
 
 impl Search {
     /// Creates a search among these endpoints.
-    pub fn new(places: Vec<Endpoint>) -> Self {
-        let order = SearchOrder::new(places.iter().map(Endpoint::to_string).collect());
+    pub fn new(endpoints: Vec<Endpoint>) -> Self {
+        let order = SearchOrder::new(endpoints.iter().map(Endpoint::to_string).collect());
         Self {
-            places,
+            endpoints,
             order,
             refused: BTreeMap::new(),
             is_open: false,
@@ -70,14 +70,14 @@ impl Search {
     }
 
     /// Returns the endpoints, for messages.
-    pub fn places(&self) -> Vec<String> {
-        self.places.iter().map(Endpoint::to_string).collect()
+    pub fn endpoints(&self) -> Vec<String> {
+        self.endpoints.iter().map(Endpoint::to_string).collect()
     }
 
     /// Returns the endpoint at which the coordinator was last found.
     pub(in crate::dynamic) fn coordinator(&self) -> Option<String> {
-        let place = self.places.get(self.order.found_at()?);
-        place.map(Endpoint::to_string)
+        let endpoint = self.endpoints.get(self.order.found_at()?);
+        endpoint.map(Endpoint::to_string)
     }
 
     /// Creates a search in a group that agents may join.
@@ -90,7 +90,7 @@ impl Search {
         search
     }
 
-    /// Lets the search end if no process listens at the endpoint any more.
+    /// Makes the search fail once no process listens at the endpoint.
     ///
     /// This is for an agent on the endpoint's machine that was redirected to another coordinator.
     /// If that search fails, the agent can host the endpoint.
@@ -106,20 +106,20 @@ impl Search {
 
     /// Sets the other members of the group.
     pub fn know(&mut self, members: &[String]) {
-        self.places.truncate(1);
-        let endpoint = self.places.first().map(Endpoint::to_string);
+        self.endpoints.truncate(1);
+        let endpoint = self.endpoints.first().map(Endpoint::to_string);
         self.has_endpoint =
             members.is_empty() || endpoint.is_some_and(|endpoint| members.contains(&endpoint));
         for member in members {
-            if let Ok(place) = Endpoint::parse(member, 0)
-                && !self.places.contains(&place)
+            if let Ok(endpoint) = Endpoint::parse(member, 0)
+                && !self.endpoints.contains(&endpoint)
             {
-                self.places.push(place);
+                self.endpoints.push(endpoint);
             }
         }
         self.refused.clear();
-        let places = self.places.iter().map(Endpoint::to_string);
-        self.order.replace(places.collect());
+        let endpoints = self.endpoints.iter().map(Endpoint::to_string);
+        self.order.replace(endpoints.collect());
     }
 
     /// `true` if agents may join the group.
@@ -131,26 +131,26 @@ impl Search {
     fn learn(&mut self, coordinator: &str) {
         if !self.order.elsewhere(coordinator)
             && self.is_open
-            && let Ok(place) = Endpoint::parse(coordinator, 0)
-            && self.places.len() < MOST_PLACES
+            && let Ok(endpoint) = Endpoint::parse(coordinator, 0)
+            && self.endpoints.len() < MAX_ENDPOINTS
         {
-            self.places.push(place);
-            let places = self.places.iter().map(Endpoint::to_string);
-            self.order.replace(places.collect());
+            self.endpoints.push(endpoint);
+            let endpoints = self.endpoints.iter().map(Endpoint::to_string);
+            self.order.replace(endpoints.collect());
             self.order.elsewhere(coordinator);
         }
     }
 
     /// Returns a copy that starts where the coordinator was found.
-    pub fn beginning_at(&self, place: usize) -> Self {
+    pub fn beginning_at(&self, index: usize) -> Self {
         let mut search = self.clone();
-        search.order.found(place);
+        search.order.found(index);
         search
     }
 
     /// Returns the endpoint with this index.
-    pub fn place(&self, place: usize) -> Option<&Endpoint> {
-        self.places.get(place)
+    pub fn endpoint(&self, index: usize) -> Option<&Endpoint> {
+        self.endpoints.get(index)
     }
 
     /// Asks the endpoints until one of them is the coordinator.
@@ -170,24 +170,24 @@ impl Search {
         let mut asked = 0;
         while asked <= self.order.len() {
             asked += 1;
-            let place = self.order.advance();
-            let Some(endpoint) = self.places.get(place).cloned() else {
+            let index = self.order.advance();
+            let Some(endpoint) = self.endpoints.get(index).cloned() else {
                 break;
             };
             let attempt = self.order.attempt().min(longest);
             let answer = ask(&endpoint, credentials, attempt);
-            if place == 0 {
+            if index == 0 {
                 self.is_vacant = matches!(answer, Err(ProbeError::Vacant(_)));
             }
             match &answer {
-                Err(ProbeError::Refused(why)) => drop(self.refused.insert(place, why.clone())),
-                _ => drop(self.refused.remove(&place)),
+                Err(ProbeError::Refused(why)) => drop(self.refused.insert(index, why.clone())),
+                _ => drop(self.refused.remove(&index)),
             }
             match answer {
                 Ok(Answer::Coordinator(address, channel)) => {
-                    self.order.found(place);
+                    self.order.found(index);
                     return Ok(Located {
-                        place,
+                        index,
                         address,
                         channel,
                     });
@@ -207,21 +207,21 @@ impl Search {
         self.order.failed();
         answers.sort();
         answers.dedup();
-        Err(listed(answers.iter().map(|(place, why)| (place, &why[..]))))
+        Err(listed(answers.iter().map(|(index, why)| (index, &why[..]))))
     }
 
     /// `true` if a voter reports that the coordinator has moved.
     ///
     /// The question needs no connection to the coordinator.
     pub fn has_moved(&mut self, credentials: &Credentials) -> bool {
-        for place in self.order.others() {
-            let is_member = place > 0 || self.has_endpoint;
-            let Some(endpoint) = self.places.get(place).filter(|_| is_member) else {
+        for index in self.order.others() {
+            let is_member = index > 0 || self.has_endpoint;
+            let Some(endpoint) = self.endpoints.get(index).filter(|_| is_member) else {
                 continue;
             };
             match ask(endpoint, credentials, ATTEMPT) {
                 Ok(Answer::Coordinator(..)) => {
-                    self.order.suppose(place);
+                    self.order.suppose(index);
                     return true;
                 }
                 Ok(Answer::Voter(Some(coordinator))) => return self.order.has_moved(&coordinator),
@@ -237,14 +237,14 @@ impl Search {
     /// theirs, and the others may suffice.
     pub fn refusals(&self) -> Option<String> {
         let refused = self.refused.iter();
-        let refused = refused.filter_map(|(at, why)| Some((self.places.get(*at)?, &why[..])));
-        (self.refused.len() * 2 > self.places.len()).then(|| listed(refused))
+        let refused = refused.filter_map(|(at, why)| Some((self.endpoints.get(*at)?, &why[..])));
+        (self.refused.len() * 2 > self.endpoints.len()).then(|| listed(refused))
     }
 }
 
 /// Formats endpoints with the answer of each.
 fn listed<'a>(answers: impl Iterator<Item = (&'a Endpoint, &'a str)>) -> String {
-    let answers = answers.map(|(place, why)| format!("{place}: {why}"));
+    let answers = answers.map(|(index, why)| format!("{index}: {why}"));
     answers.collect::<Vec<_>>().join("; ")
 }
 
@@ -281,7 +281,7 @@ fn ask(
 
 fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<String>> {
     let mut question = Vec::new();
-    Frame::WhoCoordinates.write(&mut question);
+    ControlFrame::WhoCoordinates.write(&mut question);
     channel.write_all(&question)?;
     let mut head = [0; 9];
     match read_exact(&mut channel, &mut head, within) {
@@ -297,9 +297,9 @@ fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<
     }
     let mut body = vec![0; length as usize];
     read_exact(&mut channel, &mut body, within)?;
-    match Frame::read(opcode, &body) {
-        Ok(Frame::Elsewhere { address, .. }) => Ok(Some(address)),
-        Ok(_) => Err(io::Error::other("its answer is about another key")),
+    match ControlFrame::read(opcode, &body) {
+        Ok(ControlFrame::Elsewhere { address, .. }) => Ok(Some(address)),
+        Ok(_) => Err(io::Error::other("its answer is about something else")),
         Err(error) => Err(io::Error::other(error)),
     }
 }

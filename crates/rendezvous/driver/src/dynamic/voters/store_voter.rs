@@ -9,7 +9,7 @@ use rdzv_core::rules::Rules;
 use rdzv_store::ServerOptions;
 use rdzv_voters::Settings;
 
-use super::listed::{become_voter, take_place};
+use super::listed::{become_voter, bind_endpoint};
 use super::voter::VoterOptions;
 use crate::bind::loopback;
 use crate::dynamic::node::is_this_machine;
@@ -22,7 +22,7 @@ const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 /// Store at one of the endpoints of a job's voters, with its sockets.
 #[derive(Debug)]
 pub struct StoreVoter {
-    places: Vec<Endpoint>,
+    endpoints: Vec<Endpoint>,
     own: usize,
     listeners: Vec<TcpListener>,
 }
@@ -33,25 +33,24 @@ impl StoreVoter {
     /// # Errors
     ///
     /// Returns an error of one sentence if the text is not such a list.
-    pub fn places(list: &str) -> Result<Vec<Endpoint>, RendezvousError> {
+    pub fn endpoints(list: &str) -> Result<Vec<Endpoint>, RendezvousError> {
         let wrong = |what: String| Err(RendezvousError::Argument(what));
-        let mut places = listed(list)?;
-        let count = most_voters(places.len());
+        let mut endpoints = listed(list)?;
+        let count = most_voters(endpoints.len());
         if count < 3 {
             return wrong(format!(
                 "'{list}' names {} voters, but must list all 3 or 5, as in the agents' \
                  --rdzv-endpoint: a:29400,b,c",
-                places.len()
+                endpoints.len()
             ));
         }
-        places.truncate(count);
-        if let Some(place) = places.iter().find(|place| place.port == 0) {
+        endpoints.truncate(count);
+        if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.port == 0) {
             return wrong(format!(
-                "the voter endpoint {place} has no port that the other nodes know; specify a port \
-                 other than 0"
+                "the endpoint {endpoint} of a voter needs a port that the others know"
             ));
         }
-        Ok(places)
+        Ok(endpoints)
     }
 
     /// Parses the time for which a machine may be silent.
@@ -63,34 +62,34 @@ impl StoreVoter {
         node_timeout(text)
     }
 
-    /// Listens on the first endpoint in `places` that is local and not in use.
+    /// Listens on the first endpoint in `endpoints` that is local and not in use.
     ///
     /// Returns `None` if other processes use all local endpoints.
     ///
     /// # Errors
     ///
     /// Returns an error of one sentence if no endpoint is on this machine.
-    pub fn listen(places: Vec<Endpoint>) -> Result<Option<Self>, RendezvousError> {
-        let mut hosts = places.iter().map(|place| &place.host);
+    pub fn listen(endpoints: Vec<Endpoint>) -> Result<Option<Self>, RendezvousError> {
+        let mut hosts = endpoints.iter().map(|endpoint| &endpoint.host);
         if !hosts.any(|host| is_this_machine(host, RESOLVE_WITHIN)) {
-            let list: Vec<String> = places.iter().map(Endpoint::to_string).collect();
+            let list: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
             return Err(RendezvousError::Argument(format!(
                 "none of the voters {} is on this machine; run this command on the machine of a \
                  voter",
                 list.join(", ")
             )));
         }
-        let taken = take_place(&places, RESOLVE_WITHIN);
+        let taken = bind_endpoint(&endpoints, RESOLVE_WITHIN);
         Ok(taken.map(|(own, listeners)| Self {
-            places,
+            endpoints,
             own,
             listeners,
         }))
     }
 
     /// Returns the endpoint of this store.
-    pub fn place(&self) -> &Endpoint {
-        &self.places[self.own]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoints[self.own]
     }
 
     /// Adds the voter to the options of a server.
@@ -111,7 +110,7 @@ impl StoreVoter {
         let listeners = self.listeners.iter().map(TcpListener::try_clone);
         let voter = VoterOptions {
             settings: Settings {
-                endpoints: self.places.iter().map(Endpoint::to_string).collect(),
+                endpoints: self.endpoints.iter().map(Endpoint::to_string).collect(),
                 open: None,
                 own: self.own,
                 is_store: true,
@@ -125,8 +124,8 @@ impl StoreVoter {
             credentials: server.admission.credentials.clone(),
             onlookers,
         };
-        let place = self.place();
-        (server.host, server.port) = (loopback(&place.host), place.port);
+        let endpoint = self.endpoint();
+        (server.host, server.port) = (loopback(&endpoint.host), endpoint.port);
         become_voter(server, listeners.collect::<io::Result<_>>()?, voter)
     }
 }
@@ -135,16 +134,16 @@ impl StoreVoter {
 mod tests {
     use super::*;
 
-    fn places(list: &str) -> Result<usize, String> {
-        let places = StoreVoter::places(list).map(|places| places.len());
-        places.map_err(|error| error.to_string())
+    fn endpoints(list: &str) -> Result<usize, String> {
+        let endpoints = StoreVoter::endpoints(list).map(|endpoints| endpoints.len());
+        endpoints.map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_list_is_that_of_all_voters() {
-        assert_eq!(places("a:29400,b,c"), Ok(3));
-        assert_eq!(places("a,b,c,d"), Ok(3));
-        assert_eq!(places("a,b,c,d,e,f"), Ok(5));
+        assert_eq!(endpoints("a:29400,b,c"), Ok(3));
+        assert_eq!(endpoints("a,b,c,d"), Ok(3));
+        assert_eq!(endpoints("a,b,c,d,e,f"), Ok(5));
         for (list, text) in [
             ("a:29400", "names 1 of the voters"),
             ("a,b", "names 2 of the voters"),
@@ -153,7 +152,7 @@ mod tests {
             ("a:0,b,c", "has no port"),
             ("a:x,b,c", "must be an integer"),
         ] {
-            let error = places(list).unwrap_err();
+            let error = endpoints(list).unwrap_err();
             assert!(error.contains(text), "{list}: {error}");
         }
     }

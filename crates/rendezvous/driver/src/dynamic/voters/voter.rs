@@ -11,7 +11,7 @@ use rdzv_core::rules::Rules;
 use rdzv_core::time::Now;
 use rdzv_rendezvous_proto::coordinator;
 use rdzv_rendezvous_proto::coordinator::wire::{PROBE_ANSWER, PROBE_VOTER};
-use rdzv_rendezvous_proto::group::GroupView;
+use rdzv_rendezvous_proto::group::VoterGroupView;
 use rdzv_store_proto::server::{Extension, Reach};
 use rdzv_trust::Credentials;
 use rdzv_voters::{Fact, Output, Settings, Voter};
@@ -39,14 +39,14 @@ pub(super) struct VoterOptions {
 impl VoterOptions {
     /// Returns the options of the voter with index `own`, in an agent.
     pub(super) fn of_agent(
-        places: &[Endpoint],
+        endpoints: &[Endpoint],
         own: usize,
         options: &Options,
         onlookers: &Onlookers,
     ) -> Self {
         Self {
             settings: Settings {
-                endpoints: places.iter().map(Endpoint::to_string).collect(),
+                endpoints: endpoints.iter().map(Endpoint::to_string).collect(),
                 open: None,
                 own,
                 is_store: false,
@@ -175,13 +175,13 @@ impl VoterHost {
         }
     }
 
-    fn call(&mut self, place: usize, address: Option<String>) {
-        self.links.remove(&place);
+    fn call(&mut self, index: usize, address: Option<String>) {
+        self.links.remove(&index);
         let Some(address) = address else { return };
         match VoterLink::start(&address, &self.credentials) {
             Ok(link) => {
                 link.greet(self.greeting.clone());
-                self.links.insert(place, link);
+                self.links.insert(index, link);
             }
             Err(error) => warn!("cannot connect to the voter at {address}: {error}"),
         }
@@ -243,7 +243,7 @@ impl Host for VoterHost {
         !self.voter.hands_over()
     }
 
-    fn view(&self, now: Now) -> GroupView {
+    fn view(&self, now: Now) -> VoterGroupView {
         self.voter.view(now)
     }
 

@@ -86,14 +86,14 @@ impl Run {
     /// Inserts a node into the list that matches the round's state.
     pub(super) fn admit(&mut self, now: Now, node: &NodeDesc) {
         let max = self.settings.max_nodes as usize;
-        let has_room = self.taken() < max;
+        let (has_room, size) = (self.taken() < max, self.size());
         let nodes = &mut self.nodes;
         self.torchrun.outdate();
         if self.round.is_formed() {
             if nodes.waiting.contains(node) || nodes.surplus.contains(node) {
                 return;
             }
-            if nodes.participants.len() < max {
+            if size < max {
                 nodes.waiting.insert(node.clone());
             } else {
                 nodes.surplus.insert(node.clone());

@@ -13,7 +13,7 @@ use super::leases::AgentLease;
 use super::round::{Formed, Forming, LastCallEnd, Round};
 use super::{Effect, Phase, Run};
 use crate::coordinator::keys::{assigned_ranks, role_info};
-use crate::coordinator::wire::{Event, Refusal};
+use crate::coordinator::wire::{AgentRefusal, Event};
 use crate::last_call::LastCall;
 use crate::{NodeDesc, Rule, ranks};
 use rdzv_core::machine::Outbox;
@@ -392,7 +392,7 @@ impl Run {
         if here.len() > NAMED {
             joined.push(format!("{} more", here.len() - NAMED));
         }
-        let refusal = Refusal::JoinTimeout { elapsed, joined };
+        let refusal = AgentRefusal::JoinTimeout { elapsed, joined };
         out.push(Effect::Notify(node.clone(), Event::Refused(refusal)));
         self.leave(now, node, out);
     }

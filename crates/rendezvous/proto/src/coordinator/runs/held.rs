@@ -1,11 +1,22 @@
 //! A complete round that holds, and its end.
 
+use std::time::Duration;
+
 use super::round::Round;
 use super::{Effect, Phase, Run};
 use crate::NodeDesc;
+use crate::coordinator::note::LEFT_AFTER_SUCCESS;
 use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
-use rdzv_core::time::Now;
+use rdzv_core::time::{Mono, Now};
+
+/// Time in which a restarted agent can replace the last node that had not succeeded.
+///
+/// The launcher restarts a killed agent within half a second.
+const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
+
+/// End of a sentence to a node whose workers have succeeded: it need not wait any more.
+const ALL_SUCCEEDED: &str = ", and the workers of all other nodes have succeeded";
 
 impl Run {
     /// Notifies the participants, once, that the round is over.
@@ -20,6 +31,9 @@ impl Run {
             Round::Held(formed) => self.round = Round::Over(std::mem::take(formed)),
             Round::Recovering(_, recovery) if !recovery.is_ended => recovery.is_ended = true,
             _ => return,
+        }
+        if let Some(formed) = self.round.formed_mut() {
+            reason.clone_into(&mut formed.reason);
         }
         self.notify_members(&self.membership(self.round.number(), reason), out);
     }
@@ -42,11 +56,54 @@ impl Run {
         }
     }
 
-    /// Moves spare nodes to the wait list if the round is not full any more.
+    /// Answers the participants whose workers have succeeded, once their round is over.
+    ///
+    /// They join the next round if another node does, as the workers of one node restart together.
+    /// They end if every other participant is lost or has succeeded too. Until then they wait.
+    pub(in crate::coordinator) fn answer_succeeded(&mut self, now: Now, out: &mut Outbox<Effect>) {
+        let Round::Over(formed) = &mut self.round else {
+            return;
+        };
+        let participants = &self.nodes.participants;
+        let succeeded = formed.succeeded.difference(&formed.answered);
+        let succeeded = succeeded.filter(|node| participants.contains_key(*node));
+        let succeeded: Vec<NodeDesc> = succeeded.cloned().collect();
+        if succeeded.is_empty() {
+            formed.ends = None;
+            return;
+        }
+        let reason = if let Some(node) = self.nodes.waiting.first() {
+            format!("node {node} waits to join")
+        } else {
+            let is_done = |node| formed.succeeded.contains(node);
+            if !participants.keys().all(is_done) {
+                formed.ends = None;
+                return;
+            }
+            let ends = *formed.ends.get_or_insert(now.mono + SUCCESSOR_WITHIN);
+            if now.mono < ends {
+                return;
+            }
+            format!("{}{}", formed.reason, ALL_SUCCEEDED)
+        };
+        formed.ends = None;
+        formed.answered.extend(succeeded.iter().cloned());
+        let event = self.membership(self.round.number(), &reason);
+        for node in succeeded {
+            out.push(Effect::Notify(node, event.clone()));
+        }
+    }
+
+    /// Returns the time at which participants whose workers have succeeded end.
+    pub(super) fn answer_deadline(&self) -> Option<Mono> {
+        self.round.formed()?.ends
+    }
+
+    /// Moves spare nodes to the wait list if the round is no longer full.
     ///
     /// `torchrun` agents in the round do not rejoin when a node is lost, only when a node waits.
     pub(super) fn step_in(&mut self, now: Now, out: &mut Outbox<Effect>) {
-        if self.nodes.participants.len() >= self.settings.max_nodes as usize {
+        if self.size() >= self.settings.max_nodes as usize {
             return;
         }
         let surplus = self.nodes.surplus.iter();
@@ -79,13 +136,52 @@ impl Run {
         }
     }
 
+    /// Handles a participant that leaves a round that holds, after the success of its workers.
+    ///
+    /// The round continues without the node. Returns `false` if the departure ends the round.
+    pub(super) fn leaves_after_success(
+        &mut self,
+        node: &NodeDesc,
+        out: &mut Outbox<Effect>,
+    ) -> bool {
+        let Round::Held(formed) = &mut self.round else {
+            return false;
+        };
+        if self.nodes.participants.len() == 1 || !formed.succeeded.contains(node) {
+            return false;
+        }
+        let Some(rank) = self.nodes.participants.remove(node) else {
+            return false;
+        };
+        formed.left.insert(node.clone());
+        formed.awaited.remove(node);
+        self.torchrun.outdate();
+        if let Some(member) = self.record.members.get_mut(rank as usize) {
+            *member = LEFT_AFTER_SUCCESS;
+            out.push(Effect::Note(self.record.clone()));
+        }
+        true
+    }
+
+    /// Returns the number of nodes in the round.
+    ///
+    /// It includes the nodes that have left after the success of their workers.
+    pub(super) fn size(&self) -> usize {
+        let formed = self.round.formed();
+        let left = formed.map_or(0, |formed| match self.record.round == formed.number {
+            true => formed.left.len().max(self.record.left_after_success()),
+            false => formed.left.len(),
+        });
+        self.nodes.participants.len() + left
+    }
+
     /// Notifies the participants if all workers of the round have succeeded.
     pub(super) fn announce_success(&mut self, out: &mut Outbox<Effect>) {
         let (Round::Held(formed) | Round::Over(formed)) = &self.round else {
             return;
         };
         let participants = &self.nodes.participants;
-        let is_whole = self.is_recoverable() && participants.len() == self.record.members.len();
+        let is_whole = self.is_recoverable() && self.record.is_whole(participants.len());
         let has_succeeded = |node| formed.succeeded.contains(node);
         if !is_whole || !(self.record.succeeded || participants.keys().all(has_succeeded)) {
             return;

@@ -58,7 +58,7 @@ impl Run {
         fence::lease(self.settings.node_timeout, size)
     }
 
-    /// Gives a new round a fence, if it can have one.
+    /// Assigns a new round a fence, if it can have one.
     pub(super) fn choose_fence(&mut self) {
         if self.can_have_fence() {
             self.record.lease = self.lease();

@@ -43,7 +43,7 @@ use self::torchrun::TorchrunForm;
 use super::Origin;
 use super::deadlines::Deadlines;
 use super::note::RunNote;
-use super::wire::{Event, Join, Program, Refusal};
+use super::wire::{AgentRefusal, Event, Join, Program};
 use crate::last_call::LastCall;
 use crate::recovering::Recovering;
 use crate::waiting::Arrived;
@@ -69,7 +69,7 @@ const ROUNDS_OF_EPOCH: u32 = 16;
 pub(super) enum Effect {
     /// Send an event to an agent of the run.
     Notify(NodeDesc, Event),
-    /// End the session of an agent that is not in the run any more.
+    /// End the session of an agent that is no longer in the run.
     Gone(NodeDesc),
     /// Read a key immediately, before any other effect.
     Read(Vec<u8>),
@@ -210,18 +210,20 @@ fn compared(settings: &Settings) -> [(&'static str, Option<String>); 6] {
 /// Returns the refusal of a spare node at the end of a run.
 ///
 /// The job did not need the node, unless the node has a program that no participant has run.
-fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> Refusal {
+fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> AgentRefusal {
     let is_same = |other: &Program| {
         let own = agent.join.program.as_ref();
         own.is_none_or(|own| own.fingerprint == other.fingerprint)
     };
     match (&agent.join.program, programs.first()) {
-        (Some(own), Some(other)) if !programs.iter().any(is_same) => Refusal::Unusable(format!(
-            "run '{run}' has ended; it ran '{}' and did not need this node, which was started with \
-             '{}': give each job a different --rdzv-id",
-            other.name, own.name
-        )),
-        _ => Refusal::NotNeeded,
+        (Some(own), Some(other)) if !programs.iter().any(is_same) => {
+            AgentRefusal::Unusable(format!(
+                "run '{run}' has ended; it ran '{}' and had no place for this node, whose '{}' never \
+             ran: give each job its own --rdzv-id",
+                other.name, own.name
+            ))
+        }
+        _ => AgentRefusal::NotNeeded,
     }
 }
 
@@ -374,18 +376,20 @@ impl Run {
     }
 
     /// Returns the reason why the run refuses an agent; `None` if it does not.
-    pub(super) fn refusal(&self, join: &Join) -> Option<Refusal> {
+    pub(super) fn refusal(&self, join: &Join) -> Option<AgentRefusal> {
         if let Some(agent) = self.agents.get(&join.node)
             && agent.join.instance != join.instance
         {
-            return Some(Refusal::Unusable(format!(
-                "another agent with the name {} has already joined; give each agent a different \
+            return Some(AgentRefusal::Unusable(format!(
+                "another agent calls itself {} and participates already; give each agent its own \
                  --local-addr",
                 join.node
             )));
         }
         let other = self.other_program(join);
-        other.or_else(|| self.mismatch(join)).map(Refusal::Unusable)
+        other
+            .or_else(|| self.mismatch(join))
+            .map(AgentRefusal::Unusable)
     }
 
     /// Returns a refusal text if this agent's program differs from another's.
@@ -431,7 +435,11 @@ impl Run {
     /// Handles an agent that leaves the run.
     pub(super) fn leave(&mut self, now: Now, node: &NodeDesc, out: &mut Outbox<Effect>) {
         self.leaves_round(node);
+        let is_done = self.leaves_after_success(node, out);
         self.remove_agent(node, out);
+        if is_done {
+            return self.advance(now, out);
+        }
         self.depart(now, node, "has left", out);
     }
 
@@ -480,7 +488,7 @@ impl Run {
                 Phase::Joining { .. } if self.nodes.surplus.contains(node) => {
                     Event::Refused(not_needed(&self.id, agent, programs))
                 }
-                Phase::Joining { .. } => Event::Refused(Refusal::Closed),
+                Phase::Joining { .. } => Event::Refused(AgentRefusal::Closed),
                 Phase::Member { .. } | Phase::Dropped => Event::Closed,
             };
             agent.phase = Phase::Dropped;
@@ -507,6 +515,7 @@ impl Run {
             self.forming_deadline(),
             self.master_deadline(),
             self.search_deadline(),
+            self.answer_deadline(),
         ]
         .into_iter()
         .flatten()

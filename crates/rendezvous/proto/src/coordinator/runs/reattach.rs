@@ -138,7 +138,8 @@ impl Run {
         let Some(rank) = rank.copied() else {
             return;
         };
-        if self.round.is_ended() {
+        let formed = self.round.formed();
+        if self.round.is_ended() || formed.is_some_and(|formed| !formed.left.is_empty()) {
             // The agent has never received the round, which is over now. It waits for the next one.
             self.restart_join_timer(now, node);
             return self.arrive(now, node, out);
@@ -197,8 +198,11 @@ impl Run {
         if self.is_undecided() {
             return;
         }
-        let reason = match self.round {
-            Round::Silent(..) => "all its nodes were silent",
+        let formed = self.round.formed();
+        let formed = formed.filter(|_| self.nodes.participants.contains_key(node));
+        let reason = match (&self.round, formed) {
+            (Round::Silent(..), _) => "all its nodes were silent",
+            (_, Some(formed)) if !formed.reason.is_empty() => &formed.reason,
             _ => "the other nodes continued while this node had no connection",
         };
         let event = self.membership(round, reason);

@@ -29,7 +29,7 @@
 //! | after [`UNNOTED`] at least | then |
 //! |---|---|
 //! | all are accounted for, and all hold the round | it holds |
-//! | all are accounted for, and some do not hold it any more | it is over, and the next one forms |
+//! | all are accounted for, and some no longer hold it | it is over, and the next one forms |
 //! | a participant is missing | the coordinator waits, and logs the missing agents |
 //!
 //! The agent that hosted the previous coordinator has certainly ended too. If that coordinator was
@@ -303,7 +303,7 @@ impl Run {
         if is_silent {
             self.record.silent = false;
             self.keep_silent(&lost);
-            // This record is necessary even if no participant is missing any more.
+            // This record is necessary even if no participant is missing.
             out.push(Effect::Note(self.record.clone()));
         }
         for instance in lost.values() {
@@ -316,8 +316,9 @@ impl Run {
             out.push(Effect::Recovering(ended));
         }
         let size = self.record.members.len();
+        let is_whole = self.record.is_whole(self.nodes.participants.len());
         let reason = match (over.into_iter().next(), lost.len()) {
-            _ if !is_silent && self.nodes.participants.len() == size => None,
+            _ if !is_silent && is_whole => None,
             (Some(reason), _) => Some(reason),
             (None, _) if is_silent => Some("all its nodes were silent".to_owned()),
             (None, 0) => Some("a node has left".to_owned()),

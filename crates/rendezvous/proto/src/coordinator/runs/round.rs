@@ -96,7 +96,15 @@ pub(super) struct Formed {
     pub(super) awaited: BTreeSet<NodeDesc>,
     /// Participants whose workers have succeeded.
     pub(super) succeeded: BTreeSet<NodeDesc>,
-    /// Participants that have failed for good.
+    /// Nodes that have left the round after the success of their workers.
+    pub(super) left: BTreeSet<NodeDesc>,
+    /// Reason for the end of the round; empty while it holds.
+    pub(super) reason: String,
+    /// Participants in `succeeded` that know whether to join again or to end.
+    pub(super) answered: BTreeSet<NodeDesc>,
+    /// Time at which the participants in `succeeded` end, if no node joins again.
+    pub(super) ends: Option<Mono>,
+    /// Participants that have failed permanently.
     pub(super) failed: BTreeSet<NodeDesc>,
     /// Participants that were lost by silence, by rank.
     pub(super) silent: BTreeMap<u32, SilentAgent>,

@@ -42,7 +42,7 @@ use rdzv_core::time::Now;
 const SAY_AFTER: Duration = Duration::from_millis(400);
 
 impl Formed {
-    /// Marks participants as silent, because the coordinator has waited in vain.
+    /// Marks missing participants as silent.
     fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
         for (rank, instance) in missing {
             let silent = self.silent.entry(*rank);
@@ -105,7 +105,7 @@ impl Run {
         }
     }
 
-    /// Marks participants as silent, because the coordinator has waited in vain.
+    /// Marks missing participants as silent.
     pub(super) fn keep_silent(&mut self, missing: &BTreeMap<u32, u64>) {
         if let Some(formed) = self.round.formed_mut() {
             formed.keep_silent(missing);

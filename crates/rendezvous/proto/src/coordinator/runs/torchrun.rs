@@ -4,7 +4,7 @@
 //! each that is connected. An agent of torchrun is lost when its heartbeat has not changed for some
 //! time on the coordinator's clock. So the clocks of agents do not matter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::round::{Formed, Forming, LastCallEnd, Round};
@@ -250,7 +250,7 @@ impl Run {
         let homeless = self.drop_members(holds, was_held, out);
         if self.round.number() != number || (self.round.is_formed() && !is_formed) {
             self.begin_round(now, number);
-            // A node that has joined already is not expected any more.
+            // A node that has already joined is no longer expected.
             let participants = &self.nodes.participants;
             if let Round::Forming(forming) = &mut self.round {
                 forming
@@ -323,6 +323,8 @@ impl Run {
         let reason =
             "the other nodes treat this node as lost; check that the clocks of all hosts agree";
         let event = self.membership(round, reason);
+        let formed = self.round.formed();
+        let succeeded = formed.map_or_else(BTreeSet::new, |it| it.succeeded.clone());
         let mut homeless = Vec::new();
         for (node, agent) in &mut self.agents {
             match agent.phase {
@@ -331,7 +333,8 @@ impl Run {
                 Phase::Member { .. } if holds && self.nodes.participants.contains_key(node) => {}
                 Phase::Member { .. } => {
                     agent.phase = Phase::Dropped;
-                    if was_held {
+                    // A node whose workers have succeeded waits for an answer.
+                    if was_held || succeeded.contains(node) {
                         out.push(Effect::Notify(node.clone(), event.clone()));
                     }
                 }

@@ -56,7 +56,7 @@ pub enum Event {
     /// The run is over.
     Closed,
     /// The coordinator refuses the agent.
-    Refused(Refusal),
+    Refused(AgentRefusal),
     /// The agent has left, as it requested.
     Left,
     /// The coordinator is running.
@@ -148,7 +148,7 @@ pub struct Authority {
 
 /// Reason for which the coordinator refuses an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AgentRefusal {
     /// The run is over.
     Closed,
     /// The run ended while the agent was a spare.
@@ -289,7 +289,7 @@ impl Event {
                 reason: fields.text("the reason")?.to_owned(),
             },
             5 => Self::Closed,
-            6 => Self::Refused(Refusal::read(&mut fields)?),
+            6 => Self::Refused(AgentRefusal::read(&mut fields)?),
             7 => Self::Left,
             8 => Self::Alive(fields.rest(|fields| {
                 let nodes = fields.u32("the number of joined nodes")?;
@@ -356,7 +356,7 @@ impl Event {
     }
 }
 
-impl Refusal {
+impl AgentRefusal {
     fn write(&self, out: &mut Vec<u8>) {
         let (why, sentence) = match self {
             Self::Closed => (0, ""),

@@ -34,6 +34,8 @@
 //!                   master: addr text (empty: not known), port u16; then the fields of join
 //!   0x28 succeeded  round: u64
 //!   0x29 lease      number: u64, then nothing or u8 (1: it has one, 2: it needs none)
+//!   0x2a detach
+//!   0x2b candidate  willing: u8 (1: the agent can be a voter, and is none)
 //!
 //!   event (host → agent)       +----------+-------------+-----------------------+
 //!                              | kind: u8 | length: u32 | fields ...            |
@@ -56,6 +58,8 @@
 //!   11 recoverable  round: u64, then nothing or the rank of the host: u32
 //!   12 all succeeded round: u64
 //!   13 backed       number: u64
+//!   14 undecided    address: text
+//!   15 voters       invites: u8, voters: u8, addresses: u8 count of texts
 //!   16 fence        round: u64, on: u8
 //! ```
 //!
@@ -69,7 +73,7 @@ mod event;
 mod fields;
 mod operation;
 
-pub use event::{Authority, Event, EventReader, MAX_EVENT_BYTES, Refusal};
+pub use event::{AgentRefusal, Authority, Event, EventReader, MAX_EVENT_BYTES};
 pub use operation::{HeldRound, Join, LastCoordinator, Operation, Program, Reattach, Standing};
 
 use thiserror::Error;

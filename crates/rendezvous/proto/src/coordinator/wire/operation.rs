@@ -22,7 +22,7 @@ const OFF: u8 = 1;
 const AUTO: u8 = 2;
 
 /// Placeholder for a missing rank.
-const NOBODY: u32 = u32::MAX;
+const NO_HOST: u32 = u32::MAX;
 
 /// Operation that an agent sends to its coordinator.
 #[derive(Debug, Clone, PartialEq)]
@@ -354,7 +354,7 @@ impl Reattach {
 
 impl HeldRound {
     fn write(&self, out: &mut Vec<u8>) {
-        let host = self.host.unwrap_or(NOBODY);
+        let host = self.host.unwrap_or(NO_HOST);
         write(out, &[&self.round, &self.rank, &self.size, &host]);
         let (addr, port) = self.master.clone().unwrap_or_default();
         write(out, &[&self.succeeded, &addr, &port]);
@@ -365,7 +365,7 @@ impl HeldRound {
             round: fields.u64("the round")?,
             rank: fields.u32("the rank")?,
             size: fields.u32("the size of the round")?,
-            host: Some(fields.u32("the host")?).filter(|rank| *rank != NOBODY),
+            host: Some(fields.u32("the host")?).filter(|rank| *rank != NO_HOST),
             succeeded: fields.u8("whether it has succeeded")? != 0,
             master: {
                 let addr = fields.host("the master address")?;

@@ -22,7 +22,7 @@ pub(super) struct Task {
     pub(super) request: Request,
     pub(super) since: Mono,
     /// Deadline of the request.
-    pub(super) until: Mono,
+    pub(super) deadline: Mono,
 }
 
 /// Request of an agent.
@@ -46,8 +46,8 @@ impl Task {
     pub(super) fn phase(&self, now: Mono) -> JoinPhase {
         match self.request {
             Request::Idle => JoinPhase::InTime,
-            _ if now < self.until => JoinPhase::InTime,
-            Request::Join { .. } if now < self.until + ROLL_BACK => JoinPhase::RollBack,
+            _ if now < self.deadline => JoinPhase::InTime,
+            Request::Join { .. } if now < self.deadline + ROLL_BACK => JoinPhase::RollBack,
             _ => JoinPhase::Over,
         }
     }
@@ -56,10 +56,10 @@ impl Task {
     pub(super) fn next_phase(&self, now: Mono) -> Option<Mono> {
         let ends = match self.request {
             Request::Idle => return None,
-            Request::Join { .. } => self.until + ROLL_BACK,
-            Request::Leave | Request::Close => self.until,
+            Request::Join { .. } => self.deadline + ROLL_BACK,
+            Request::Leave | Request::Close => self.deadline,
         };
-        [self.until, ends].into_iter().find(|at| *at > now)
+        [self.deadline, ends].into_iter().find(|at| *at > now)
     }
 }
 
@@ -90,7 +90,7 @@ impl Participant {
     pub(super) fn last_call_end(&self, state: &RendezvousState) -> Option<Mono> {
         let (deadline, end) = self.last_call?;
         let same = state.deadline == Some(deadline);
-        same.then(|| end + decide::last_call_grace(state))
+        same.then(|| end + decide::last_call_extra(state))
     }
 
     /// Returns the time of the next read, if one is planned.

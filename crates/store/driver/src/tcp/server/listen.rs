@@ -4,9 +4,11 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::AsRawFd as _;
 
+use rdzv_core::endpoint::{Endpoint, bare_host};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::StoreError;
+use crate::port_user::explained;
 
 /// Requests the longest queue of pending connections (`somaxconn`).
 const BACKLOG: i32 = i32::MAX;
@@ -21,13 +23,19 @@ const PORT_ATTEMPTS: usize = 16;
 /// is looked up once, here.
 pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, StoreError> {
     let Some(host) = host else {
-        return everywhere(port)
-            .map_err(|error| refused(format!("port {port} of all addresses"), error));
+        return everywhere(port).map_err(|error| {
+            let error = explained(port, error);
+            refused(format!("port {port} of all addresses"), error)
+        });
     };
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let addresses = (bare, port)
+    let host = bare_host(host);
+    let endpoint = Endpoint {
+        host: host.to_owned(),
+        port,
+    };
+    let addresses = (host, port)
         .to_socket_addrs()
-        .map_err(|error| refused(format!("{host}:{port}"), error))?;
+        .map_err(|error| refused(endpoint.to_string(), error))?;
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
         match bind(address) {
@@ -35,7 +43,7 @@ pub(super) fn listen(host: Option<&str>, port: u16) -> Result<Vec<TcpListener>, 
             Err(error) => last = error,
         }
     }
-    Err(refused(format!("{host}:{port}"), last))
+    Err(refused(endpoint.to_string(), explained(port, last)))
 }
 
 /// Binds a separate socket for IPv4, instead of one that accepts both families.

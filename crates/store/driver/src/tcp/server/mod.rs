@@ -81,7 +81,7 @@ pub type Pinger = Arc<dyn Fn(mpsc::Sender<()>) + Send + Sync>;
 
 /// Number of bytes that a server has transferred since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
+pub struct ServerTraffic {
     /// Number of bytes received in requests.
     pub received_bytes: u64,
     /// Number of bytes sent in replies.
@@ -184,7 +184,7 @@ impl TcpStoreServer {
     }
 
     /// Returns the traffic on all connections as of the most recent iteration.
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> ServerTraffic {
         self.figures.lock().1
     }
 
@@ -284,4 +284,4 @@ fn refused(port: u16) -> impl Fn(io::Error) -> StoreError {
 }
 
 /// Statistics that the thread shares. The lock is held only during a copy.
-type Figures = Mutex<(ServerStats, Traffic)>;
+type Figures = Mutex<(ServerStats, ServerTraffic)>;

@@ -39,7 +39,7 @@ use self::descriptors::Descriptors;
 use self::notices::Notices;
 use super::admission::Gate;
 use super::sockets::Sockets;
-use super::{Command, Figures, Traffic};
+use super::{Command, Figures, ServerTraffic};
 
 const MAILBOX: u64 = u64::MAX;
 /// Token of the descriptor that ends the server when it becomes readable.
@@ -103,7 +103,7 @@ pub(super) struct Service {
     origin: Instant,
     commands: Mailbox<Command>,
     figures: Arc<Figures>,
-    traffic: Traffic,
+    traffic: ServerTraffic,
     notices: Notices,
     /// Time at which the server ends even with connected clients.
     /// A shutdown sets it.
@@ -144,7 +144,7 @@ impl Service {
             origin: Instant::now(),
             commands,
             figures,
-            traffic: Traffic::default(),
+            traffic: ServerTraffic::default(),
             notices: Notices::default(),
             end: None,
             end_when: None,
@@ -162,10 +162,10 @@ impl Service {
     pub(super) fn run(mut self) {
         let mut reports: Vec<Event> = Vec::with_capacity(REPORTS);
         // Time until which the thread spins although nothing has arrived.
-        let mut spin_until: Option<Instant> = None;
+        let mut spin_end: Option<Instant> = None;
         while !self.has_ended() {
             *self.figures.lock() = (self.machine.stats(), self.traffic);
-            let timeout = match spin_until {
+            let timeout = match spin_end {
                 Some(_) => Some(Duration::ZERO),
                 None => self.timeout(),
             };
@@ -174,16 +174,16 @@ impl Service {
                 break;
             }
             if reports.is_empty()
-                && let Some(until) = spin_until
+                && let Some(deadline) = spin_end
                 && !self.has_more()
             {
-                spin_until = (Instant::now() < until).then_some(until);
+                spin_end = (Instant::now() < deadline).then_some(deadline);
                 // The client that is about to answer may share the processor.
                 rustix::thread::sched_yield();
                 continue;
             }
             let may_spin = self.sockets.len() <= FEW && !reports.is_empty();
-            spin_until = may_spin.then(|| Instant::now() + SPIN);
+            spin_end = may_spin.then(|| Instant::now() + SPIN);
             let before = self.machine.requests();
             self.now = self.read_clock();
             let (again, unsent) = (take(&mut self.again), take(&mut self.unsent));
@@ -206,7 +206,7 @@ impl Service {
             let after = self.machine.requests();
             if after.0 == before.0 && after.1 != before.1 {
                 // A client of the extension does not send its next request immediately.
-                spin_until = None;
+                spin_end = None;
             }
         }
         *self.figures.lock() = (self.machine.stats(), self.traffic);
@@ -319,10 +319,10 @@ impl Service {
         let deadlines = [self.machine.deadline(), self.notices.deadline()];
         let mono = deadlines.into_iter().flatten().min();
         let mono = mono.map(|deadline| deadline.since(now));
-        let until = |instant: Instant| instant.saturating_duration_since(Instant::now());
+        let left = |instant: Instant| instant.saturating_duration_since(Instant::now());
         // After the end, the machine's deadline determines the wait.
         let end = self.end.filter(|_| self.machine.may_end());
-        [mono, end.map(until), self.accept_again.map(until)]
+        [mono, end.map(left), self.accept_again.map(left)]
             .into_iter()
             .flatten()
             .min()

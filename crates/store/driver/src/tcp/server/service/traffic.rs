@@ -154,7 +154,7 @@ impl Service {
 
     /// Reads once and passes the requests to the machine.
     /// `ending` means that the kernel will not report the peer's end again, so reading continues
-    /// until the end has come.
+    /// until the end has arrived.
     #[inline]
     fn read(&mut self, id: ConnId, ending: bool) {
         match self.read_once(id) {

@@ -1,4 +1,4 @@
-//! Backends under test: one [`Place`] for each.
+//! Backends under test: one [`RunBackend`] for each.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::support;
 const RUN: &str = "run";
 
 /// Backend for one run.
-pub(crate) trait Place: Sync {
+pub(crate) trait RunBackend: Sync {
     /// Creates a node that has not joined yet.
     ///
     /// `nodes` are the minimum and the maximum; `config` is as for `--rdzv-conf`.
@@ -29,7 +29,7 @@ impl Default for PlainStore {
     }
 }
 
-impl Place for PlainStore {
+impl RunBackend for PlainStore {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let endpoint = format!("127.0.0.1:{}", self.0.port());
         make("c10d", &endpoint, RUN, nodes, &["is_host=0", config])
@@ -44,7 +44,7 @@ impl Default for File {
     }
 }
 
-impl Place for File {
+impl RunBackend for File {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let path = self.0.path().join("state").display().to_string();
         make("c10d", &path, RUN, nodes, &["store_type=file", config])
@@ -60,7 +60,7 @@ impl Default for Hosted {
     }
 }
 
-impl Place for Hosted {
+impl RunBackend for Hosted {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let endpoint = format!("localhost:{}", self.0);
         make("c10d", &endpoint, RUN, nodes, &[config])
@@ -82,7 +82,7 @@ impl Default for Etcd {
     }
 }
 
-impl Place for Etcd {
+impl RunBackend for Etcd {
     fn node(&self, nodes: (u32, u32), config: &str) -> Box<dyn RendezvousBackend> {
         let endpoint = self.server.endpoint().to_string();
         make("etcd", &endpoint, &self.run_id, nodes, &[config])

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 /// Kind of code that this thread currently runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum CodeKind {
     /// Application code outside of calls.
     Application,
     /// A step of an async function that serves a call; it must not block.
@@ -14,13 +14,13 @@ pub(crate) enum Place {
 }
 
 thread_local! {
-    static PLACE: Cell<Place> = const { Cell::new(Place::Application) };
+    static CODE_KIND: Cell<CodeKind> = const { Cell::new(CodeKind::Application) };
     static TRACE: Cell<u128> = const { Cell::new(0) };
 }
 
 /// Returns the kind of the calling code.
-pub(crate) fn place() -> Place {
-    PLACE.get()
+pub(crate) fn code_kind() -> CodeKind {
+    CODE_KIND.get()
 }
 
 /// Returns the trace id of the calling code; 0 if it has none.
@@ -29,15 +29,15 @@ pub(crate) fn trace() -> u128 {
 }
 
 /// Runs code that serves a call.
-pub(crate) fn inside<T>(place: Place, trace: u128, run: impl FnOnce() -> T) -> T {
+pub(crate) fn inside<T>(code_kind: CodeKind, trace: u128, run: impl FnOnce() -> T) -> T {
     /// Restores the previous values, also after a panic.
-    struct Restore(Place, u128);
+    struct Restore(CodeKind, u128);
     impl Drop for Restore {
         fn drop(&mut self) {
-            PLACE.set(self.0);
+            CODE_KIND.set(self.0);
             TRACE.set(self.1);
         }
     }
-    let _restore = Restore(PLACE.replace(place), TRACE.replace(trace));
+    let _restore = Restore(CODE_KIND.replace(code_kind), TRACE.replace(trace));
     run()
 }

@@ -1,0 +1,128 @@
+//! The process that uses a TCP port of this host.
+
+use std::fs;
+use std::io;
+
+/// State of a listening socket in `/proc/net/tcp`.
+const LISTEN: &str = "0A";
+
+/// Limits of the ports that the system assigns to outgoing connections.
+const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// Returns a clause about the use of a TCP port of this host; `None` if nothing is known.
+///
+/// Port 0 stands for the ports that the system assigns. The clause names the process if this user
+/// may see it.
+pub fn port_user(port: u16) -> Option<String> {
+    let range = fs::read_to_string(RANGE).unwrap_or_default();
+    let range: Vec<&str> = range.split_whitespace().collect();
+    let range = range.join("-");
+    if port == 0 {
+        return Some(format!(
+            "every port of net.ipv4.ip_local_port_range ({range}) is in use"
+        ));
+    }
+    let sockets = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
+    let sockets = sockets.iter().flatten().flat_map(|table| table.lines());
+    let mut sockets: Vec<Socket<'_>> = sockets.filter_map(|line| Socket::at(port, line)).collect();
+    sockets.sort_by_key(|socket| !socket.listens);
+    let socket = sockets.first()?;
+    let user = match owner(socket.inode) {
+        Some((pid, name)) => format!("process {pid} ({name})"),
+        None => "a process that this user cannot see".to_owned(),
+    };
+    Some(if socket.listens {
+        format!("{user} listens at port {port}")
+    } else {
+        format!(
+            "an outgoing connection of {user} uses port {port}; the system assigns ports {range} to such connections"
+        )
+    })
+}
+
+/// Adds the use of a port to the error "Address already in use".
+pub(crate) fn explained(port: u16, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => match port_user(port) {
+            Some(user) => io::Error::new(error.kind(), format!("{error}: {user}")),
+            None => error,
+        },
+        _ => error,
+    }
+}
+
+struct Socket<'a> {
+    listens: bool,
+    inode: &'a str,
+}
+
+impl<'a> Socket<'a> {
+    /// Parses a line of `/proc/net/tcp`; `None` for another local port.
+    fn at(port: u16, line: &'a str) -> Option<Self> {
+        let mut fields = line.split_whitespace();
+        let (_, local) = fields.nth(1)?.rsplit_once(':')?;
+        let state = fields.nth(1)?;
+        let inode = fields.nth(5)?;
+        let is_it = u16::from_str_radix(local, 16) == Ok(port);
+        is_it.then_some(Self {
+            listens: state == LISTEN,
+            inode,
+        })
+    }
+}
+
+/// Returns the process that has this socket open.
+fn owner(inode: &str) -> Option<(u32, String)> {
+    let link = format!("socket:[{inode}]");
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has_it = |pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten();
+        let mut links = open
+            .flatten()
+            .filter_map(|entry| fs::read_link(entry.path()).ok());
+        links.any(|open| open.as_os_str() == link.as_str())
+    };
+    let pid = pids.into_iter().find(has_it)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some((pid, name.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_process_that_uses_a_port_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let process = format!("process {} (", std::process::id());
+        let user = port_user(address.port()).unwrap();
+        assert!(user.starts_with(&process), "{user}");
+        assert!(
+            user.ends_with(&format!("listens at port {}", address.port())),
+            "{user}"
+        );
+        let client = TcpStream::connect(address).unwrap();
+        let user = port_user(client.local_addr().unwrap().port()).unwrap();
+        assert!(
+            user.starts_with(&format!("an outgoing connection of {process}")),
+            "{user}"
+        );
+    }
+
+    #[test]
+    fn port_0_stands_for_the_range_of_the_system() {
+        let user = port_user(0).unwrap();
+        assert!(user.contains("ip_local_port_range ("), "{user}");
+        let free = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        assert_eq!(explained(0, free).kind(), io::ErrorKind::AddrNotAvailable);
+        let used = explained(0, io::Error::from(io::ErrorKind::AddrInUse));
+        assert_eq!(used.kind(), io::ErrorKind::AddrInUse);
+        assert!(used.to_string().contains(&user), "{used}");
+    }
+}

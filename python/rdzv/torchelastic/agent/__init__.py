@@ -1,0 +1,1 @@
+"""Agents of the first version of torchelastic."""
