@@ -288,7 +288,7 @@ class _Launcher:
         if interrupted is not None:
             raise interrupted
         if stopped is not None:
-            raise LaunchTimeout(f"the workers of launch did not end within {stopped} s; they were stopped")
+            raise LaunchTimeout(f"the workers of launch did not exit within {stopped} s, so they were stopped")
         return status
 
     def close(self) -> None:

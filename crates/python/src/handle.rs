@@ -144,7 +144,7 @@ impl<T: Clone> Handle<T> {
         if self.state.is_foreign() {
             return None;
         }
-        let location = caller_location(py).unwrap_or_else(|_| "an unknown place".to_owned());
+        let location = caller_location(py).unwrap_or_else(|_| "an unknown location".to_owned());
         let mut state = self.state.write();
         if state.is_err() {
             return None;

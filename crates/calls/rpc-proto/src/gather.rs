@@ -274,7 +274,7 @@ mod tests {
         assert!(twice.message.contains("b reported twice"), "{twice:?}");
         let foreign = gathers.report(&key, &name("c"), 3, 30).unwrap_err();
         assert!(
-            foreign.message.starts_with("c is not expected"),
+            foreign.message.ends_with("does not expect c"),
             "{foreign:?}"
         );
         let over = gathers.report(&key, &name("a"), 1, 10).unwrap().unwrap();

@@ -230,7 +230,7 @@ fn attempts(run: &Failed<'_>, width: Option<usize>) -> Vec<Line> {
         format!("{}: {why}", attempt.number)
     });
     let each: Vec<String> = each.collect();
-    let text = format!("attempts before: {}", each.join("; "));
+    let text = format!("earlier attempts: {}", each.join("; "));
     within(said(LineRole::Detail, &text, width), width, ROWS.2)
 }
 

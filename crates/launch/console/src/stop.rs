@@ -52,11 +52,12 @@ impl Stop<'_> {
         let left = time(self.left);
         match self.request {
             0 | 1 => format!(
-                "{again}: {who} {have} {left} to end; a second {again} leaves {}, a third kills them",
+                "{again}: {who} {have} {left} to exit; a second {again} leaves {}, a third kills \
+                 them",
                 time(self.left / 4)
             ),
             2 => {
-                format!("{again}: {who} {have} {left} left to end; one more {again} kills them")
+                format!("{again}: {who} {have} {left} left to exit; one more {again} kills them")
             }
             _ => format!("{again}: {who} {have} {left} left to exit"),
         }
@@ -71,7 +72,7 @@ impl Stop<'_> {
 /// Returns the lines for workers that are killed after the shutdown timeout.
 pub fn killed(ranks: &[u32], width: Option<usize>) -> Vec<Line> {
     let text = format!(
-        "{} did not end within the shutdown timeout and {} killed",
+        "{} did not exit within the shutdown timeout and {} killed",
         self::ranks(ranks),
         if ranks.len() == 1 { "is" } else { "are" }
     );

@@ -79,9 +79,10 @@ impl TcpStoreObject {
         if !more.is_empty() || unknown.is_some() {
             let unknown = unknown.map(|unknown| unknown.keys().to_string());
             return Err(PyTypeError::new_err(format!(
-                "rdzv.TCPStore takes host and port, and the keywords timeout, wait, token and tls, \
-                 not {}\nhelp: it is only a client; the process that hosts the store makes an \
-                 rdzv.StoreServer(host, port)",
+                "rdzv.TCPStore accepts host and port, and the keywords timeout, wait, token and \
+                 tls, not {}\n\
+                 help: create an rdzv.StoreServer(host, port) in the process that hosts the store; \
+                 rdzv.TCPStore is only a client",
                 unknown.unwrap_or_else(|| more.to_string())
             )));
         }

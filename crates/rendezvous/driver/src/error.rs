@@ -221,12 +221,12 @@ impl RendezvousError {
                 what: format!("no store was found ({reason}; {attempts} attempts)"),
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: Some(elapsed),
-                remedy: "start an agent on that host, or a store with `rdzv store`, and check that \
-                         --rdzv-endpoint names it and that no firewall is in between, or wait longer \
-                         with --rdzv-conf read_timeout=SECONDS",
+                remedy: "start an agent on that host, or a store with `rdzv store`; check that \
+                         --rdzv-endpoint names that host and that no firewall blocks the \
+                         connection, or wait longer with --rdzv-conf read_timeout=SECONDS",
             },
             StoreError::NotAStore { peer, found } => Self::Unreachable {
-                what: format!("something that is no store was found ({found})"),
+                what: format!("no store was found ({found})"),
                 endpoint: format!("the c10d endpoint {peer}"),
                 elapsed: None,
                 remedy: "check the address and port of --rdzv-endpoint, or choose a port that no \
@@ -290,14 +290,14 @@ impl RendezvousError {
             StoreError::File {
                 operation, source, ..
             } => Self::Unreachable {
-                what: format!("cannot {operation} the file of the store ({source})"),
+                what: format!("cannot {operation} the store file ({source})"),
                 endpoint,
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names a file that this user can read and \
                          write, in an existing directory",
             },
             StoreError::Corrupt { what, .. } => Self::Unreachable {
-                what: format!("something that is no store was found ({what})"),
+                what: format!("no store was found ({what})"),
                 endpoint,
                 elapsed: None,
                 remedy: "check that --rdzv-endpoint names the store of this job",

@@ -144,7 +144,7 @@ impl Call {
 /// Returns the error for a caller that cannot start a thread for `purpose`.
 pub(crate) fn no_thread(error: &io::Error, purpose: &str, endpoint: String) -> RendezvousError {
     RendezvousError::Unreachable {
-        what: format!("cannot start a thread ({error}) {purpose}"),
+        what: format!("cannot start a thread {purpose} ({error})"),
         endpoint,
         elapsed: None,
         remedy: "raise the limit of processes (ulimit -u)",

@@ -159,7 +159,7 @@ fn a_store_that_is_away_is_said_within_three_seconds_and_when_it_is_back() {
     store.hold(false);
     let line = warnings.recv_timeout(LONG).unwrap();
     assert!(
-        line.starts_with("[job] the store h:1 answers again, after "),
+        line.starts_with("[job] the store h:1 answers again after "),
         "{line}"
     );
     assert!(driver.shutdown());

@@ -67,7 +67,8 @@ fn remind(host: &str, elapsed: Duration, left: Option<Duration>, reminder: &mut 
     tracing::warn!(
         target: reminder::TARGET,
         left,
-        "no name server has said where '{host}' is; {retries}; check the name, and /etc/resolv.conf of this host",
+        "no name server has answered the lookup of '{host}'; {retries}; check the name, and \
+         /etc/resolv.conf on this host",
     );
 }
 

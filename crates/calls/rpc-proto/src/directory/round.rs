@@ -170,7 +170,7 @@ mod tests {
         };
         let sizes = text(PAIR, THREE);
         assert!(
-            sizes.contains("was given 3") && sizes.contains("has 2"),
+            sizes.contains("specifies 3") && sizes.contains("has 2"),
             "{sizes}"
         );
         for (round, mine) in [(PAIR, RoundKind::Dynamic), (RoundKind::Dynamic, PAIR)] {

@@ -219,7 +219,10 @@ impl RpcAgentBuilder {
                 match change {
                     GroupChange::View(view) => core.see(view),
                     GroupChange::Detached(error) => {
-                        tracing::error!(worker = %core.me, %error, "lost the group: it sees no changes any more");
+                        tracing::error!(
+                            worker = %core.me, %error,
+                            "lost the group: this worker receives no more changes"
+                        );
                     }
                 }
             });

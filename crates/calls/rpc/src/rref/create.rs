@@ -289,7 +289,7 @@ fn make(
                     Ok(made) if Instant::now() < deadline => made,
                     _ => Err(time_is_over(
                         limit,
-                        "the function of the reference was not done",
+                        "the function of the reference has not returned",
                     )),
                 }
             }

@@ -107,7 +107,7 @@ impl Reception {
                 .upgrade()
                 .and_then(|server| server.greeting_deadline());
             if deadline.is_some_and(|deadline| deadline <= now) {
-                give_up(silent, "the peer did not say who it is in time");
+                give_up(silent, "the peer did not identify itself in time");
             }
         }
         self.unauthenticated.retain(is_unauthenticated);

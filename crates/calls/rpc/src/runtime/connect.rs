@@ -182,7 +182,7 @@ pub(crate) fn connect(core: &Arc<Core>, member: &Member) -> Result<Arc<Client>, 
 /// Its calls take the same path as other calls.
 fn with_oneself(core: &Arc<Core>, incarnation: u64) -> Result<Arc<Client>, RpcError> {
     let (near, far) = transport::same_process::pair()
-        .map_err(RpcError::internal("this worker cannot connect with itself"))?;
+        .map_err(RpcError::internal("this worker cannot connect to itself"))?;
     let ends_far = ends(core, far, core.limits);
     let link =
         Link::new(Arc::clone(&core.poller), ends_far).map_err(RpcError::internal(NO_SOCKETS))?;

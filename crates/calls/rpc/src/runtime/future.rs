@@ -290,7 +290,7 @@ impl<T: Send + 'static> RpcFuture<T> {
 /// Rejects blocking in a place where it would stop other work.
 fn must_not_be_async() -> Result<(), RpcError> {
     if code_kind() == CodeKind::Async {
-        let text = "an async function must not block: await the call, or offer the function with \
+        let text = "an async function must not block: await the call, or wrap the function in \
                     `blocking`";
         return Err(RpcError::invalid(text));
     }

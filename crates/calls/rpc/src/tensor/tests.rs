@@ -90,7 +90,7 @@ fn shapes_that_do_not_fit_are_refused() {
     let error = Tensor::from_bytes(DataType::I16, [3], vec![0; 5]).unwrap_err();
     assert_eq!(
         error.message,
-        "a tensor of I16 with shape [3] takes 6 bytes, but there are 5"
+        "a tensor of I16 with shape [3] needs 6 bytes, but there are 5"
     );
     let meta = TensorMeta::contiguous(DataType::U8, vec![5]).unwrap();
     let storage = Storage::host(Bytes::from_static(&[0; 4]));

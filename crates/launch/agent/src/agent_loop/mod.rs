@@ -528,7 +528,7 @@ impl<'o, S: Supervisor> AgentLoop<'o, S> {
                 Ok(()) => GroupInput::BarrierPassed,
                 Err((_, Some(limit))) if self.config.rendezvous.joins_again => {
                     GroupInput::BarrierTimeout(format!(
-                        "the workers of other nodes have not ended within {} s \
+                        "the workers of other nodes did not exit within {} s \
                          (--exit-barrier-timeout)",
                         limit.as_secs_f64()
                     ))

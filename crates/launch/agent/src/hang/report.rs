@@ -127,7 +127,7 @@ impl fmt::Display for HangReport {
                  node"
             )?;
         }
-        write!(formatter, "Where the workers of this node are:")?;
+        write!(formatter, "Locations of the workers on this node:")?;
         for stack in &self.stacks {
             write!(
                 formatter,

@@ -245,7 +245,7 @@ impl Interruption {
 
 fn panicked() -> RendezvousError {
     RendezvousError::Unreachable {
-        what: "the thread of the rendezvous has panicked".to_owned(),
+        what: "the rendezvous thread panicked".to_owned(),
         endpoint: "the rendezvous backend".to_owned(),
         elapsed: None,
         remedy: "fix this bug in the backend; stderr has the message of the panic",

@@ -204,15 +204,15 @@ fn unrecognised(launcher: Launcher, command: &Command, unknown: &[String]) -> St
 const OF_MPIRUN: [(&[&str], &str); 3] = [
     (
         &["-n", "-np", "-ppn", "-npernode", "--npernode"],
-        "--nproc-per-node is the number of workers of a node, and --nnodes the number of nodes",
+        "--nproc-per-node is the number of workers per node, and --nnodes is the number of nodes",
     ),
     (
         &["-N"],
-        "--nnodes is the number of nodes, and --nproc-per-node the number of workers of a node",
+        "--nnodes is the number of nodes, and --nproc-per-node is the number of workers per node",
     ),
     (
         &["-H", "--host", "--hosts", "--hostfile", "-f", "-hostfile"],
-        "start the same line on each host, with --nnodes N and --rdzv-endpoint HOST:PORT",
+        "run the same command on each host, with --nnodes N and --rdzv-endpoint HOST:PORT",
     ),
 ];
 
@@ -225,7 +225,7 @@ fn value_as_script(arguments: &RunArgs, normalised: &Normalised) -> Option<Refus
     let is_program = arguments.command.no_python || arguments.command.module;
     (is_value && !is_program && !Path::new(script).exists()).then(|| {
         Refusal::Usage(format!(
-            "{switch} takes no value, and '{script}' after it was taken for the script: leave it out"
+            "{switch} takes no value, so '{script}' after it was used as the script: remove it"
         ))
     })
 }

@@ -218,7 +218,7 @@ fn serve(arguments: &StoreArgs, trust: Trust) -> anyhow::Result<Option<ExitStatu
         }
         // The voter has threads, so the serving process creates it, after the fork.
         let serves = voter.serve_with(&mut options, timeout, node_timeout, onlookers);
-        serves.with_context(|| format!("be a voter at {}", voter.endpoint()))?;
+        serves.with_context(|| format!("cannot become a voter at {}", voter.endpoint()))?;
         linger = HAND_OVER;
     } else if arguments.restarts == 0 {
         let listeners = TcpStoreServer::listen(options.host.as_deref(), options.port);

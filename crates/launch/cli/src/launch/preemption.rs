@@ -168,7 +168,7 @@ pub(super) fn explain(
             "time after the notice",
             "preempt_grace",
             shutdown_timeout,
-            "as --shutdown-timeout if not given",
+            "default: --shutdown-timeout",
         );
         draft.flag("exit code after preemption", "preempt_exit_code");
         draft.flag("requeued by rdzv", "requeue_on_preempt");

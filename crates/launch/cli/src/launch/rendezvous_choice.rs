@@ -166,7 +166,7 @@ impl RendezvousChoice<'_> {
     pub(super) fn check(&self, is_strict: bool, context: &mut Context<'_>) -> Result<(), Refusal> {
         if is_strict && self.arguments.standalone && self.nodes.least > 1 {
             let problem = format!(
-                "is a job of one node, and --nnodes {} asks for more: leave one of them out",
+                "starts a job with one node, but --nnodes is {}: omit one of the two flags",
                 self.nodes.text
             );
             return Err(Refusal::parser(
@@ -512,8 +512,8 @@ pub(super) fn known_voters(text: &str) -> Result<Vec<Endpoint>, Refusal> {
     let parsed = endpoints.map(|endpoint| match Endpoint::parse(endpoint, 0) {
         Ok(endpoint) if endpoint.port != 0 => Ok(endpoint),
         _ => Err(Refusal::Usage(format!(
-            "{} has '{endpoint}', which is not HOST:PORT; give addresses of voters, as the screen of the coordinator and `/status` \
-             show them, with commas between them",
+            "{} contains '{endpoint}', which is not HOST:PORT; specify the addresses of voters, \
+             separated by commas, as the coordinator's screen and `/status` show them",
             env::RDZV_CONTACT_POINTS
         ))),
     });
@@ -570,7 +570,8 @@ fn unknown_backend(name: &str, backends: &BackendRegistry) -> String {
 fn random_port(host: &str) -> Raised {
     let port = if host.is_empty() { "HOST" } else { host };
     Raised::value_error("the port of the rendezvous endpoint is 0").plainly(format!(
-        "port 0 of the endpoint is a random port, which the other nodes cannot know: give a port, such as {port}:{C10D_PORT}"
+        "port 0 of the endpoint is a random port, which the other nodes cannot know: specify a \
+         port, such as {port}:{C10D_PORT}"
     ))
 }
 

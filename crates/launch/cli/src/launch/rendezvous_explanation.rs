@@ -102,10 +102,10 @@ fn at_one_endpoint(
         Ok(Some(true)) => (here.to_owned(), "--rdzv-conf is_host is true".to_owned()),
         Ok(Some(false)) => (
             format!("the agent or store at {endpoint}"),
-            "--rdzv-conf is_host says that it is not this node".to_owned(),
+            "--rdzv-conf is_host is false".to_owned(),
         ),
         _ if machine.is_called(&endpoint.host) => (
-            format!("{here}, unless a store is at {endpoint} already"),
+            format!("{here}, unless a store is already at {endpoint}"),
             format!("{} is this machine", endpoint.host),
         ),
         _ => (

@@ -110,7 +110,7 @@ impl RestartArgs {
         let seconds = self.exit_barrier_timeout.map(Duration::try_from_secs_f64);
         let limit = seconds.transpose().map_err(|_| {
             let given = self.exit_barrier_timeout.unwrap_or_default();
-            let problem = format!("{given} is no number of seconds from 0");
+            let problem = format!("{given} is not a non-negative number of seconds");
             Refusal::argument("--exit-barrier-timeout", &problem)
         })?;
         options.joins_again = is_ours;

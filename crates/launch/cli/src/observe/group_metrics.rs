@@ -63,8 +63,8 @@ fn gauges(group: &GroupReport) -> [(&'static str, &'static str, Option<i64>); 3]
 }
 
 fn counters(group: &GroupReport) -> [(&'static str, &'static str, u64); 2] {
-    let elected = "Coordinators that were elected, as this process has seen.";
-    let restarts = "Times that the group has restarted without its log.";
+    let elected = "Elections of a coordinator that this process has observed.";
+    let restarts = "Restarts of the group without its log.";
     [
         ("group_elections", elected, group.elections),
         ("group_takeovers", restarts, group.takeovers),

@@ -140,7 +140,8 @@ fn write_plain(mut writer: Writer<'_>, metadata: &Metadata<'_>, text: &Text) -> 
         && without_name(&text).starts_with("waiting for nodes: ")
     {
         text += &format!(
-            "; {variable} asks for these nodes: unset it, or say --standalone, if it is left over from another job"
+            "; these nodes come from {variable}: if it is left over from another job, unset it or \
+             add --standalone"
         );
     }
     for line in plain_lines(role, &text, form.width) {

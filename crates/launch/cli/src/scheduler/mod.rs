@@ -200,8 +200,9 @@ fn several_nodes(variables: &Variables<'_>) -> Option<String> {
     let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
     let set: Vec<String> = set.collect();
     Some(format!(
-        "the environment names {nodes} nodes ({}), and no flag does: this starts a job of one node; say --standalone \
-         if that is meant, or --nnodes and --rdzv-endpoint",
+        "the environment specifies {nodes} nodes ({}), but no flag does: this command starts a job \
+         with one node; add --standalone if this is intended, or specify --nnodes and \
+         --rdzv-endpoint",
         set.join(", ")
     ))
 }

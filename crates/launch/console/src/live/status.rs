@@ -226,7 +226,7 @@ mod tests {
             };
             status.row(after(seconds), WIDE)
         };
-        let nodes = "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same line on the others";
+        let nodes = "waiting for nodes: 2 of 4 (node-a, node-c); 9:59 left; start the same command on the other nodes";
         assert_eq!(
             row(Phase::Waiting, nodes, Some(after(600)), 100),
             "waiting for nodes: 2 of 4 (node-a, node-c) \u{b7} 8:20 left \u{b7} start the same line on the \

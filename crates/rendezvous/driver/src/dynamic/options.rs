@@ -262,7 +262,8 @@ pub(super) fn endpoints(
         .find(|endpoint| endpoint.port == 0 && count > 1)
     {
         return Err(wrong(format!(
-            "the endpoint {endpoint} of a voter needs a port that the others know"
+            "the voter endpoint {endpoint} has no port that the other nodes know; specify a port \
+             other than 0"
         )));
     }
     Ok(endpoints)
@@ -283,9 +284,7 @@ pub(super) fn listed(endpoint: &str) -> Result<Vec<Endpoint>, RendezvousError> {
         let port = endpoints.first().map_or(DEFAULT_PORT, |first| first.port);
         let endpoint = Endpoint::parse(text, port).map_err(|error| wrong(error.to_string()))?;
         if endpoints.contains(&endpoint) {
-            return Err(wrong(format!(
-                "the endpoint {endpoint} is in the list twice"
-            )));
+            return Err(wrong(format!("the endpoint {endpoint} is listed twice")));
         }
         endpoints.push(endpoint);
     }

@@ -15,7 +15,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Failure of a request after the last attempt.
 #[derive(Debug, Error)]
-#[error("{operation} key '{key}': {cause} at {endpoint} after {:.1} s", .elapsed.as_secs_f64())]
+#[error(
+    "cannot {operation} key '{key}': {cause} at {endpoint} after {:.1} s", .elapsed.as_secs_f64())]
 pub(crate) struct Failure {
     /// Name of the request: `read`, `write`, ...
     pub(crate) operation: &'static str,
@@ -121,7 +122,7 @@ impl From<Failure> for RendezvousError {
             format!(" key '{}'", failure.key)
         };
         Self::Unreachable {
-            what: format!("failed to {}{about}: {}", failure.operation, failure.cause),
+            what: format!("cannot {}{about}: {}", failure.operation, failure.cause),
             endpoint: failure.endpoint,
             elapsed: Some(failure.elapsed),
             remedy: failure.cause.remedy(),
@@ -218,7 +219,7 @@ mod tests {
         let failure = retry.failure("read", "/a/b", "the etcd endpoint h:1 (10.0.0.1:1)", cause);
         let text = RendezvousError::from(failure).to_string();
         for part in [
-            "failed to read key '/a/b'",
+            "cannot read key '/a/b'",
             "connection refused",
             "the etcd endpoint h:1 (10.0.0.1:1)",
             "after 0.0 s",

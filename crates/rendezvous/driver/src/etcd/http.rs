@@ -169,7 +169,7 @@ impl Client {
                 Err(cause) => cause,
             };
             if let Cause::Away { reason, maybe_done } = &cause {
-                tracing::debug!(endpoint = self.endpoint, reason, "etcd is away");
+                tracing::debug!(endpoint = self.endpoint, reason, "etcd is unavailable");
                 repeated |= maybe_done;
             }
             let again = cause.is_passing().then(|| retry.pause()).flatten();

@@ -77,7 +77,9 @@ impl Leases {
         });
         let renewing = Arc::clone(&shared);
         let renewals = beside(move || renewing.keep_renewing(renewal)).map_err(|error| {
-            RendezvousError::Argument(format!("no thread to renew etcd leases with: {error}"))
+            RendezvousError::Argument(format!(
+                "cannot start a thread that renews etcd leases: {error}"
+            ))
         })?;
         Ok(Self {
             shared,

@@ -275,8 +275,7 @@ impl StaticRendezvous {
         observer: &SharedObserver,
         member: &JoiningAgent,
     ) {
-        let unnoticed =
-            |error: &io::Error| warn!("failures of other nodes will not be noticed: {error}");
+        let unnoticed = |error: &io::Error| warn!("cannot detect failures of other nodes: {error}");
         let channel = FailureChannel::listen(self.parameters.clone(), Arc::clone(observer));
         self.channel = channel.inspect_err(unnoticed).ok();
         let member = JoiningAgent {

@@ -114,7 +114,10 @@ pub(super) fn check_rank(
     world_size: Option<u32>,
 ) -> Result<(), RendezvousError> {
     match world_size {
-        Some(0) => Err(wrong(scheme, "world_size is 0: a job has a worker")),
+        Some(0) => Err(wrong(
+            scheme,
+            "world_size is 0: a job has at least one worker",
+        )),
         Some(size) if rank.0 >= size => {
             let text = format!("rank {rank} of {size}: ranks are 0 to {}", size - 1);
             Err(wrong(scheme, &text))

@@ -30,7 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
     c10d(
         "a rank that is not in its world",
         no_rank,
-        &["rank 7 in a world of 2"],
+        &["rank 7 in a world of size 2"],
     ),
     c10d(
         "endless changes",

@@ -627,7 +627,7 @@ fn check_value(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::Argument(format!(
-        "the value for key {} has {} bytes, and a server accepts at most {most}; divide it among \
+        "the value for key {} has {} bytes, but a server accepts at most {most}; divide it among \
          several keys",
         shown(&text(key)),
         value.len()

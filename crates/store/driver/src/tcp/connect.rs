@@ -92,7 +92,10 @@ pub(super) fn connect(
         let pause = backoff(attempts - 1, fastrand::f64(), FIRST_PAUSE, LONGEST_PAUSE);
         // The last attempt comes right at the deadline.
         let pause = deadline.remaining().map_or(pause, |left| left.min(pause));
-        tracing::debug!(peer = %failed.peer, reason = %failed.reason, ?pause, "no store yet");
+        tracing::debug!(
+            peer = %failed.peer, reason = %failed.reason, ?pause,
+            "no store has answered yet"
+        );
         interrupt::sleep(pause, "connect", &[&failed.peer], deadline)?;
         before = Some(failed);
     }

@@ -184,13 +184,11 @@ impl Driver {
         let leaving = self.peers.get(&rank).and_then(|peer| peer.leaving.as_ref());
         let is_there = leaving.is_some_and(|leaving| leaving.outbound.is_accepted());
         let state = match (running.call.operation, transfer.is_matched) {
-            (_, false) if !is_there => {
-                "it has not answered yet; it has sent and received nothing until now"
-            }
+            (_, false) if !is_there => "it has not answered yet and has sent and received nothing",
             (GroupOperation::Send { .. }, false) => {
                 "connected; it has posted no receive for the message"
             }
-            (GroupOperation::Send { .. }, true) => "it does not take the values",
+            (GroupOperation::Send { .. }, true) => "it does not accept the values",
             (_, false) => "connected; it has sent no message with this tag",
             (_, true) => "connected; part of the values has arrived",
         };

@@ -258,7 +258,7 @@ fn too_many_separate_tensors_are_refused() {
     let error = encoded(&(0..65536).map(|_| tensor()).collect::<Vec<_>>()).unwrap_err();
     assert_eq!(error.kind, RpcErrorKind::Serialization);
     assert!(
-        error.message.contains("in 65536 separate pieces"),
+        error.message.contains("in 65536 separate blocks"),
         "{error}"
     );
 }

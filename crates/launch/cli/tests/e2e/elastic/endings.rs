@@ -378,7 +378,7 @@ fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
     let flags = ["--nnodes=2", "--exit-barrier-timeout=1.5"];
     let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
     let [first, second] = [(), ()].map(|()| place.node(&flags, script).pipe("go").start());
-    let limit = "the workers of other nodes have not ended within 1.5 s (--exit-barrier-timeout)";
+    let limit = "the workers of other nodes did not exit within 1.5 s (--exit-barrier-timeout)";
     poll_until("the end of the wait", || {
         [&first, &second]
             .iter()

@@ -492,7 +492,7 @@ mod tests {
             serve_or_call(&endpoint, timeout, cannot_listen, &StorePolicy::default()).unwrap_err();
         let error = error.to_string();
         assert!(
-            error.contains("cannot host one: permission denied"),
+            error.contains("cannot host a store: permission denied"),
             "{error}"
         );
         assert!(error.contains("refused"), "{error}");

@@ -32,10 +32,13 @@ const AGAIN_AT_MOST: Duration = Duration::from_millis(250);
 const LEAST_ATTEMPT: Duration = Duration::from_millis(100);
 
 /// Advice if voters cannot be reached.
-const REMEDY: &str = "check that an agent with the same list of endpoints runs at each of them, or wait longer with --rdzv-conf join_timeout=SECONDS";
+const REMEDY: &str = "check that an agent with the same list of endpoints is running at each \
+                      endpoint, or wait longer with --rdzv-conf join_timeout=SECONDS";
 
 /// Advice if voters of an open group cannot be reached.
-const REMEDY_OPEN: &str = "check that an agent of the job runs at the endpoint, or name addresses of its voters in RDZV_CONTACT_POINTS; --rdzv-conf join_timeout=SECONDS waits longer";
+const REMEDY_OPEN: &str = "check that an agent of the job is running at the endpoint, or set \
+                           RDZV_CONTACT_POINTS to the addresses of its voters; --rdzv-conf \
+                           join_timeout=SECONDS waits longer";
 
 /// Joins the elected coordinator, as a voter if an endpoint is on this machine.
 pub(super) fn at_one_of(
@@ -159,7 +162,7 @@ pub(super) fn await_coordinator(
         let elapsed = started.elapsed();
         if let Some(refusals) = search.refusals() {
             return Err(RendezvousError::Unreachable {
-                what: format!("more than half of the voters cannot be talked to ({refusals})"),
+                what: format!("cannot authenticate with more than half of the voters ({refusals})"),
                 endpoint: options.endpoint(),
                 elapsed: Some(elapsed),
                 remedy: "start this agent with the same --token-file and --tls-* files as the \

@@ -217,7 +217,7 @@ impl Driver {
 
     fn task_ended(&self) -> RendezvousError {
         RendezvousError::Unreachable {
-            what: "the task of the rendezvous has ended".to_owned(),
+            what: "the rendezvous task has stopped".to_owned(),
             endpoint: self.endpoint.clone(),
             elapsed: None,
             remedy: "report this bug in rdzv with the log of this agent",

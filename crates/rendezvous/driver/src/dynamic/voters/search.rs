@@ -299,7 +299,7 @@ fn who_coordinates(mut channel: Channel, within: Duration) -> io::Result<Option<
     read_exact(&mut channel, &mut body, within)?;
     match ControlFrame::read(opcode, &body) {
         Ok(ControlFrame::Elsewhere { address, .. }) => Ok(Some(address)),
-        Ok(_) => Err(io::Error::other("its answer is about something else")),
+        Ok(_) => Err(io::Error::other("its answer is about another key")),
         Err(error) => Err(io::Error::other(error)),
     }
 }

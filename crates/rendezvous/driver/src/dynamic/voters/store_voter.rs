@@ -47,7 +47,8 @@ impl StoreVoter {
         endpoints.truncate(count);
         if let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint.port == 0) {
             return wrong(format!(
-                "the endpoint {endpoint} of a voter needs a port that the others know"
+                "the voter endpoint {endpoint} has no port that the other nodes know; specify a \
+                 port other than 0"
             ));
         }
         Ok(endpoints)
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(endpoints("a,b,c,d,e,f"), Ok(5));
         for (list, text) in [
             ("a:29400", "names 1 of the voters"),
-            ("a,b", "names 2 of the voters"),
+            ("a,b", "names 2 voters"),
             ("a,b,a", "is listed twice"),
             ("a,,c", "has an empty entry"),
             ("a:0,b,c", "has no port"),

@@ -218,8 +218,8 @@ fn not_needed(run: &str, agent: &Agent, programs: &[Program]) -> AgentRefusal {
     match (&agent.join.program, programs.first()) {
         (Some(own), Some(other)) if !programs.iter().any(is_same) => {
             AgentRefusal::Unusable(format!(
-                "run '{run}' has ended; it ran '{}' and had no place for this node, whose '{}' never \
-             ran: give each job its own --rdzv-id",
+                "run '{run}' has ended; it ran '{}' and did not need this node, which was started \
+                 with '{}': give each job a different --rdzv-id",
                 other.name, own.name
             ))
         }
@@ -381,7 +381,7 @@ impl Run {
             && agent.join.instance != join.instance
         {
             return Some(AgentRefusal::Unusable(format!(
-                "another agent calls itself {} and participates already; give each agent its own \
+                "another agent with the name {} has already joined; give each agent a different \
                  --local-addr",
                 join.node
             )));
