@@ -167,7 +167,7 @@ fn a_failure_of_the_demo_itself_is_shown_with_what_the_workers_said() {
     assert_eq!(output.status.code(), Some(1), "{story}");
     let complaint = text(&output.stderr);
     assert!(
-        complaint.contains("This is not how it should have gone: the workers failed"),
+        complaint.contains("The demo did not run as expected: the workers failed"),
         "{complaint}"
     );
     assert!(complaint.contains("ended by SIGKILL"), "{complaint}");

@@ -230,7 +230,7 @@ fn times_and_secrets_are_taken_or_refused() {
     assert!(refused(&json!({ "message_limit": 1 })).contains("at least 65536 bytes"));
     assert_eq!(
         refused(&json!({ "token": "fifteen letters" })),
-        "the option token cannot be this value: a job token of 15 bytes is too easy to guess: take \
-         16 random bytes or more"
+        "the option token cannot be this value: a job token of 15 bytes is too easy to guess: use \
+         at least 16 random bytes"
     );
 }

@@ -167,7 +167,7 @@ fn what_cannot_be_bound_is_refused_with_the_reason() {
         "{error}"
     );
     machine.remove("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
-    let reason = "does not say the core of processor 0";
+    let reason = "does not report the core of processor 0";
     check(&machine, BindingMode::Exclusive, 1, reason);
     let list = "/sys/devices/system/node/node0/cpulist";
     machine.file(list, "0-x");

@@ -294,7 +294,7 @@ fn failure(reason: &str, outcome: &Outcome) -> String {
         for evidence in failures.iter().map(|failure| &failure.evidence) {
             let how = evidence.exit.map_or_else(String::new, how_it_ended);
             text += &format!(
-                "\n  rank {} (process {}) exited {how}",
+                "\n  rank {} (process {}) ended {how}",
                 evidence.rank.unwrap_or_default(),
                 evidence.pid.unwrap_or_default()
             );

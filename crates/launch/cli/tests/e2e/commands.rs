@@ -211,7 +211,7 @@ fn a_link_named_torchrun_is_made_and_never_overwrites() {
     let target = std::fs::read_link(&link).unwrap();
     assert_eq!(target.to_str(), Some("/nowhere"));
     let ended = rdzv(["link", "--dir", "/no/such/folder"]).expect(1);
-    ended.assert_last_error("rdzv link: /no/such/folder/torchrun cannot be made: ", &[]);
+    ended.assert_last_error("rdzv link: cannot create /no/such/folder/torchrun: ", &[]);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn topics_commands_and_their_typos_have_help() {
     let ended = rdzv(["help", "exit-code"]).expect(2);
     assert_eq!(
         ended.stderr,
-        "rdzv help: there is no topic 'exit-code' (did you mean 'exit-codes'?); `rdzv help` lists them\n"
+        "rdzv help: topic 'exit-code' does not exist (did you mean 'exit-codes'?); `rdzv help` lists the topics\n"
     );
 }
 

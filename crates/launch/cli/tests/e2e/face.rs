@@ -80,8 +80,8 @@ fn a_wrong_line_is_one_sentence_with_the_flag_the_value_and_what_is_allowed() {
         ),
         (
             "--signals-to-handle SIGKIL",
-            "--signals-to-handle: there is no signal 'SIGKIL' (did you mean 'SIGKILL'?); names are those of `kill -l`, \
-             with SIG in front",
+            "--signals-to-handle: signal 'SIGKIL' does not exist (did you mean 'SIGKILL'?); use \
+             the names from `kill -l` with the prefix SIG",
         ),
         (
             "--rdzv-conf foo",

@@ -234,7 +234,7 @@ fn a_job_at_the_port_of_another_one_is_warned_of_its_store() {
     "#;
     let ended = sbatch(script).expect(1);
     assert_eq!(ended.stdout, "0\n", "{}", ended.stderr);
-    let line = "is hosted by an agent of run 'slurm-1.0.0', and ends soon after that run: give run 'slurm-2.0.0' a \
-                separate port";
+    let line = "is hosted by an agent of run 'slurm-1.0.0' and stops soon after that run ends; use \
+                a different port for run 'slurm-2.0.0'";
     assert_eq!(ended.stderr.matches(line).count(), 2, "{}", ended.stderr);
 }

@@ -302,7 +302,8 @@ fn rdzv_run_refuses_a_signal_that_does_not_exist() {
     assert_eq!(
         refusal,
         Refusal::Usage(
-            "--signals-to-handle: there is no signal 'SIGFOO'; names are those of `kill -l`, with SIG in front"
+            "--signals-to-handle: signal 'SIGFOO' does not exist; use the names from `kill -l` \
+             with the prefix SIG"
                 .to_owned()
         )
     );

@@ -98,8 +98,8 @@ fn restarts_and_changes_of_nodes_are_said_and_counted() {
     );
     assert_eq!(
         story.success().sentence(),
-        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 change of nodes \
-         (node-b is lost (killed))"
+        "finished in 2 h 03 min, 4 workers on 1 node, 1 restart (rank 3: ValueError: boom), 1 \
+         membership change (node-b is lost (killed))"
     );
 }
 

@@ -77,7 +77,7 @@ fn an_agent_that_is_killed_too_often_ends() {
     node.stdout.await_text("here 1", 1);
     kill(node.agent_pid(), Signal::KILL);
     let ended = node.wait().expect(-9);
-    ended.assert_stderr("rdzv: the agent was ended by SIGKILL");
+    ended.assert_stderr("rdzv: the agent was killed by SIGKILL");
     point.end();
 }
 

@@ -28,7 +28,8 @@ fn a_node_that_fails_for_good_tells_so_even_if_the_store_ends_with_it() {
 fn a_node_that_has_succeeded_does_not_wait_for_others_at_a_store_that_is_lost() {
     let point = store_with(&["--coordinator-timeout", "1"]);
     let [runs, succeeds] = one_runs_while_the_other_has_succeeded(&point, "cat go");
-    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    let line =
+        "the workers of this node have succeeded; waiting for the workers of the other nodes";
     succeeds.stderr.await_text(line, 1);
     for (pid, _) in point.store.as_ref().unwrap().processes() {
         kill(pid, Signal::KILL);
@@ -269,7 +270,9 @@ fn a_node_rank_that_is_given_twice_is_refused_on_both_nodes() {
     // The text of each node, which contains the names of both.
     let said = nodes.map(|node| {
         let ended = node.wait().expect(1);
-        let said = ended.stderr.split_once("2 agents are node 1 of run none: ");
+        let said = ended
+            .stderr
+            .split_once("two agents of run none have node rank 1: ");
         let (_, names) = said.unwrap_or_else(|| panic!("{}", ended.stderr));
         let (names, _) = names.split_once("; give each node").unwrap();
         names.to_owned()
@@ -404,7 +407,8 @@ fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
         let first = place.node(&flags, script).pipe("go").start();
         super::await_participants(&place.endpoint, 1, |_| true);
         let second = place.node(&flags, script).pipe("go").start();
-        let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+        let line =
+            "the workers of this node have succeeded; waiting for the workers of the other nodes";
         poll_until("the success of one node", || {
             [&first, &second]
                 .iter()
@@ -427,7 +431,8 @@ fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
 fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
     let runs = "echo runs; until test -e go; do sleep 0.05; done";
     let [first, second] = two_static([runs, "exit 0"]);
-    let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+    let line =
+        "the workers of this node have succeeded; waiting for the workers of the other nodes";
     second.stderr.await_text(line, 1);
     terminated(second);
     first.write("go", "");

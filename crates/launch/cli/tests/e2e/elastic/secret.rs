@@ -147,7 +147,7 @@ fn a_peer_without_the_token_has_no_effect_on_a_job() {
         ..TcpStoreOptions::new(host, port.parse().unwrap())
     });
     let text = foreign.unwrap_err().to_string();
-    assert!(text.contains("another job token"), "{text}");
+    assert!(text.contains("a different job token"), "{text}");
     let mut reflecting = TcpStream::connect(&point.endpoint).unwrap();
     reflecting.set_read_timeout(Some(DEADLINE)).unwrap();
     reflecting.write_all(&handshake::hello([1; 32])).unwrap();
@@ -372,7 +372,7 @@ fn three_nodes_meet_over_tls() {
         let point = first_agent();
         let started = start(nodes(&point, flags));
         let answered = answer(&point.endpoint, &[preamble(), close()].concat());
-        assert!(answered.starts_with(b"rdzv refuses: TLS is needed"));
+        assert!(answered.starts_with(b"rdzv refuses: this store requires TLS"));
         finish(started);
     });
 }

@@ -220,7 +220,7 @@ fn a_wait_for_nodes_says_which_have_come_and_how_long_it_lasts() {
 fn a_node_in_reserve_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let line =
-        "in reserve: the job has its 1 node (127.0.0.1); this one joins when one of them is lost";
+        "in reserve: the job has its 1 node (127.0.0.1); this node joins when one of them is lost";
     for (point, more) in [
         (first_agent(), "--rdzv-conf=store_type=tcp"),
         (at_file(&folder), "--rdzv-conf=store_type=file"),
