@@ -33,8 +33,8 @@ use rdzv_core::rank::{Assignment, GroupRank, LocalRank, Rank, RoleInfo};
 use rdzv_core::time::Wall;
 use rdzv_lock::Mutex;
 use rdzv_rendezvous::{
-    BackendRegistry, Change, Member, Observer, RendezvousBackend, RendezvousError, RendezvousInfo,
-    RendezvousParameters,
+    BackendRegistry, Change, JoiningAgent, Observer, RendezvousBackend, RendezvousError,
+    RendezvousInfo, RendezvousParameters,
 };
 use rdzv_store::{Store, interruptible};
 
@@ -143,7 +143,7 @@ impl ProxyRendezvous {
         };
         ask(&self.calls, call, read).map_err(|what| RendezvousError::Unreachable {
             what,
-            place: format!("handler of the rendezvous backend {:?}", self.name),
+            endpoint: format!("handler of the rendezvous backend {:?}", self.name),
             elapsed: None,
             remedy: "the exception of the handler has the details",
         })
@@ -170,7 +170,7 @@ impl RendezvousBackend for ProxyRendezvous {
         &self.run_id
     }
 
-    fn join(&mut self, _member: &Member) -> Result<RendezvousInfo, RendezvousError> {
+    fn join(&mut self, _member: &JoiningAgent) -> Result<RendezvousInfo, RendezvousError> {
         let (store, rank, world_size, master_addr, master_port, ranks) = self.ask("join", met)?;
         let mut watched = self.watched.lock();
         watched.round += 1;

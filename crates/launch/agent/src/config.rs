@@ -91,7 +91,7 @@ pub struct RendezvousOptions {
     /// Limit on how long a node whose workers succeeded waits for other nodes.
     /// The default is `None`: the node waits while the others run.
     pub exit_barrier_timeout: Option<Duration>,
-    /// `true` if a node whose workers succeeded joins again when other nodes restart theirs.
+    /// `true` if a successful node joins again when other nodes restart.
     /// It also leaves the run to the others after [`Self::exit_barrier_timeout`], and does not end
     /// it for them. Has an effect only in a dynamic rendezvous. `false` is for behaviour as in
     /// torchrun. The default is `true`.

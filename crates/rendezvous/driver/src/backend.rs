@@ -109,8 +109,8 @@ pub trait RendezvousBackend: Send {
     /// Reports that all workers of this node have succeeded in the last round.
     ///
     /// If the node then leaves, it ends the round for no other node. The agent calls this method if
-    /// [`RendezvousBackend::exit_barrier`] returns `None`. A backend that cannot use the report does
-    /// nothing.
+    /// [`RendezvousBackend::exit_barrier`] returns `None`. A backend that cannot use the report
+    /// does nothing.
     fn report_success(&mut self) {}
 
     /// Leaves the run without closing it.

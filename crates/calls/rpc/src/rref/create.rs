@@ -84,8 +84,8 @@ impl RpcAgent {
     /// Calls a method like [`remote`](Self::remote), with options.
     ///
     /// A timeout limits the time until the owner confirms the request, and the running time of the
-    /// function, as in PyTorch. The value of a late function is [`RpcErrorKind::Deadline`] for every
-    /// user of the reference. The agent's own timeout does not limit the running time.
+    /// function, as in PyTorch. The value of a late function is [`RpcErrorKind::Deadline`] for
+    /// every user of the reference. The agent's own timeout does not limit the running time.
     ///
     /// # Errors
     ///

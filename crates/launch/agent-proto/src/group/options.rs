@@ -29,7 +29,7 @@ pub struct GroupSpec {
     pub purge_store: bool,
     /// `true` if nodes can join and leave while the workers run.
     pub dynamic: bool,
-    /// `true` if a node whose workers succeeded joins again when other nodes restart theirs.
+    /// `true` if a successful node joins again when other nodes restart.
     /// Agents of torchrun do not.
     pub joins_again: bool,
     /// Value of `TORCH_NCCL_ASYNC_ERROR_HANDLING` for the workers.

@@ -185,7 +185,7 @@ pub enum GroupInput {
     Cleared,
     /// Answer to [`GroupOutput::ExitBarrier`], on success and on failure.
     BarrierPassed,
-    /// Answer to [`GroupOutput::ExitBarrier`]: the wait has ended before the other nodes have.
+    /// Answer to [`GroupOutput::ExitBarrier`]: the wait ended before the others.
     /// The text names the limit.
     BarrierTimeout(String),
     /// Time has passed, so a deadline may be due.

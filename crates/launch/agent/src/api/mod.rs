@@ -18,6 +18,7 @@
 //!   methods of [`WorkerSupervisor`] and pass it to a [`SimpleElasticAgent`]. The agent provides
 //!   rendezvous, ranks, restarts and the exit barrier: the same machine (`rdzv_agent_proto::group`)
 //!   drives both agents.
+//!
 //! [`launch()`] is the shortest way. It returns the values of the workers by global rank, or the
 //! reason why there are none.
 //!

@@ -200,7 +200,7 @@ impl WorkerSpecBuilder {
         rendezvous.identical_workers: bool;
         /// Sets the time between the closing signal and SIGKILL; the default is 30 s.
         stop.shutdown_timeout: Duration;
-        /// Sets how long a successful node waits for the others; the default is no limit.
+        /// Limits the wait of a successful node for others; default: none.
         rendezvous.exit_barrier_timeout: Option<Duration>;
         /// Sets the numbers of the signals on which the agent stops the run.
         /// The default is SIGTERM, SIGINT, SIGHUP and SIGQUIT. This process continues to handle

@@ -28,7 +28,7 @@ pub trait WorkerSupervisor {
     /// Returns the state of the workers.
     ///
     /// * `Healthy`: some workers run and none has failed.
-    /// `Succeeded`: all workers have succeeded; the result has their values.
+    /// * `Succeeded`: all workers have succeeded; the result has their values.
     /// * `Failed`: workers have failed; the result has the failures in order.
     /// * `Unhealthy`: workers run without progress. The result has a failure for each such worker,
     ///   or none if all workers are meant.

@@ -38,7 +38,7 @@ pub(super) struct LogStream {
     pub(super) prefix: Vec<u8>,
 }
 
-/// Writes a batch; without a reader nothing is shown, and the files have the output.
+/// Writes a batch. Without a reader, only the files get the output.
 fn write(console: &Console, target: Target, stream: StreamId, batch: &mut Batch) {
     let _ = console.write(target, stream, batch);
 }

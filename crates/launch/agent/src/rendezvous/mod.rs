@@ -266,7 +266,7 @@ impl RendezvousHandle {
         self.us.rank
     }
 
-    /// Returns the number of agents in the current round; 0 without a round of several nodes.
+    /// Returns the number of agents in the round, or 0 for a round of one node.
     pub(crate) fn group_world_size(&self) -> u32 {
         self.round().map_or(0, |round| round.info.world_size)
     }

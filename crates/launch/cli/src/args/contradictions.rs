@@ -1,7 +1,7 @@
 //! Flags that are given twice, or contradict an inherited variable.
 //!
-//! Only `rdzv run` treats them so. Under the name `torchrun`, the last value of a flag counts, and
-//! variables stay as they are.
+//! Only `rdzv run` resolves them. Under the name `torchrun`, the last value of a flag counts, and
+//! the program does not change variables.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ const MERGED: &str = "rdzv-conf";
 /// Variable of that flag.
 const MERGED_VARIABLE: &str = "PET_RDZV_CONF";
 
-/// Merges or drops contradicting words of a line, and returns a warning for each loss.
+/// Merges or drops contradicting arguments, and returns warnings.
 pub(super) fn settle(
     line: &mut Normalised,
     environment: &BTreeMap<OsString, OsString>,
@@ -78,13 +78,13 @@ fn only_in(variable: &str, typed: &[String]) -> String {
         .split(',')
         .filter(|option| !typed.contains(&key(option)));
     let only: Vec<&str> = only.map(str::trim).collect();
-    match only.is_empty() {
-        true => format!("instead of the settings in {MERGED_VARIABLE}"),
-        false => format!("{} from {MERGED_VARIABLE}", only.join(", ")),
+    if only.is_empty() {
+        return format!("instead of those of {MERGED_VARIABLE}");
     }
+    format!("{} from {MERGED_VARIABLE}", only.join(", "))
 }
 
-/// Resolves the contradiction of `--standalone` and several nodes: the typed flag wins.
+/// Resolves `--standalone` with several nodes: the typed flag wins.
 fn standalone(line: &mut Normalised) -> Option<String> {
     let flag = "--standalone";
     let is_nodes = |word: &OsString| word.to_string_lossy().starts_with("--nnodes=");

@@ -80,7 +80,7 @@ pub(crate) struct Normalised {
     pub(crate) from_environment: BTreeMap<String, String>,
     /// Switch directly before the script, if any.
     pub(crate) switch_before: Option<String>,
-    /// Origin of the `--rdzv-conf` options that the line merges with those of a variable.
+    /// Origin of `--rdzv-conf` options that flags and a variable set together.
     pub(crate) merged: Option<String>,
 }
 

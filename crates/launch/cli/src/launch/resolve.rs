@@ -41,7 +41,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Returns the names of settings that advice must not name, because they are set.
+    /// Returns the settings that are already set, which advice must not name.
     pub(crate) fn active(&self) -> Vec<String> {
         let plan = &self.plan;
         let flags = [

@@ -33,7 +33,7 @@ pub(crate) struct RestartArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = number::float)]
     settle_delay: f64,
 
-    /// Longest wait of a node whose workers succeeded for the other nodes
+    /// Longest wait of a successful node for the other nodes.
     ///
     /// Without the flag, such a node waits as long as the other nodes run. If their workers restart
     /// or a node joins, its workers restart with them. After the limit, the node ends with success

@@ -10,7 +10,9 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use rdzv_core::env::{CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, LOCAL_RANK, TORCHELASTIC_RUN_ID};
+use rdzv_core::env::{
+    self, CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, LOCAL_RANK, TORCHELASTIC_RUN_ID,
+};
 
 use crate::exit::Refusal;
 use crate::explanation::{Draft, Provenance};
@@ -155,9 +157,9 @@ fn outside_of_a_step(
     scheduled
 }
 
-/// Variables that other launchers and schedulers set to the number of nodes or tasks.
+/// Variables in which other launchers set the number of nodes or tasks.
 const SIZES: [&str; 6] = [
-    "WORLD_SIZE",
+    env::WORLD_SIZE,
     "NNODES",
     "LWS_GROUP_SIZE",
     "AWS_BATCH_JOB_NUM_NODES",
@@ -167,7 +169,7 @@ const SIZES: [&str; 6] = [
 
 /// Variables that they set to the index of this node or task.
 const INDICES: [&str; 5] = [
-    "RANK",
+    env::RANK,
     "NODE_RANK",
     "JOB_COMPLETION_INDEX",
     "LWS_WORKER_INDEX",
@@ -196,13 +198,12 @@ fn several_nodes(variables: &Variables<'_>) -> Option<String> {
         (None, Some(index)) => format!("at least {}", index + 1),
         (None, None) => return None,
     };
-    let names = SIZES.iter().chain(&INDICES).chain(&["MASTER_ADDR"]);
+    let names = SIZES.iter().chain(&INDICES).chain(&[env::MASTER_ADDR]);
     let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
     let set: Vec<String> = set.collect();
     Some(format!(
-        "the environment specifies {nodes} nodes ({}), but no flag does: this command starts a job \
-         with one node; add --standalone if this is intended, or specify --nnodes and \
-         --rdzv-endpoint",
+        "the environment names {nodes} nodes ({}), and no flag does: this starts a job of one \
+         node\nhelp: pass --nnodes and --rdzv-endpoint, or --standalone for one node",
         set.join(", ")
     ))
 }

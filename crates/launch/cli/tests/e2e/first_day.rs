@@ -1,4 +1,4 @@
-//! Tests of what new users do on their first day, and of the texts that they get.
+//! Tests of typical first commands of new users, and of their messages.
 
 use std::net::TcpListener;
 
@@ -60,8 +60,8 @@ fn on_pod_1(job: Job) -> Job {
 }
 
 #[test]
-fn variables_that_name_several_nodes_are_told_if_no_flag_does() {
-    let line = "rdzv: the environment specifies 2 nodes (WORLD_SIZE=2, RANK=1, JOB_COMPLETION_INDEX=1, MASTER_ADDR=pod-0), but no flag does";
+fn variables_that_name_several_nodes_are_reported_without_a_flag() {
+    let line = "rdzv: the environment names 2 nodes (WORLD_SIZE=2, RANK=1, JOB_COMPLETION_INDEX=1, MASTER_ADDR=pod-0), and no flag does";
     let told = |ended: Ended| ended.stderr.matches(line).count();
     assert_eq!(told(on_pod_1(own("")).expect(0)), 1);
     for flags in ["--standalone", "--nnodes 1"] {
@@ -76,10 +76,9 @@ fn variables_that_name_several_nodes_are_told_if_no_flag_does() {
 #[test]
 fn workers_get_bare_addresses_whatever_the_flag_has() {
     for address in ["[::1]", "::1", " ::1 "] {
-        for flags in [["--local-addr", address]] {
-            let ended = rdzv(["run"]).args(flags).args(SHOW).own_face().expect(0);
-            assert_eq!(ended.stdout, "0 1 ::1\n", "{address}");
-        }
+        let flags = ["--local-addr", address];
+        let ended = rdzv(["run"]).args(flags).args(SHOW).own_face().expect(0);
+        assert_eq!(ended.stdout, "0 1 ::1\n", "{address}");
         let flags = ["--master-port", "29551", "--master-addr", address.trim()];
         let ended = rdzv(["run"]).args(flags).args(SHOW).own_face().expect(0);
         assert_eq!(ended.stdout, "0 1 ::1\n", "{address}");
@@ -132,7 +131,7 @@ fn options_of_the_rendezvous_are_merged_and_shown_with_their_origins() {
 }
 
 #[test]
-fn a_timeout_without_effect_is_told_once() {
+fn a_timeout_without_effect_is_reported_once() {
     let flags =
         "--explain --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-conf timeout=3";
     let line =

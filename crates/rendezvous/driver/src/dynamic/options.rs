@@ -48,7 +48,7 @@ pub(super) struct Options {
     pub(super) local_addr: Option<String>,
     pub(super) program: Option<Program>,
     pub(super) read_timeout: Duration,
-    /// Limit of a search for the coordinator, if it is shorter than the other limits.
+    /// Limit of a search for the coordinator, if shorter than other limits.
     pub(super) search_within: Duration,
     /// Policy of the stores that this node hosts or connects to.
     pub(super) policy: StorePolicy,
@@ -82,9 +82,10 @@ pub(super) enum Medium {
 }
 
 impl Options {
-    /// Returns the options for a new connection in a join that has taken `elapsed` until now.
+    /// Returns the options for a new connection, `elapsed` after the join began.
     ///
-    /// The search for a coordinator has the rest of the join's time limit.
+    /// The join has taken `elapsed` until now. The search for a coordinator has the rest of its
+    /// time limit.
     pub(super) fn after(self: &Arc<Self>, elapsed: Duration) -> Arc<Self> {
         if elapsed.is_zero() {
             return Arc::clone(self);

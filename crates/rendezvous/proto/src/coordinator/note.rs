@@ -31,7 +31,9 @@ const TORN: u8 = 8;
 const SILENT: u8 = 16;
 const OUTDATED: u8 = 32;
 
-/// Number in [`RunNote::members`] of a participant that has left after its workers succeeded.
+/// Member that left after success.
+///
+/// It replaces the instance in [`RunNote::members`].
 pub const LEFT_AFTER_SUCCESS: u64 = u64::MAX;
 
 /// Record with which a coordinator starts after its predecessor has died.
@@ -172,12 +174,12 @@ impl RunNote {
         !self.closed && !self.expected().is_empty()
     }
 
-    /// `true` if the round has all its participants, of which `present` may run workers.
+    /// `true` if no participant is missing; `present` participants may run workers.
     pub(super) fn is_whole(&self, present: usize) -> bool {
         present + self.left_after_success() == self.members.len()
     }
 
-    /// Returns the number of participants that have left after their workers succeeded.
+    /// Returns the number of participants that left after success.
     pub(super) fn left_after_success(&self) -> usize {
         let members = self.members.iter();
         let left = members.filter(|member| **member == LEFT_AFTER_SUCCESS);

@@ -91,7 +91,7 @@ struct Wait {
     reminder: Reminder,
     /// The nodes that had joined at the last report of the coordinator.
     arrived: Option<Arrived>,
-    /// Time of the last report that this node is a spare, which waits without a limit.
+    /// Time of the last report that this node is a spare.
     spare_at: Mono,
     /// `true` if the agent has asked for the nodes that have joined.
     asked: bool,

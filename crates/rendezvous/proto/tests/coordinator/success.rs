@@ -9,7 +9,7 @@ use crate::world::{World, forms, held_round};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Agents 1 to `nodes` in round 0. The workers of the first ones have succeeded.
+/// Agents 1 to `nodes` in round 0; the first agents have succeeded.
 fn round_of(min: u32, nodes: u32, succeeded: u32) -> World {
     let mut world = World::restartable(min, nodes);
     for number in 1..=nodes {
@@ -54,7 +54,7 @@ fn a_node_that_has_succeeded_joins_again_with_one_that_restarts() {
 }
 
 #[test]
-fn a_node_that_has_succeeded_waits_until_the_nodes_that_run_decide() {
+fn a_node_that_has_succeeded_waits_for_the_decision_of_those_that_run() {
     let mut world = round_of(2, 3, 1);
     world.lose(3);
     world.pass(REATTACH_WITHIN);

@@ -11,10 +11,11 @@
 //! ended, because that record makes every failure final. A peer's reason that arrives after the run
 //! was closed counts as if it had arrived first.
 //!
-//! A node at the exit barrier joins again if another node restarts its workers or waits to join: the
-//! workers of all nodes restart together, as those of one node do. After a loss, the coordinator
-//! answers each node that waits at its barrier: another node joins, or none is left to wait for.
-//! Without a coordinator, the last of two nodes ends with success, and a node of more joins again.
+//! A node at the exit barrier joins again if another node restarts its workers or waits to join:
+//! the workers of all nodes restart together, as those of one node do. After a loss, the
+//! coordinator answers each node that waits at its barrier: another node joins, or none is left to
+//! wait for. Without a coordinator, the last of two nodes ends with success, and a node of more
+//! joins again.
 //!
 //! All nodes share one restart budget. A restart that another node has used for its failure is no
 //! longer available here. No other change of membership costs a restart.
@@ -191,7 +192,7 @@ impl WorkerGroupMachine {
         }
     }
 
-    /// Handles a round that is over for other nodes, after the success of all workers of this node.
+    /// Handles the end of a round whose workers on this node succeeded.
     pub(super) fn after_success(&mut self, now: Now, cause: MembershipCause, reason: String) {
         let round = self.round.as_ref();
         let (agents, answers) = round.map_or((1, false), |round| {

@@ -332,7 +332,7 @@ fn at_the_exit_barrier(point: &RendezvousPoint) {
     ended.assert_stderr(&named);
 }
 
-/// Worker of two ranks in two rounds. Rank 0 succeeds, and rank 1 fails in the first round.
+/// Worker of two ranks: rank 0 succeeds, rank 1 fails in the first round.
 const FAILS_LATE: &str = "echo round $RDZV_ROUND; test $RANK = 0 && exit; sleep 0.5; \
      test $RDZV_ROUND -ge 1 || exit 7";
 
@@ -340,19 +340,19 @@ const FAILS_LATE: &str = "echo round $RDZV_ROUND; test $RANK = 0 && exit; sleep 
 fn a_node_at_the_exit_barrier_starts_again_with_one_that_restarts() {
     // With restarts of the store, the barrier is at the coordinator; without, in the store.
     let stores = ["0", "3"].map(|restarts| store_with(&["--restarts", restarts]));
-    for place in stores.into_iter().chain([first_agent()]) {
-        let nodes = place.two_nodes(&["--nnodes=2", "--max-restarts=1"], FAILS_LATE);
+    for site in stores.into_iter().chain([first_agent()]) {
+        let nodes = site.two_nodes(&["--nnodes=2", "--max-restarts=1"], FAILS_LATE);
         for node in nodes {
             let ended = node.wait().expect(0);
             assert_eq!(ended.stdout.matches("round").count(), 2, "{}", ended.stdout);
         }
-        place.end();
+        site.end();
     }
 }
 
 #[test]
 fn a_node_that_joins_at_the_end_restarts_also_the_nodes_at_the_exit_barrier() {
-    let place = store();
+    let site = store();
     let script = "echo round $RDZV_ROUND of $WORLD_SIZE; test $RANK = 0 && exit; \
                   test $WORLD_SIZE = 3 || sleep 1000";
     let flags = [
@@ -360,76 +360,77 @@ fn a_node_that_joins_at_the_end_restarts_also_the_nodes_at_the_exit_barrier() {
         "--rdzv-conf=last_call_timeout=2",
         "--events-file=events",
     ];
-    let nodes = place.two_nodes(&flags, script);
-    poll_until("the success of one node", || {
+    let nodes = site.two_nodes(&flags, script);
+    poll_for("the success of one node", || {
         let succeeded = |node: &Running| {
             let events = std::fs::read_to_string(node.path("events"));
             events.is_ok_and(|events| events.contains("\"SUCCEEDED\""))
         };
         nodes.iter().any(succeeded)
     });
-    let third = place.node(&flags, script).start();
+    let third = site.node(&flags, script).start();
     for node in nodes.into_iter().chain([third]) {
         node.wait().expect(0).assert_stdout(" of 3");
     }
-    place.end();
+    site.end();
 }
 
 #[test]
 fn a_wait_at_the_exit_barrier_has_a_limit_if_one_is_set() {
-    let place = store();
+    let site = store();
     let flags = ["--nnodes=2", "--exit-barrier-timeout=1.5"];
     let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
-    let [first, second] = [(), ()].map(|()| place.node(&flags, script).pipe("go").start());
-    let limit = "the workers of other nodes did not exit within 1.5 s (--exit-barrier-timeout)";
-    poll_until("the end of the wait", || {
+    let [first, second] = [(), ()].map(|()| site.node(&flags, script).pipe("go").start());
+    let limit = "the workers of other nodes have not ended within 1.5 s (--exit-barrier-timeout)";
+    poll_for("the end of the wait", || {
         [&first, &second]
             .iter()
             .any(|node| node.stderr.so_far().contains(limit))
     });
-    let [ends, runs] = match first.stderr.so_far().contains(limit) {
-        true => [first, second],
-        false => [second, first],
+    let [ends, runs] = if first.stderr.so_far().contains(limit) {
+        [first, second]
+    } else {
+        [second, first]
     };
     ends.wait().expect(0);
     runs.write("go", "go\n");
     runs.wait().expect(0);
-    place.end();
+    site.end();
 }
 
 #[test]
 fn a_signal_to_a_node_at_the_exit_barrier_ends_no_other_node() {
     // With a restartable store and with another one, and if another node follows the host as the
     // coordinator.
-    for place in [store(), store_with(&["--restarts", "0"]), first_agent()] {
+    for site in [store(), store_with(&["--restarts", "0"]), first_agent()] {
         let script = "test $RANK = 0 && exit; echo runs; until read go < go; do :; done";
         let flags = ["--nnodes=2", "--max-restarts=1", "--events-file=events"];
-        let first = place.node(&flags, script).pipe("go").start();
-        super::await_participants(&place.endpoint, 1, |_| true);
-        let second = place.node(&flags, script).pipe("go").start();
-        let line =
-            "the workers of this node have succeeded; waiting for the workers of the other nodes";
-        poll_until("the success of one node", || {
+        let first = site.node(&flags, script).pipe("go").start();
+        super::await_participants(&site.endpoint, 1, |_| true);
+        let second = site.node(&flags, script).pipe("go").start();
+        let line = "the workers of this node have succeeded; waiting for those of the other nodes";
+        poll_for("the success of one node", || {
             [&first, &second]
                 .iter()
                 .any(|node| node.stderr.so_far().contains(line))
         });
-        let [waits, runs] = match first.stderr.so_far().contains(line) {
-            true => [first, second],
-            false => [second, first],
+        let [waits, runs] = if first.stderr.so_far().contains(line) {
+            [first, second]
+        } else {
+            [second, first]
         };
         runs.stdout.await_text("runs\n", 1);
         terminated(waits);
         runs.write("go", "go\n");
         let ended = runs.wait().expect(0);
         assert_eq!(ended.stdout, "runs\n");
-        place.end();
+        site.end();
     }
 }
 
 #[test]
 fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
-    let runs = "echo runs; until test -e go; do sleep 0.05; done";
+    let runs = "echo runs; while ! test -e go; do sleep 0.05; done";
     let [first, second] = two_static([runs, "exit 0"]);
     let line =
         "the workers of this node have succeeded; waiting for the workers of the other nodes";
@@ -442,16 +443,16 @@ fn a_signal_to_a_static_node_at_the_exit_barrier_ends_no_other_node() {
 
 #[test]
 fn a_newcomer_that_cannot_start_its_workers_leaves_and_the_others_go_on() {
-    let place = store();
+    let site = store();
     let gate = super::Gate::new();
     let flags = ["--nnodes=1:2", "--rdzv-conf=last_call_timeout=1"];
-    let first = place.node(&flags, &gate.script()).start();
+    let first = site.node(&flags, &gate.script()).start();
     first.stdout.await_text("/1 at ", 1);
     let endpoint = [
         "--rdzv-backend=c10d",
         "--rdzv-id=job",
         "--rdzv-endpoint",
-        &place.endpoint,
+        &site.endpoint,
     ];
     let newcomer = rdzv(["run"]).args(endpoint).args(flags);
     let newcomer = newcomer.args(["--no-python", "no-such-program"]);
@@ -461,5 +462,5 @@ fn a_newcomer_that_cannot_start_its_workers_leaves_and_the_others_go_on() {
     // No restart was left.
     let ended = gate.finish_without_failures([first]);
     assert_eq!(printed(&ended[0].stdout, "rank"), "0/1");
-    place.end();
+    site.end();
 }

@@ -163,3 +163,16 @@ fn etcd_v2_is_another_name_of_etcd_and_warns_that_torchrun_cannot_join() {
     assert!(!etcd.stderr.contains(WARNING), "{}", etcd.stderr);
     assert_eq!(v2.stderr.matches(WARNING).count(), 1, "{}", v2.stderr);
 }
+
+#[test]
+#[ignore = "needs etcd: cargo xtask test"]
+fn a_node_at_the_exit_barrier_starts_again_with_one_that_restarts() {
+    let server = Server::start();
+    let flags = ["--nnodes=2", "--max-restarts=1"];
+    let script = "echo round $RDZV_ROUND; test $RANK = 0 && exit; sleep 0.5; \
+                  test $RDZV_ROUND -ge 1 || exit 7";
+    for started in [(), ()].map(|()| node(&server, &flags, script).start()) {
+        let ended = started.wait().expect(0);
+        assert_eq!(ended.stdout.matches("round").count(), 2, "{}", ended.stdout);
+    }
+}

@@ -541,10 +541,10 @@ fn ports_of(pid: i32) -> Vec<u16> {
 
 #[test]
 fn all_nodes_end_after_the_join_timeout_if_the_host_of_the_store_ends_first() {
-    let place = first_agent();
+    let site = first_agent();
     let flags = ["--nnodes=3", "--rdzv-conf=join_timeout=8"];
     let before = Instant::now();
-    for node in place.two_nodes(&flags, "true") {
+    for node in site.two_nodes(&flags, "true") {
         let ended = node.wait().expect(1);
         ended.assert_stderr("run 'job' had 2 of at least 3 nodes after 8.");
         ended.assert_stderr("(joined: 127.0.0.1");

@@ -10,12 +10,12 @@ use crate::coordinator::wire::Event;
 use rdzv_core::machine::Outbox;
 use rdzv_core::time::{Mono, Now};
 
-/// Time in which a restarted agent can replace the last node that had not succeeded.
+/// Time in which a restarted agent can replace the last running node.
 ///
 /// The launcher restarts a killed agent within half a second.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 
-/// End of a sentence to a node whose workers have succeeded: it need not wait any more.
+/// End of a sentence to a successful node that need not wait any more.
 const ALL_SUCCEEDED: &str = ", and the workers of all other nodes have succeeded";
 
 impl Run {
@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// Answers the participants whose workers have succeeded, once their round is over.
+    /// Answers the successful participants after the end of their round.
     ///
     /// They join the next round if another node does, as the workers of one node restart together.
     /// They end if every other participant is lost or has succeeded too. Until then they wait.
@@ -136,9 +136,10 @@ impl Run {
         }
     }
 
-    /// Handles a participant that leaves a round that holds, after the success of its workers.
+    /// Handles a successful participant that leaves a held round.
     ///
-    /// The round continues without the node. Returns `false` if the departure ends the round.
+    /// A round that holds continues without the node. Returns `false` if the departure ends the
+    /// round.
     pub(super) fn leaves_after_success(
         &mut self,
         node: &NodeDesc,
@@ -168,9 +169,10 @@ impl Run {
     /// It includes the nodes that have left after the success of their workers.
     pub(super) fn size(&self) -> usize {
         let formed = self.round.formed();
-        let left = formed.map_or(0, |formed| match self.record.round == formed.number {
-            true => formed.left.len().max(self.record.left_after_success()),
-            false => formed.left.len(),
+        let left = formed.map_or(0, |formed| {
+            let recorded = self.record.round == formed.number;
+            let recorded = recorded.then(|| self.record.left_after_success());
+            formed.left.len().max(recorded.unwrap_or(0))
         });
         self.nodes.participants.len() + left
     }
