@@ -475,7 +475,7 @@ fn a_failure_that_is_final_is_announced_to_static_nodes_at_once() {
 
 /// Two nodes whose coordinator provides the exit barrier; this one waits there.
 /// Its budget is one restart.
-fn at_the_barrier_of_two_then(script: &str) -> WorkerGroup {
+fn at_the_barrier_of_two_then(script: &str) -> WorkerGroupMachine {
     let mut spec = spec(1);
     (spec.purge_store, spec.dynamic, spec.joins_again) = (false, true, true);
     let script = format!(

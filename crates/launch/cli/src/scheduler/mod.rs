@@ -202,8 +202,9 @@ fn several_nodes(variables: &Variables<'_>) -> Option<String> {
     let set = names.filter_map(|name| Some(format!("{name}={}", variables.text(name)?)));
     let set: Vec<String> = set.collect();
     Some(format!(
-        "the environment names {nodes} nodes ({}), and no flag does: this starts a job of one \
-         node\nhelp: pass --nnodes and --rdzv-endpoint, or --standalone for one node",
+        "the environment specifies {nodes} nodes ({}), but no flag does: this command starts a job \
+         with one node\n\
+         help: pass --nnodes and --rdzv-endpoint, or --standalone for one node",
         set.join(", ")
     ))
 }
